@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_what_was_used_longest_ago_is_closed_and_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "_IDLE", 2)
+    monkeypatch.setattr(sessions, "MAX_IDLE", 2)
     storage = open_storage("memory://")
     opened = Sessions(storage, embedder=None)
     used = []
@@ -35,7 +35,7 @@ async def test_what_was_used_longest_ago_is_closed_and_opened_again(monkeypatch:
 
 
 async def test_what_was_handed_out_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "_IDLE", 1)
+    monkeypatch.setattr(sessions, "MAX_IDLE", 1)
     opened = Sessions(open_storage("memory://"), embedder=None)
     async with opened.use("ana", "kept"):
         lent = opened.of("ana", "kept")

@@ -362,7 +362,7 @@ async def test_on_this_machine_alone_no_key_is_needed() -> None:
 async def test_who_hangs_up_has_stored_all_or_nothing(
     service: Guarded, tenant: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mcp_server, "EVERY", 0.05)
+    monkeypatch.setattr(mcp_server, "REPORT_SECONDS", 0.05)
     slow = Slow(monkeypatch)
     slow.may.clear()
     reports: list[float] = []

@@ -349,7 +349,7 @@ async def test_what_breaks_says_no_more_than_that(
 async def test_a_long_call_reports_progress_and_can_be_cancelled(
     client: Client, session: ACMS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mcp_server, "EVERY", 0.02)
+    monkeypatch.setattr(mcp_server, "REPORT_SECONDS", 0.02)
     slow = Slow(monkeypatch)
     slow.may.clear()
     reports: list[float] = []

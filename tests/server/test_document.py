@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import httpx2
+import jsonschema
 import pytest
 
 from acms.server.routes.table import OPERATIONS
@@ -69,3 +70,32 @@ def test_the_document_says_of_every_body_and_answer_what_it_is(one: Service) -> 
             )
     for name in document["components"]["schemas"]:
         assert "__" not in name, f"{name}: two shapes have one name"
+
+
+def test_every_parameter_has_a_description(one: Service) -> None:
+    document = httpx2.get(f"{one.url}/openapi.json").json()
+    missing = [
+        (said["operationId"], parameter["name"])
+        for methods in document["paths"].values()
+        for said in methods.values()
+        for parameter in said["parameters"]
+        if not parameter.get("description")
+    ]
+    assert missing == []
+
+
+def test_every_operation_has_an_example_that_fits_its_schema(one: Service) -> None:
+    document = httpx2.get(f"{one.url}/openapi.json").json()
+    without: set[str] = set()
+    for methods in document["paths"].values():
+        for said in methods.values():
+            for status, answer in said["responses"].items():
+                content = answer.get("content", {}).get("application/json")
+                if content is None or status == "default":
+                    continue
+                if "example" not in content:
+                    without.add(said["operationId"])
+                    continue
+                schema = {**content["schema"], "components": document["components"]}
+                jsonschema.Draft202012Validator(schema).validate(content["example"])
+    assert without == {"openapi"}

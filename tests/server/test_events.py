@@ -22,7 +22,7 @@ from acms.privacy.stage import OPEN
 from acms.server import Limits, ServerConfig, dispatch
 from acms.server.operation import Scope
 from acms.server.routes import events
-from acms.server.streams import Streams
+from acms.server.streams import PIECE_BYTES, Streams
 from acms.sync import Client as BlockingClient
 from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.server.guarded import guarded
@@ -75,7 +75,7 @@ def test_entries_and_jobs_come_as_events_whose_ids_resume_the_stream(service: Se
 def closed(service: Service) -> None:
     """Wait until no stream is open any more."""
     for _ in range(200):
-        if service.app.streams.open() == 0:
+        if service.app.streams.count() == 0:
             return
         threading.Event().wait(0.02)
     raise AssertionError("a stream goes on without its reader")
@@ -98,7 +98,7 @@ def test_a_stream_goes_on_with_what_happens_and_ends_with_its_reader(sqlite_serv
         while not next(lines).startswith(": "):  # everything was told so far
             pass
         assert next(lines) == "id: 1-0"
-        assert service.app.streams.open() == 1
+        assert service.app.streams.count() == 1
         service.say(context, "two")
         while not (line := next(lines)).startswith("data"):
             pass
@@ -130,7 +130,7 @@ async def test_a_stream_is_bound_by_scope_tenant_and_number() -> None:
             again = await service.key("acme")
             async with again.stream("GET", path) as third:
                 assert third.status_code == 200
-        while service.app.streams.open():
+        while service.app.streams.count():
             await asyncio.sleep(0.01)
         assert (await one.get(path, params={"follow": "false"})).status_code == 200
 
@@ -138,7 +138,7 @@ async def test_a_stream_is_bound_by_scope_tenant_and_number() -> None:
 def test_who_does_not_read_is_cut_off_and_the_rest_is_not_read_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dispatch, "TAKEN_SECONDS", 0.3)
+    monkeypatch.setattr(dispatch, "SEND_SECONDS", 0.3)
     with serving("memory://") as service:
         context = service.create()
         for _ in range(40):
@@ -150,7 +150,7 @@ def test_who_does_not_read_is_cut_off_and_the_rest_is_not_read_for_it(
             deaf.sendall(
                 f"GET /api/v1/contexts/{context}/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
             )
-            while service.app.streams.open() == 0:
+            while service.app.streams.count() == 0:
                 threading.Event().wait(0.01)
             closed(service)
 
@@ -207,8 +207,8 @@ async def test_clients_that_take_nothing_hold_one_page_together_which_is_read_an
         for one in stalled:
             await one.stalls.wait()
         assert (read, serialized) == ([1], [1])
-        assert {max(map(len, one.pieces)) for one in stalled} == {events.PIECE_BYTES}
-        assert service.app.streams.open() == 64
+        assert {max(map(len, one.pieces)) for one in stalled} == {PIECE_BYTES}
+        assert service.app.streams.count() == 64
         for one in running:
             one.cancel()
         await asyncio.wait(running)
@@ -240,7 +240,7 @@ def test_a_key_opens_streams_as_often_as_it_may_keep_them_open_and_then_waits() 
     streams.begin("other")()
     seconds[0] += refused.value.retry_after
     streams.begin("busy")()
-    assert streams.open() == 0
+    assert streams.count() == 0
 
 
 async def test_a_client_goes_on_where_it_was_and_tells_what_cannot_pass(

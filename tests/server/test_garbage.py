@@ -52,12 +52,12 @@ async def test_whole_collections_wait_until_it_is_quiet(whole: list[int]) -> Non
     async with defer_full_collections(lambda: quiet):
         del whole[:]  # the one with which it begins
         litter()
-        await asyncio.sleep(garbage.LONGEST / 2)
+        await asyncio.sleep(garbage.MAX_WAIT_SECONDS / 2)
         assert whole == []
         assert gc.get_count()[2] >= 12, "the young are collected as ever"
         stays = gc.get_freeze_count()
         quiet = True
-        await asyncio.sleep(2 * garbage.LOOK)
+        await asyncio.sleep(2 * garbage.CHECK_SECONDS)
         assert len(whole) == 1
         assert whole[0] > 0.9 * stays, "what was there already is not looked at"
         assert gc.get_freeze_count() > stays
@@ -129,11 +129,11 @@ async def test_memory_is_given_back_after_a_collection_once_a_minute(
         del whole[:]
         for _ in range(3):
             litter()
-            await asyncio.sleep(2 * garbage.LOOK)
+            await asyncio.sleep(2 * garbage.CHECK_SECONDS)
         assert (len(whole), len(given)) == (3, 1)
-        await asyncio.sleep(garbage.TRIMMED)
+        await asyncio.sleep(garbage.TRIM_SECONDS)
         litter()
-        await asyncio.sleep(2 * garbage.LOOK)
+        await asyncio.sleep(2 * garbage.CHECK_SECONDS)
         assert len(given) == 2
 
 
@@ -142,7 +142,7 @@ async def test_where_it_is_never_quiet_they_come_after_a_while(whole: list[int])
         del whole[:]
         stays = gc.get_freeze_count()
         litter()
-        await asyncio.sleep(1.5 * garbage.LONGEST)
+        await asyncio.sleep(1.5 * garbage.MAX_WAIT_SECONDS)
         assert len(whole) == 1
         assert 0.9 * stays < whole[0] <= stays
         assert gc.get_freeze_count() <= stays
@@ -150,10 +150,10 @@ async def test_where_it_is_never_quiet_they_come_after_a_while(whole: list[int])
 
 async def test_in_the_long_run_all_is_looked_at_again(whole: list[int]) -> None:
     async with defer_full_collections(lambda: True):
-        await asyncio.sleep(garbage.WHOLE)
+        await asyncio.sleep(garbage.FULL_SCAN_SECONDS)
         del whole[:]
         litter()
-        await asyncio.sleep(2 * garbage.LOOK)
+        await asyncio.sleep(2 * garbage.CHECK_SECONDS)
         assert whole == [0]
 
 

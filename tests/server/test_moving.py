@@ -20,7 +20,7 @@ from acms.log import validation
 from acms.server import ServerConfig
 from acms.server.config import Limits
 from acms.server.operation import Scope
-from acms.server.routes.export import PIECE
+from acms.server.streams import PIECE_BYTES
 from acms.server.tenants import OWN, Tenant
 from tests.branches.program_files import DEPLOY, FILES, rewound
 from tests.server.document import documented
@@ -100,7 +100,7 @@ def test_a_namespace_is_exported_page_by_page_whole_and_in_order(
 def test_a_long_log_is_exported_in_pieces(one: Service, other: Service) -> None:
     context = one.talk(*["a long text " * 3_000] * 3)
     written = _export(one, contextId=context)
-    assert len(written) > PIECE
+    assert len(written) > PIECE_BYTES
     assert _import(other, written).json()["data"]["new"] == 3
     assert _export(other, contextId=context) == written
 

@@ -117,12 +117,12 @@ async def test_of_more_tenants_than_may_be_open_one_without_requests_is_closed(t
     busy = await stores.of("busy")
     lease = busy.enter()
     idle = await stores.of("idle")
-    assert stores.open() == [busy, idle], "a store in use is not closed"
+    assert stores.list_open() == [busy, idle], "a store in use is not closed"
     last = await stores.of("last")
-    assert stores.open() == [busy, last]
+    assert stores.list_open() == [busy, last]
     busy.leave(lease)
     assert await stores.of("idle") is not idle
-    assert [one.name for one in stores.open()] == ["idle"]
+    assert [one.name for one in stores.list_open()] == ["idle"]
     await stores.aclose()
 
 

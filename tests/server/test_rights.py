@@ -97,7 +97,7 @@ async def read_to_its_end(reader: Reader, withdraw: Callable[[], Awaitable[objec
             if ": 1-" in text and "retry" in text and withdraw is not None:
                 await withdraw()
                 withdraw = _nothing
-    while reader.service.app.streams.open():
+    while reader.service.app.streams.count():
         await asyncio.sleep(0.01)
     return text
 
@@ -187,11 +187,11 @@ async def test_a_stream_that_nobody_takes_ends_with_its_right_too(service: Guard
         loop = asyncio.get_running_loop()
         await loop.sock_connect(deaf, ("127.0.0.1", port))
         await loop.sock_sendall(deaf, request_of(reader, "GET", reader.path) + b"\r\n")
-        while not service.app.streams.open():
+        while not service.app.streams.count():
             await asyncio.sleep(0.01)
         async with elsewhere(service) as (others, _):
             await others.revoke(reader.key.id)
-        while service.app.streams.open():
+        while service.app.streams.count():
             await asyncio.sleep(0.01)
         taken = 0
         try:

@@ -13,7 +13,7 @@ import pytest
 
 from acms.errors import ConfigurationError
 from acms.server import Limits, ServerConfig
-from acms.server.listen import WAITING, build_bounded_protocol
+from acms.server.listen import MAX_PIPELINED, build_bounded_protocol
 from acms.server.operation import Scope
 from tests.faults._service import service as process
 from tests.server.guarded import GUARDED, Guarded, guarded
@@ -345,8 +345,10 @@ async def test_what_may_be_read_in_two_ways_is_refused(
 
 
 async def test_requests_that_wait_for_their_turn_are_bounded(narrow: str) -> None:
-    said = await _said(narrow, (GET + b"\r\n") * (WAITING + 1), b"", (GET + b"\r\n") * 10 * WAITING)
-    assert 0 < said.count(b"HTTP/1.1 200 ") <= WAITING + 1
+    said = await _said(
+        narrow, (GET + b"\r\n") * (MAX_PIPELINED + 1), b"", (GET + b"\r\n") * 10 * MAX_PIPELINED
+    )
+    assert 0 < said.count(b"HTTP/1.1 200 ") <= MAX_PIPELINED + 1
     assert b"HTTP/1.1 4" not in said, "it would be taken for the answer to another request"
 
 

@@ -126,9 +126,9 @@ class Client:
             "limit": validation.validate_integer(limit, "limit", least=1, most=validation.PAGE),
         }
         body = (await self._transport.call("GET", build_api_path("contexts"), query=query)).body
-        found = tuple(read_noun_list(ContextInfo, read_typed_field(list, body, "data")))
+        sessions = tuple(read_noun_list(ContextInfo, read_typed_field(list, body, "data")))
         return SessionPage(
-            sessions=found, next_after=cast("str | None", read_typed_field(object, body, "nextCursor"))
+            sessions=sessions, next_after=cast("str | None", read_typed_field(object, body, "nextCursor"))
         )
 
     async def contexts(
@@ -139,8 +139,8 @@ class Client:
         while True:
             query = {"namespace": namespace, "parent": parent, "cursor": cursor, "limit": 500}
             body = (await self._transport.call("GET", build_api_path("contexts"), query=query)).body
-            for one in read_noun_list(ContextInfo, read_typed_field(list, body, "data")):
-                yield one
+            for context in read_noun_list(ContextInfo, read_typed_field(list, body, "data")):
+                yield context
             cursor = cast("str | None", read_typed_field(object, body, "nextCursor"))
             if cursor is None:
                 return
@@ -160,7 +160,7 @@ class Client:
 
         `cache` are the keys that the caller's cache holds. See `acms.acs.ACS.render`, and `RenderReply.to_wire`.
         """
-        ids = [one if isinstance(one, str) else await one.log.known() for one in contexts]
+        ids = [context if isinstance(context, str) else await context.log.known() for context in contexts]
         query = {
             "contexts": ",".join(ids) or None,
             "action": action,
@@ -235,12 +235,15 @@ class Client:
         All of it is checked before anything is stored. With `trust` system and developer messages may be among them.
         They are sent once: a failure on the way is raised, not retried.
         """
-        place = build_api_path("import") + ("?trust=true" if trust else "")
-        answer = await self._transport.send(place, _iterate_lines(lines))
-        made = [read_typed_field(str, one, "id") for one in read_typed_field(list, answer.data, "contexts")]
+        path = build_api_path("import") + ("?trust=true" if trust else "")
+        answer = await self._transport.send(path, _iterate_lines(lines))
+        ids = [
+            read_typed_field(str, context, "id")
+            for context in read_typed_field(list, answer.data, "contexts")
+        ]
         return [
             read_noun(ContextInfo, (await self._transport.call("GET", build_api_path("contexts", id))).data)
-            for id in made
+            for id in ids
         ]
 
 

@@ -1,4 +1,4 @@
-"""One session's log at a service: which context it is, and how it is asked."""
+"""One session's log at a service: its context and its transport."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ class Log:
         self._creating: asyncio.Future[str] | None = None
 
     async def find(self) -> str | None:
-        """Return the id of the context; None when nothing was ever written."""
+        """Return the id of the context, or None if nothing was ever written."""
         if self.id is None:
             query = {"key": self.session_id, "namespace": self.namespace}
             answer = await self.transport.call("GET", build_api_path("contexts"), query=query)
-            found = nouns.read_noun_list(ContextInfo, answer.data)
-            if not found and self.session_id.startswith("c_"):  # an id is a name too
+            contexts = nouns.read_noun_list(ContextInfo, answer.data)
+            if not contexts and self.session_id.startswith("c_"):  # an id is a name too
                 try:
                     answer = await self.transport.call("GET", build_api_path("contexts", self.session_id))
                 except SessionNotFoundError:
                     return None
-                found = [nouns.read_noun(ContextInfo, answer.data)]
-                validation.same_namespace(self.namespace, found[0].namespace, self.session_id)
-            if found:
-                self.namespace, self.id = found[0].namespace, found[0].id
+                contexts = [nouns.read_noun(ContextInfo, answer.data)]
+                validation.same_namespace(self.namespace, contexts[0].namespace, self.session_id)
+            if contexts:
+                self.namespace, self.id = contexts[0].namespace, contexts[0].id
         return self.id
 
     async def ensure(self) -> str:
-        """Return the id of the context, creating it for the first write; all who wait go on in their order."""
+        """Return the id of the context, creating it for the first write; concurrent callers continue in their order."""
         if self.id is not None and not self.about:
             return self.id
         if self._creating is None:
-            self._creating = asyncio.ensure_future(self._described())
+            self._creating = asyncio.ensure_future(self._create_and_describe())
         creating = self._creating
         try:
             return await asyncio.shield(creating)
@@ -64,12 +64,12 @@ class Log:
             if creating.done() and self._creating is creating:
                 self._creating = None
 
-    async def _described(self) -> str:
-        found = self.id or await self._create()
+    async def _create_and_describe(self) -> str:
+        id = self.id or await self._create()
         if self.about:
-            await self.transport.call("PATCH", build_api_path("contexts", found), body=dict(self.about))
+            await self.transport.call("PATCH", build_api_path("contexts", id), body=dict(self.about))
             self.about = EMPTY
-        return found
+        return id
 
     async def _create(self) -> str:
         if self.session_id.startswith("c_") and await self.find() is not None:
@@ -86,7 +86,7 @@ class Log:
 
     async def known(self) -> str:
         """Return the id of the context; `SessionNotFoundError` when nothing was ever written."""
-        found = await self.find()
-        if found is None:
+        id = await self.find()
+        if id is None:
             raise validation.missing_session_error(self.session_id)
-        return found
+        return id

@@ -51,16 +51,16 @@ def read_noun(kind: type[T], written: Json, **known: Any) -> T:
 def read_noun_list(kind: type[T], written: Json) -> list[T]:
     """Read a list of them."""
     with wrap_read_errors(kind.__name__):
-        return [decode_noun(kind, one) for one in written]
+        return [decode_noun(kind, item) for item in written]
 
 
 def read_typed_field(kind: type[T], written: Json, name: str) -> T:
     """Return the value of a field, checked to be of a type."""
     with wrap_read_errors(name):
-        found = written[name]
-        if not isinstance(found, get_origin(kind) or kind):
-            raise TypeError(f"{type(found).__name__} where {kind.__name__} belongs")
-        return found
+        value = written[name]
+        if not isinstance(value, get_origin(kind) or kind):
+            raise TypeError(f"{type(value).__name__} where {kind.__name__} belongs")
+        return value
 
 
 # ── nouns whose shape on the wire is another one ────────────────────────────────────────────────────────────────────
@@ -72,10 +72,10 @@ def read_context_items(context: str, written: Mapping[str, Any], shown: str) -> 
     sure = written.get("certainty") or {"confidence": written.get("confidence", 0.0)}
 
     def verdicts() -> Mapping[str, Verdict]:
-        found = written.get("verdicts")
-        if found is None:
+        items = written.get("verdicts")
+        if items is None:
             raise ConfigurationError("the reasons were not asked for", options=("Client(…, why=True)",))
-        return {one.id: one for one in read_noun_list(Verdict, found)}
+        return {verdict.id: verdict for verdict in read_noun_list(Verdict, items)}
 
     return ContextItems(
         read_noun_list(ContextItem, written[shown]),
@@ -93,32 +93,32 @@ def read_context_items(context: str, written: Mapping[str, Any], shown: str) -> 
     )
 
 
-def _name_side(name: str, shown: str) -> str:
+def _name_side(name: str, side: str) -> str:
     """Return the name of a side with its version: the service knows it by its id."""
-    return f"{name} {shown.rpartition(' ')[2]}"
+    return f"{name} {side.rpartition(' ')[2]}"
 
 
 @wrap_read_errors("merge")
 def read_merge_result(written: Mapping[str, Any], ours: str, theirs: str) -> Merged:
     """Parse the result of a merge between two sides with these names."""
-    found = decode_noun(Merged, written)
-    return replace(found, ours=_name_side(ours, found.ours), theirs=_name_side(theirs, found.theirs))
+    merged = decode_noun(Merged, written)
+    return replace(merged, ours=_name_side(ours, merged.ours), theirs=_name_side(theirs, merged.theirs))
 
 
 @wrap_read_errors("diff")
 def read_diff(written: Mapping[str, Any], left: str, right: str) -> Diff:
     """Read a difference between two sides with these names."""
-    found = decode_noun(Diff, written)
-    return replace(found, left=_name_side(left, found.left), right=_name_side(right, found.right))
+    diff = decode_noun(Diff, written)
+    return replace(diff, left=_name_side(left, diff.left), right=_name_side(right, diff.right))
 
 
 @wrap_read_errors("tree")
 def read_tree(written: Sequence[Mapping[str, Any]]) -> Tree:
     """Read a tree from its branches, each with its depth, parents before their forks."""
     below: dict[int, list[Tree]] = {}
-    for one in reversed(written):
-        depth = one["depth"]
+    for branch in reversed(written):
+        depth = branch["depth"]
         forks = tuple(reversed(below.pop(depth + 1, [])))
-        below.setdefault(depth, []).append(Tree(branch=decode_noun(Branch, one), forks=forks))
-    (found,) = below[0]
-    return found
+        below.setdefault(depth, []).append(Tree(branch=decode_noun(Branch, branch), forks=forks))
+    (tree,) = below[0]
+    return tree

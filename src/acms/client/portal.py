@@ -65,9 +65,9 @@ class Block(Door):
 
 def wrap_in_door(kind: type[D], inner: Any) -> D:
     """Return a door to an object that is there."""
-    found = kind.__new__(kind)
-    found.inner = inner
-    return found
+    door = kind.__new__(kind)
+    door.inner = inner
+    return door
 
 
 def init_from_inner(kind: Callable[..., T]) -> Callable[[Any, T], None]:

@@ -78,10 +78,8 @@ class RemotelyRendered(Rendered):
     @cached_property
     def messages(self) -> tuple[PromptMessage, ...]:
         """The messages in the normal form of the codec, with their sources."""
-        found = self.codec.parse(self.payload)
-        return tuple(
-            [_attach_sources(one, sources) for one, sources in zip(found, self._sources, strict=True)]
-        )
+        messages = zip(self.codec.parse(self.payload), self._sources, strict=True)
+        return tuple([_attach_sources(message, sources) for message, sources in messages])
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -100,7 +98,7 @@ class RemotelyRendered(Rendered):
 
     def seen(self, id: str) -> bool:
         """Return whether an entry is in the request: its text, or the part that its rendition shows."""
-        return any(id in one for one in self._sources)
+        return any(id in sources for sources in self._sources)
 
 
 def _attach_sources(message: PromptMessage, sources: tuple[str, ...]) -> PromptMessage:
@@ -122,108 +120,120 @@ class Home:
         tools: Sequence[Tool],
         after: Manifest | None,
     ) -> Rendered:
-        """Ask for it; `ValidationError` for what cannot be sent."""
+        """Request the prompt; `ValidationError` for a step that cannot be sent."""
         if budget is None:
             raise ValidationError("is needed: a service renders within one", field="budget")
-        written = [await _describe_step(one) for one in steps]
+        descriptions = [await _describe_step(step) for step in steps]
         body: dict[str, Json] = {
             **_describe_codec(codec, budget),
             "budget": budget,
-            "steps": written,
-            "tools": [encode_noun(one) for one in tools],
+            "steps": descriptions,
+            "tools": [encode_noun(tool) for tool in tools],
             "ledger": self.transport.why,
         }
         if after is not None:
             body["after"] = after.to_json()
-        context = next(_find_context_ids(written))
-        place = build_api_path("contexts", context, "prompt")
-        answer = await self.transport.call("POST", place, body=body)
+        context = next(_find_context_ids(descriptions))
+        path = build_api_path("contexts", context, "prompt")
+        answer = await self.transport.call("POST", path, body=body)
         return RemotelyRendered(answer.data, codec, after)
 
 
 async def request_rendered_prompt(
     transport: Transport, context: str, description: Mapping[str, Json], after: Rendered | Manifest | None
 ) -> Rendered:
-    """Ask for a prompt as it is described over HTTP."""
-    earlier = after.outline if isinstance(after, Rendered) else after
+    """Request a prompt by its description in the HTTP API."""
+    manifest = after.outline if isinstance(after, Rendered) else after
     body = {to_camel_case(name): value for name, value in description.items()}
     body.setdefault("ledger", transport.why)
-    if earlier is not None:
-        body["after"] = earlier.to_json()
-    data = (await transport.call("POST", build_api_path("contexts", context, "prompt"), body=body)).data
+    if manifest is not None:
+        body["after"] = manifest.to_json()
+    answer = await transport.call("POST", build_api_path("contexts", context, "prompt"), body=body)
     codec = codecs.named(
-        nouns.read_typed_field(str, data, "codec"),
-        nouns.read_typed_field(str, data, "model"),
+        nouns.read_typed_field(str, answer.data, "codec"),
+        nouns.read_typed_field(str, answer.data, "model"),
         max_tokens=body.get("maxTokens"),
     )
-    return RemotelyRendered(data, codec, earlier)
+    return RemotelyRendered(answer.data, codec, manifest)
 
 
-def _find_context_ids(written: Sequence[Mapping[str, Json]]) -> Any:
-    for one in written:
-        if "session" in one:
-            yield one["session"]["contextId"]
-        yield from _find_context_ids(one.get("content", ()))
+def _find_context_ids(descriptions: Sequence[Mapping[str, Json]]) -> Any:
+    for description in descriptions:
+        if "session" in description:
+            yield description["session"]["contextId"]
+        yield from _find_context_ids(description.get("content", ()))
 
 
 def _describe_codec(codec: Codec, budget: int) -> dict[str, Json]:
     """Serialize a codec: its model, and those of its settings that can be sent."""
-    known = codec.name in ("openai-chat", "openai-responses", "anthropic-messages")
-    most: int | None = getattr(codec, "max_tokens", None)
-    learnt: Calibration | None = getattr(codec, "calibration", None)
-    state = None if learnt is None or not any(learnt.state()["ratios"]) else learnt.state()
-    if known:
-        usual = codecs.named(codec.name, codec.model, max_tokens=most, calibrated=state)
-        known = (
-            type(usual) is type(codec)
-            and getattr(codec, "request_counts", None) is None
-            and usual.counter.name == codec.counter.name
-            and usual.limit(budget) == codec.limit(budget)
-            and usual.normal(_PROBE) == codec.normal(_PROBE)
-        )
-    if not known:
+    max_tokens: int | None = getattr(codec, "max_tokens", None)
+    calibration: Calibration | None = getattr(codec, "calibration", None)
+    state = None if calibration is None else calibration.state()
+    if state is not None and not any(state["ratios"]):
+        state = None
+    if not _can_be_sent(codec, budget, max_tokens, state):
         raise ValidationError(
             f"{codec.name} {codec.model} has settings (a counter, a margin, …) that a service cannot be told",
             field="codec",
             options=("use the codec with its model alone", "render over a session of this process"),
         )
-    given = {"maxTokens": most, "calibration": state}
-    written = {"codec": codec.name.removesuffix("-messages"), "model": codec.model}
-    return written | {name: value for name, value in given.items() if value is not None}
+    described: dict[str, Json] = {"codec": codec.name.removesuffix("-messages"), "model": codec.model}
+    if max_tokens is not None:
+        described["maxTokens"] = max_tokens
+    if state is not None:
+        described["calibration"] = state
+    return described
+
+
+def _can_be_sent(codec: Codec, budget: int, max_tokens: int | None, state: Any) -> bool:
+    """Return whether a service would create an equal codec from the settings that can be sent."""
+    if codec.name not in ("openai-chat", "openai-responses", "anthropic-messages"):
+        return False
+    if getattr(codec, "request_counts", None) is not None:
+        return False
+    equal = codecs.named(codec.name, codec.model, max_tokens=max_tokens, calibrated=state)
+    if type(equal) is not type(codec) or equal.counter.name != codec.counter.name:
+        return False
+    return equal.limit(budget) == codec.limit(budget) and equal.normal(_PROBE) == codec.normal(_PROBE)
 
 
 async def _describe_step(step: Step) -> dict[str, Json]:
     match step:
         case WrittenMessage(message):
-            parts = [write_part(one) for one in message.parts]
+            parts = [write_part(part) for part in message.parts]
             return {"type": "message", "role": message.role.value, "parts": parts, "name": message.name}
         case WholeLog(session, None):
             return {"type": "session", "session": await _describe_session(session)}
         case Shrinking():
-            content = [await _describe_step(one) for one in step.steps]
+            content = [await _describe_step(inner) for inner in step.steps]
             return {"content": content, "priority": step.priority, **_describe_shrinking(step)}
         case Recalling():
-            options = {to_camel_case(name): value for name, value in step.options.items()}
-            return {
-                "type": "recall",
-                "session": await _describe_session(step.session),
-                "query": step.query,
-                "tokens": step.tokens,
-                "priority": step.priority,
-                "inPlace": step.in_place,
-                "keep": "turns" if step.stays else "turn",
-                **options,
-                "exclude": list(step.options["exclude"]),
-            }
+            return await _describe_recall(step)
         case Hint():
             return {"type": "cacheHint", "id": step.id, "version": step.version, "ttl": step.ttl}
         case _:
-            what = "pins and plugins run" if hasattr(step, "plugin") else "stored summaries and nodes lie"
+            subject = "pins and plugins run" if hasattr(step, "plugin") else "stored summaries and nodes lie"
             raise ValidationError(
-                f"{what} in this process, and the sessions are at a service, which renders",
+                f"{subject} in this process, and the sessions are at a service, which renders",
                 field="prompt",
                 options=("Client.prompt(session, {'pins': namespace, …})", "add what they say as messages"),
             )
+
+
+async def _describe_recall(step: Recalling) -> dict[str, Json]:
+    described: dict[str, Json] = {
+        "type": "recall",
+        "session": await _describe_session(step.session),
+        "query": step.query,
+        "tokens": step.tokens,
+        "priority": step.priority,
+        "inPlace": step.in_place,
+        "keep": "turns" if step.stays else "turn",
+    }
+    for name, value in step.options.items():
+        described[to_camel_case(name)] = value
+    described["exclude"] = list(step.options["exclude"])
+    return described
 
 
 def _describe_shrinking(step: Shrinking) -> dict[str, Json]:
@@ -248,9 +258,9 @@ def _describe_shrinking(step: Shrinking) -> dict[str, Json]:
 
 
 async def _describe_session(session: Readable) -> dict[str, Json]:
-    """Write which log is read; one that nothing was written to is made, and stays empty."""
+    """Describe the log to read. One without entries is created, and stays empty."""
     remote = cast("Remote", session)
-    at, log = remote.ends_at, remote.log
-    context = await log.find() or (await log.ensure() if at is None else await log.known())
-    place = {} if at is None else {"atTag" if isinstance(at, str) else "atVersion": at}
-    return {"contextId": context, **place}
+    log, end = remote.log, remote.ends_at
+    if end is not None:
+        return {"contextId": await log.known(), "atTag" if isinstance(end, str) else "atVersion": end}
+    return {"contextId": await log.find() or await log.ensure()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 from uuid import uuid4
@@ -134,7 +134,7 @@ def _prepare_expand(_: Remote, given: Given) -> Given:
 
 
 def _prepare_window(of: Remote, given: Given) -> Given:
-    keep = ",".join([validation.parse_choice(one, Role, "keep") for one in given["keep"]]) or None
+    keep = ",".join([validation.parse_choice(role, Role, "keep") for role in given["keep"]]) or None
     return {
         "budget": validation.validate_budget(given["budget"], "budget"),
         "keep": keep,
@@ -162,12 +162,12 @@ def _read_window(answer: Answer, of: Remote) -> ContextItems:
 
 @nouns.wrap_read_errors("messages")
 def _read_chat(answer: Answer, _: Remote) -> ChatMessages:
-    found = ChatMessages()
+    chat = ChatMessages()
     messages = answer.data["messages"]
-    known = answer.data.get("sources") or [()] * len(messages)  # services before this told none
+    known = answer.data.get("sources") or [()] * len(messages)  # older services send none
     for message, sources in zip(messages, known, strict=True):
-        found.show(message, tuple(sources))
-    return found
+        chat.show(message, tuple(sources))
+    return chat
 
 
 @nouns.wrap_read_errors("history")
@@ -176,14 +176,18 @@ def _read_history_page(answer: Answer, _: Remote) -> HistoryPage:
 
 
 def _read_forks(answer: Answer, of: Remote) -> list[Branch]:
-    found = nouns.read_noun_list(Branch, answer.data)
-    return [one for one in reversed(found) if _is_within_view(of, one.fork or 0)]
+    forks = nouns.read_noun_list(Branch, answer.data)
+    forks.reverse()
+    return [fork for fork in forks if _is_within_view(of, fork.fork or 0)]
 
 
 @nouns.wrap_read_errors("tags")
 def _read_tags(answer: Answer, of: Remote) -> dict[str, int]:
-    tags: dict[str, int] = {one["name"]: one["version"] for one in answer.data}
-    return {name: at for name, at in tags.items() if _is_within_view(of, at)}
+    tags: dict[str, int] = {}
+    for tag in answer.data:
+        if _is_within_view(of, tag["version"]):
+            tags[tag["name"]] = tag["version"]
+    return tags
 
 
 def _is_within_view(of: Remote, version: int) -> bool:
@@ -248,9 +252,11 @@ class RemoteView(Remote, Reads):
     """A session at a service as it was at a version; it reads and cannot write. See `acms.View`."""
 
     def __repr__(self) -> str:
-        end = self.ends_at
-        at = "" if end is None else f" at {end!r}" if isinstance(end, str) else f" at v{end}"
-        return f"<{type(self).__name__} {self.session_id!r}{at}>"
+        name = f"{type(self).__name__} {self.session_id!r}"
+        if self.ends_at is None:
+            return f"<{name}>"
+        end = repr(self.ends_at) if isinstance(self.ends_at, str) else f"v{self.ends_at}"
+        return f"<{name} at {end}>"
 
     @property
     def session_id(self) -> str:
@@ -270,13 +276,17 @@ class RemoteView(Remote, Reads):
     async def diff(self, other: RemoteView | int | str) -> Diff:
         """Return how the active content differs from another session, or from a version or tag of this one."""
         await self.log.known()
-        asked: Given = {"other_tag" if isinstance(other, str) else "other_version": other}
+        right = self.session_id
         if isinstance(other, RemoteView):
-            asked = {"other": await other.log.known(), "other_version": await resolve_end_version(other)}
-        right = other.session_id if isinstance(other, RemoteView) else self.session_id
-        return await Asks("GET diff", lambda answer, of: nouns.read_diff(answer.data, of.session_id, right))(
-            self, asked
-        )
+            right = other.session_id
+            query: Given = {
+                "other": await other.log.known(),
+                "other_version": await resolve_end_version(other),
+            }
+        else:
+            query = {"other_tag" if isinstance(other, str) else "other_version": other}
+        asks = Asks("GET diff", lambda answer, of: nouns.read_diff(answer.data, of.session_id, right))
+        return await asks(self, query)
 
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -302,20 +312,23 @@ async def _ingest_message(of: RemoteSession, given: Given) -> str:
 
 
 async def _ingest_many(of: RemoteSession, given: Given) -> list[MessageReceipt]:
-    messages, key, seen = given["messages"], given["idempotency_key"], given["last_message"]
+    key, last_message = given["idempotency_key"], given["last_message"]
     drafts: list[Given] = []
-    for index, message in enumerate(_check_messages(messages)):
+    for index, message in enumerate(_check_messages(given["messages"])):
         draft = dict(message)
         draft.setdefault("key", draft.pop("idempotency_key", None))
         if draft["key"] is None and key is not None and draft.get("id") is None:
-            # In the body: a header has no room for every name.
+            # In the body, because a header cannot hold every name.
             draft["key"] = f"{validation.validate_name(key, 'idempotency_key')}:{index}"
         drafts.append(draft)
-    if seen is not ANY and seen is not None and not _MESSAGE.fullmatch(str(seen)):
-        raise PreconditionError(
-            f"the newest message is not {seen}", options=("read what came since, and decide again",)
-        )
-    headers = {} if seen is ANY else {"if-match": f'"{seen or "empty"}"'}
+    headers: dict[str, str] = {}
+    if last_message is not ANY:
+        headers["if-match"] = f'"{last_message or "empty"}"'
+        if last_message is not None and not _MESSAGE.fullmatch(str(last_message)):
+            raise PreconditionError(
+                f"the newest message is not {last_message}",
+                options=("read what came since, and decide again",),
+            )
     return await _append_messages(of, drafts, headers) if drafts else []
 
 
@@ -325,9 +338,7 @@ async def _append_messages(
     await of.log.ensure()
     headers = {"idempotency-key": f"{ONCE}{uuid4().hex}", **headers}
     try:
-        body = {
-            "messages": [_write_message(one, f"messages[{index}].") for index, one in enumerate(messages)]
-        }
+        body = {"messages": _write_messages(messages)}
         receipts = await Asks("POST messages", make_list_reader(MessageReceipt))(of, body, headers)
     except ValidationError as error:
         field = re.sub(r"\.key$", ".idempotency_key", error.field)
@@ -340,12 +351,16 @@ async def _append_messages(
     return receipts
 
 
-def _write_message(given: Mapping[str, Any], at: str) -> dict[str, Json]:
-    """Write the arguments of `ingest`; checked here is what cannot be written."""
+def _write_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Json]]:
+    return [_write_message(message, f"messages[{index}].") for index, message in enumerate(messages)]
+
+
+def _write_message(given: Mapping[str, Any], prefix: str) -> dict[str, Json]:
+    """Serialize the arguments of `ingest`, and check those that cannot be serialized."""
     values = {str(name): value for name, value in given.items() if value is not None}
-    moment = values.get("created_at")
-    if isinstance(moment, datetime):
-        values["created_at"] = validation.parse_moment(moment, f"{at}created_at").isoformat()
+    created_at = values.get("created_at")
+    if isinstance(created_at, datetime):
+        values["created_at"] = validation.parse_moment(created_at, f"{prefix}created_at").isoformat()
     for name in ("role", "privacy", "origin"):
         if isinstance(values.get(name), str):
             values[name] = str(values[name]).lower()
@@ -353,13 +368,19 @@ def _write_message(given: Mapping[str, Any], at: str) -> dict[str, Json]:
         if name in values and not isinstance(values[name], str):
             values[name] = list(values[name])
     if "metadata" in values:
-        values["metadata"] = validation.validate_metadata(values["metadata"], f"{at}metadata")
-    for index, part in enumerate(() if foreign.of_gemini(values) else values.get("parts", ())):
-        if not isinstance(part, Part):
-            raise ValidationError(f"{type(part).__name__} is not a part", field=f"{at}parts[{index}]")
+        values["metadata"] = validation.validate_metadata(values["metadata"], f"{prefix}metadata")
     if "parts" in values and not foreign.of_gemini(values):
-        values["parts"] = [write_part(part) for part in values["parts"]]
+        values["parts"] = _write_parts(values["parts"], prefix)
     return {to_camel_case(name) if name in foreign.FIELDS else name: value for name, value in values.items()}
+
+
+def _write_parts(parts: Iterable[Any], prefix: str) -> list[Json]:
+    written: list[Json] = []
+    for index, part in enumerate(parts):
+        if not isinstance(part, Part):
+            raise ValidationError(f"{type(part).__name__} is not a part", field=f"{prefix}parts[{index}]")
+        written.append(write_part(part))
+    return written
 
 
 def _check_messages(messages: object) -> Sequence[Mapping[str, Any]]:
@@ -373,10 +394,7 @@ def _check_messages(messages: object) -> Sequence[Mapping[str, Any]]:
 
 
 def _prepare_sync(_: Remote, given: Given) -> Given:
-    messages = [
-        _write_message(one, f"messages[{at}].") for at, one in enumerate(_check_messages(given["messages"]))
-    ]
-    return {**given, "messages": messages}
+    return {**given, "messages": _write_messages(_check_messages(given["messages"]))}
 
 
 def _prepare_fork(_: Remote, given: Given) -> Given:
@@ -550,7 +568,7 @@ class RemoteSession(RemoteView, Writes):
         if not isinstance(other, RemoteView):
             raise ValidationError("must be a session of a service, or a view of one", field="other")
         await self.log.known()
-        asked: Given = {
+        arguments: Given = {
             "other": await other.log.known(),
             "other_version": await resolve_end_version(other),
             "strategy": strategy,
@@ -562,9 +580,9 @@ class RemoteSession(RemoteView, Writes):
             again=dry_run,
         )
         try:
-            return await asks(self, asked)
+            return await asks(self, arguments)
         except MergeConflictError as error:  # the service knows the other side by its id
-            error.args = (str(error).replace(asked["other"], other.session_id, 1),)
+            error.args = (str(error).replace(arguments["other"], other.session_id, 1),)
             raise
 
     async def events(self, *, after: str | int = 0, follow: bool = True) -> AsyncGenerator[LogEvent]:
@@ -574,25 +592,25 @@ class RemoteSession(RemoteView, Writes):
         received; only the first request fails like any other.
         """
         transport = self.log.transport
-        place, cursor, failed, begun = (
-            build_api_path("contexts", await self.log.known(), "events"),
-            str(after),
-            0,
-            False,
-        )
+        path = build_api_path("contexts", await self.log.known(), "events")
+        cursor = str(after)
+        begun = False
+        failures = 0
         while True:
             query = {"after": cursor, "follow": follow}
             wait: float | None = _POLLS[0]
             try:
-                async for name, id, data in transport.events(place, query=query):
-                    failed, begun, cursor = 0, True, id or cursor
+                async for name, id, data in transport.events(path, query=query):
+                    begun = True
+                    failures = 0
+                    cursor = id or cursor
                     if data:
                         yield _read_event(name, cursor, data)
             except ACMSError as error:
-                failed += 1
-                if not follow or (not begun and failed >= transport.retry.max_attempts):
-                    raise
-                if (wait := transport.pause(error, min(failed, 20))) is None:
+                failures += 1
+                first_request_failed = not begun and failures >= transport.retry.max_attempts
+                wait = transport.pause(error, min(failures, 20))
+                if not follow or first_request_failed or wait is None:
                     raise
             if not follow:
                 return
@@ -600,8 +618,6 @@ class RemoteSession(RemoteView, Writes):
 
     def at(self, version: int | str) -> RemoteView:
         """Return a read-only view of the session as if its log ended at a version, or at a tag; see `acms.ACMS.at`."""
-        named = isinstance(version, str)
-        return RemoteView(
-            self.log,
-            validation.validate_name(version, "at") if named else validation.validate_integer(version, "at"),
-        )
+        if isinstance(version, str):
+            return RemoteView(self.log, validation.validate_name(version, "at"))
+        return RemoteView(self.log, validation.validate_integer(version, "at"))

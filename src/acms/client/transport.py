@@ -42,22 +42,16 @@ __all__ = ["Answer", "Transport", "build_api_path", "quote_path_step", "rename_e
 BASE = "/api/v1"
 _NDJSON = "application/x-ndjson"
 EVENTS = "text/event-stream"
-_PLACES = 64
-"""Requests under way at a time; more wait for their turn."""
-_QUIET = 45.0
-"""Seconds without a word of a stream of events after which its connection is taken for broken: three heartbeats."""
-_IDLE = 3.0
-"""Seconds after which a connection is not used again: before the other end closes it while a request is on its way."""
-_PIECE = 65_536
-"""Characters of a stream that are sent at once."""
+_CONNECTIONS = 64
+"""Concurrent requests, and connections in the pool; more wait, so that a burst does not open hundreds."""
 _LONG = 256 * 1024
-"""Bytes of an answer that are parsed without leaving the event loop, about 5 ms."""
+"""Bytes of an answer that are parsed in the event loop, about 5 ms."""
 _DOWN = frozenset({502, 503, 504})
-"""Statuses that an intermediary answers with when the service is unavailable."""
+"""Statuses of an intermediary when the service is unavailable."""
 
 
 _UNSENT = (UnreachableError, RateLimitError, StorageBusyError)
-"""After these it is sure that nothing was done."""
+"""Errors after which the request certainly had no effect."""
 
 
 class _Secret:
@@ -137,7 +131,7 @@ class Transport:
         self._sleep = sleep
         self._fraction = fraction
         self._client: httpx2.AsyncClient | None = None
-        self._places = asyncio.Semaphore(_PLACES)
+        self._slots = asyncio.Semaphore(_CONNECTIONS)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def aclose(self) -> None:
@@ -163,15 +157,15 @@ class Transport:
         nothing.
         """
         content = None
-        sent = dict(headers or {})
+        all_headers = dict(headers or {})
         if body is not None:
             content = _encode_body(body)
-            sent["content-type"] = "application/json"
+            all_headers["content-type"] = "application/json"
         params = _build_query_params(query)
         attempt = 1
         while True:
             try:
-                return await self._attempt(method, path, params, content, sent)
+                return await self._attempt(method, path, params, content, all_headers)
             except ACMSError as error:
                 wait = self._wait(error, attempt) if again or isinstance(error, _UNSENT) else None
                 if wait is None:
@@ -206,7 +200,7 @@ class Transport:
         # Failures are raised outside of the except blocks: what httpx2 raises holds the request, and with it the key.
         failure: ACMSError
         try:
-            async with self._places, asyncio.timeout(self._timeout):
+            async with self._slots, asyncio.timeout(self._timeout):
                 response = await client.request(
                     method, self.url + path, params=params, content=content, headers=dict(headers)
                 )
@@ -226,7 +220,8 @@ class Transport:
         """
         name = id = ""
         data: list[str] = []
-        async for line in self.lines(path, query=query, accept=EVENTS, quiet=max(self._timeout, _QUIET)):
+        quiet = max(self._timeout, 45.0)  # three heartbeats
+        async for line in self.lines(path, query=query, accept=EVENTS, quiet=quiet):
             field, _, value = line.rstrip("\r\n").partition(":")
             value = value.removeprefix(" ")
             if field == "event":
@@ -252,25 +247,21 @@ class Transport:
         import httpx2
 
         params = _build_query_params(query)
+        headers = {"accept": accept}
         timeout = httpx2.Timeout(self._timeout, read=quiet or self._timeout)
+        stream = client.stream("GET", self.url + path, params=params, headers=headers, timeout=timeout)
         failure: ACMSError
         try:
-            async with (
-                self._places,
-                client.stream(
-                    "GET", self.url + path, params=params, headers={"accept": accept}, timeout=timeout
-                ) as response,
-            ):
+            async with self._slots, stream as response:
                 if response.status_code == 200:
-                    waiting = b""
+                    rest = b""
                     async for piece in response.aiter_bytes():
-                        *whole, waiting = (waiting + piece).split(
-                            b"\n"
-                        )  # a text may hold other ends of lines
-                        for line in whole:
+                        # A text may hold other line separators: only "\n" ends a line.
+                        *complete, rest = (rest + piece).split(b"\n")
+                        for line in complete:
                             yield line.decode("utf-8") + "\n"
-                    if waiting:
-                        yield waiting.decode("utf-8")
+                    if rest:
+                        yield rest.decode("utf-8")
                     return
                 await response.aread()
         except httpx2.HTTPError as error:
@@ -287,34 +278,34 @@ class Transport:
         client = self._open()
         import httpx2
 
-        broken: list[BaseException] = []
+        caller_errors: list[BaseException] = []
 
         async def pieces() -> AsyncIterator[bytes]:
-            waiting: list[str] = []
+            buffer: list[str] = []
             size = 0
             try:
                 async for line in lines:
-                    waiting.append(line)
+                    buffer.append(line)
                     size += len(line)
-                    if size >= _PIECE:
-                        yield "".join(waiting).encode("utf-8")
-                        waiting.clear()
+                    if size >= 65_536:
+                        yield "".join(buffer).encode("utf-8")
+                        buffer.clear()
                         size = 0
-            except BaseException as error:  # the caller's own
-                broken.append(error)
+            except BaseException as error:
+                caller_errors.append(error)
                 raise
-            if waiting:
-                yield "".join(waiting).encode("utf-8")
+            if buffer:
+                yield "".join(buffer).encode("utf-8")
 
         failure: ACMSError
         try:
-            async with self._places:
+            async with self._slots:
                 response = await client.post(
                     self.url + path, content=pieces(), headers={"content-type": _NDJSON}, timeout=None
                 )
         except httpx2.HTTPError as error:
-            if broken:
-                raise broken[0] from None
+            if caller_errors:
+                raise caller_errors[0] from None
             failure = self._failure(error)
         else:
             return await self._read(response.status_code, response.headers, response.content)
@@ -338,13 +329,15 @@ class Transport:
                 transport=self._carrier,
                 timeout=httpx2.Timeout(self._timeout, connect=min(10.0, self._timeout)),
                 limits=httpx2.Limits(
-                    max_connections=_PLACES, max_keepalive_connections=_PLACES, keepalive_expiry=_IDLE
+                    max_connections=_CONNECTIONS,
+                    max_keepalive_connections=_CONNECTIONS,
+                    keepalive_expiry=3.0,  # less than servers keep a connection open
                 ),
                 follow_redirects=False,
                 http2=False,
             )
             self._loop = loop
-            self._places = asyncio.Semaphore(_PLACES)
+            self._slots = asyncio.Semaphore(_CONNECTIONS)
         elif self._loop is not loop:
             raise HandleError(
                 "a client belongs to the event loop that used it first",
@@ -368,30 +361,22 @@ class Transport:
         )
 
     async def _read(self, status: int, headers: Mapping[str, str], content: bytes) -> Answer:
-        found: Json = None
+        body: Json = None
+        succeeded = 200 <= status < 300
         if content:
             try:
-                found = (
-                    _parse_json(content)
-                    if len(content) <= _LONG
-                    else await asyncio.to_thread(_parse_json, content)
-                )
-                if (
-                    b"\\ud" in content or b"\\uD" in content
-                ):  # half a character is no text, and could not be sent again
-                    json.dumps(found, ensure_ascii=False).encode("utf-8")
+                body = await _parse_content(content)
             except (ValueError, RecursionError):
-                found = None
-                if 200 <= status < 300:
+                if succeeded:
                     raise ACMSError(f"{self.url} answered {status} with what is no JSON") from None
-        if 200 <= status < 300:
-            return Answer(status=status, headers=headers, body=found)
-        raise self._error(status, headers, found)
+        if succeeded:
+            return Answer(status=status, headers=headers, body=body)
+        raise self._error(status, headers, body)
 
-    def _error(self, status: int, headers: Mapping[str, str], found: Json) -> ACMSError:
-        after = _parse_seconds(headers.get("retry-after"))
-        if isinstance(found, dict) and isinstance(found.get("code"), str):
-            error = problem_details.parse_problem(cast("dict[str, Json]", found))
+    def _error(self, status: int, headers: Mapping[str, str], body: Json) -> ACMSError:
+        retry_after = _parse_seconds(headers.get("retry-after"))
+        if isinstance(body, dict) and isinstance(body.get("code"), str):
+            error = problem_details.parse_problem(cast("dict[str, Json]", body))
             if isinstance(error, ValidationError):
                 _use_argument_name(error)
         elif status == 429:
@@ -406,8 +391,8 @@ class Transport:
             )
         else:
             error = ACMSError(f"{self.url} answered {status}, and not as this service does")
-        if after is not None and error.retryable:
-            error.__dict__["retry_after"] = after
+        if retry_after is not None and error.retryable:
+            error.__dict__["retry_after"] = retry_after
         return error
 
 
@@ -421,7 +406,7 @@ _ARGUMENTS: Mapping[str, str] = {
 
 
 def _use_argument_name(error: ValidationError) -> None:
-    """Name the argument at fault as it is named here, not as on the wire."""
+    """Give the field at fault its name in Python instead of its name on the wire."""
     name = re.sub(r"(?<=[a-z])[A-Z]", lambda found: f"_{found[0].lower()}", error.field)
     rename_error_field(error, _ARGUMENTS.get(name, name))
 
@@ -440,7 +425,7 @@ def _is_transient_error(error: ACMSError) -> bool:
 
 
 def _create_ssl_context(url: str) -> ssl.SSLContext:
-    """Return what checks certificates; where none is expected, loading those of authorities would be for nothing."""
+    """Return the context that checks certificates; without https none are loaded, which takes time."""
     import ssl
 
     import httpx2
@@ -449,8 +434,19 @@ def _create_ssl_context(url: str) -> ssl.SSLContext:
     return httpx2.create_ssl_context() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
+async def _parse_content(content: bytes) -> Json:
+    """Parse an answer, in a thread if it takes more than about 5 ms; `ValueError` for invalid text or JSON."""
+    if len(content) <= _LONG:
+        value = _parse_json(content)
+    else:
+        value = await asyncio.to_thread(_parse_json, content)
+    if b"\\ud" in content or b"\\uD" in content:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")  # refuses lone surrogates, which are no text
+    return value
+
+
 def _parse_json(content: bytes) -> Json:
-    return json.loads(str(content, "utf-8"))  # of bytes `json` would take half a character for one
+    return json.loads(str(content, "utf-8"))  # from bytes `json` would accept lone surrogates
 
 
 def _encode_body(body: Json) -> bytes:
@@ -473,11 +469,13 @@ def _find_unserializable_argument(body: Json) -> str:
 
 
 def _build_query_params(query: Mapping[str, object] | None) -> dict[str, str]:
-    return {
-        name: _check_encodable(str(value) if not isinstance(value, bool) else str(value).lower(), name)
-        for name, value in (query or {}).items()
-        if value is not None
-    }
+    params: dict[str, str] = {}
+    for name, value in (query or {}).items():
+        if value is None:
+            continue
+        text = str(value)
+        params[name] = _check_encodable(text.lower() if isinstance(value, bool) else text, name)
+    return params
 
 
 def _check_encodable(value: str, field: str) -> str:
@@ -488,9 +486,11 @@ def _check_encodable(value: str, field: str) -> str:
     return value
 
 
-def _parse_seconds(given: str | None) -> float | None:
+def _parse_seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
     try:
-        return None if given is None else max(0.0, float(given))
+        return max(0.0, float(text))
     except ValueError:
         return None
 
@@ -498,18 +498,21 @@ def _parse_seconds(given: str | None) -> float | None:
 def _normalize_base_url(base_url: str) -> str:
     """Validate and normalize the address of a service: no credentials, query or fragment."""
     try:
-        found = urlsplit(base_url)
-        port = found.port
+        parts = urlsplit(base_url)
+        port = parts.port
     except ValueError:
         raise ConfigurationError("base_url is no address") from None
-    if found.scheme not in ("http", "https") or not found.hostname:
+    if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigurationError("base_url must begin with http:// or https://")
-    if found.username is not None or found.password is not None or found.query or found.fragment:
+    has_credentials = parts.username is not None or parts.password is not None
+    if has_credentials or parts.query or parts.fragment:
         raise ConfigurationError(
             "base_url must be an address alone, without a name, a password, ? or #", options=("api_key=",)
         )
-    host = f"[{found.hostname}]" if ":" in found.hostname else found.hostname
-    return f"{found.scheme}://{host}{f':{port}' if port is not None else ''}{found.path.rstrip('/')}"
+    address = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    if port is not None:
+        address += f":{port}"
+    return f"{parts.scheme}://{address}{parts.path.rstrip('/')}"
 
 
 def _check_api_key(key: str) -> str:

@@ -45,8 +45,6 @@ D = TypeVar("D", bound=Door)
 
 Given: TypeAlias = dict[str, Any]
 """The arguments of a call by their names, defaults too."""
-_PAGE = 500
-"""Things of a list that are asked for at a time."""
 
 
 class UnwrittenError(SessionNotFoundError):
@@ -72,13 +70,16 @@ class Remote:
 
 async def resolve_end_version(of: Remote) -> int | None:
     """Return the version at which a log ends, from now on for good; `NotFoundError` when no version has its tag."""
-    if isinstance(of.ends_at, str):
-        if (context := await of.log.find()) is None:
-            raise validation.missing_session_error(of.log.session_id, UnwrittenError)
-        place = build_api_path("contexts", context, "stats")
-        answer = await of.log.transport.call("GET", place, query={"atTag": of.ends_at})
-        of.ends_at = nouns.read_typed_field(int, answer.data, "version")
-    return of.ends_at
+    if not isinstance(of.ends_at, str):
+        return of.ends_at
+    context = await of.log.find()
+    if context is None:
+        raise validation.missing_session_error(of.log.session_id, UnwrittenError)
+    path = build_api_path("contexts", context, "stats")
+    answer = await of.log.transport.call("GET", path, query={"atTag": of.ends_at})
+    version = nouns.read_typed_field(int, answer.data, "version")
+    of.ends_at = version
+    return version
 
 
 def _make_empty_session(of: Remote) -> View:
@@ -183,7 +184,7 @@ def add_verb_methods(door: type) -> None:
             setattr(door, name, method)
 
 
-# ── what a verb asks for ────────────────────────────────────────────────────────────────────────────────────────────
+# ── the request of a verb ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,65 +205,77 @@ class Asks(Generic[R]):
     pages: bool = False
     #: Whether it knows no past versions.
     timeless: bool = False
-    #: Whether None is said too.
+    #: Whether None is sent too.
     nulls: bool = False
-    #: Whether it may be done twice under its key, which is the same at every attempt; else it is sent again only when
-    #: it surely did nothing.
+    #: Whether it may be sent again under its key, which is the same at every attempt; otherwise only if it certainly
+    #: had no effect.
     again: bool = True
 
     async def __call__(self, of: Any, given: Given, headers: Mapping[str, str] = EMPTY) -> R:
-        """Ask it for a session, with the arguments of a call."""
+        """Send the request for a session, with the arguments of a call, and parse the answer."""
         if isinstance(of.ends_at, str):
             await resolve_end_version(of)
-        said = dict(self.prepare(of, given) if self.prepare else given)
+        fields = dict(self.prepare(of, given) if self.prepare else given)
         context = await (self.context(of, given) if self.context else of.log.find())
         if context is None:
             raise validation.missing_session_error(of.log.session_id, UnwrittenError)
         if not self.timeless and of.ends_at is not None:
-            said["at_version"] = of.ends_at
+            fields["at_version"] = of.ends_at
         if self.pages:
-            said["limit"] = _PAGE
+            fields["limit"] = 500  # the largest page of the service
+        transport = of.log.transport
         try:
-            answer = await self._send(of.log.transport, context, said, headers)
+            answer = await self._send(transport, context, fields, headers)
             if self.pages:
-                found = nouns.read_typed_field(list, answer.body, "data")
-                while (cursor := nouns.read_typed_field(object, answer.body, "nextCursor")) is not None:
-                    answer = await self._send(of.log.transport, context, {**said, "cursor": cursor}, headers)
-                    found += nouns.read_typed_field(list, answer.body, "data")
-                answer.body["data"] = found
+                await self._add_pages(answer, transport, context, fields, headers)
         except ACMSError as error:  # the service knows the session by its id
             error.args = (str(error).replace(repr(context), repr(of.log.session_id)),)
             raise
         return self.reply(answer, of)
 
+    async def _add_pages(
+        self, answer: Answer, transport: Transport, context: str, fields: Given, headers: Mapping[str, str]
+    ) -> None:
+        """Add the data of all following pages to the answer with the first one."""
+        data = nouns.read_typed_field(list, answer.body, "data")
+        cursor = nouns.read_typed_field(object, answer.body, "nextCursor")
+        while cursor is not None:
+            page = await self._send(transport, context, {**fields, "cursor": cursor}, headers)
+            data += nouns.read_typed_field(list, page.body, "data")
+            cursor = nouns.read_typed_field(object, page.body, "nextCursor")
+        answer.body["data"] = data
+
     async def _send(
-        self, transport: Transport, context: str, said: Given, headers: Mapping[str, str]
+        self, transport: Transport, context: str, fields: Given, headers: Mapping[str, str]
     ) -> Answer:
-        method, _, place = self.line.partition(" ")
-        steps = place.split("/") if place else []
-        named = [one[1:-1] for one in steps if one.startswith("{")]
-        below = [quote_path_step(said[one[1:-1]], one[1:-1]) if one.startswith("{") else one for one in steps]
-        rest = {
-            to_camel_case(name): value
-            for name, value in said.items()
-            if name not in named and (self.nulls or value is not None)
-        }
-        asked = {"query": rest} if method in ("GET", "DELETE") else {"body": rest}
-        once = headers if method == "GET" else {"idempotency-key": uuid4().hex, **headers}
-        place = "/".join([build_api_path("contexts", context), *below])
-        return await transport.call(method, place, headers=once, again=self.again, **asked)
+        method, _, relative_path = self.line.partition(" ")
+        path = build_api_path("contexts", context)
+        rest = dict(fields)
+        for step in relative_path.split("/") if relative_path else ():
+            if step.startswith("{"):
+                name = step[1:-1]
+                step = quote_path_step(rest.pop(name), name)
+            path += f"/{step}"
+        arguments: dict[str, Any] = {}
+        for name, value in rest.items():
+            if self.nulls or value is not None:
+                arguments[to_camel_case(name)] = value
+        kind = "query" if method in ("GET", "DELETE") else "body"
+        if method != "GET":
+            headers = {"idempotency-key": uuid4().hex, **headers}
+        return await transport.call(method, path, headers=headers, again=self.again, **{kind: arguments})
 
 
-def make_noun_reader(kind: type[T], *below: str) -> Callable[[Answer, Any], T]:
+def make_noun_reader(kind: type[T], *names: str) -> Callable[[Answer, Any], T]:
     """Return a function that parses one noun, from the value below these names."""
 
-    def reply(answer: Answer, _: Any) -> T:
-        found = answer.data
-        for name in below:
-            found = nouns.read_typed_field(object, found, name)
-        return nouns.read_noun(kind, found)
+    def read(answer: Answer, _: Any) -> T:
+        value = answer.data
+        for name in names:
+            value = nouns.read_typed_field(object, value, name)
+        return nouns.read_noun(kind, value)
 
-    return reply
+    return read
 
 
 def make_list_reader(kind: type[T]) -> Callable[[Answer, Any], list[T]]:

@@ -62,7 +62,7 @@ class Tenants:
     async def admit(self, headers: Mapping[str, str], address: str) -> Principal:
         """Return who asks; raise `AuthenticationError` or `PermissionDeniedError` to refuse."""
         given = {"authorization": f"Bearer {_find_acms_key(headers)}"}
-        caller = await self._service.gate.known(given, address)
+        caller = await self._service.gate.identify(given, address)
         for scope in _NEEDED:
             if scope not in caller.scopes:
                 raise PermissionDeniedError(f"the key lacks the scope {scope.value}")

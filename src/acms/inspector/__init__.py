@@ -1,7 +1,7 @@
-"""The inspector: pages that show what the model saw, what was left out and why, and what broke the cache.
+"""The inspector: pages that show the context of each request, the entries left out and why, and cache breaks.
 
-`mounted(app)` serves them below `/` of a service. Each is written on the server, from what the service's own operations
-answer: they are asked inside the process with the key of whoever looks, so a page shows and does what that key may.
+`mounted(app)` serves them below `/` of a service. Pages are rendered on the server from replies of the service's own
+operations, called inside the process with the visitor's key, so a page shows and does only what that key allows.
 """
 
 from acms.inspector.pages import ClientRequests, mounted

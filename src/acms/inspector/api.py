@@ -1,4 +1,4 @@
-"""The service's own operations, asked without a network: what every page is written from."""
+"""Calls the service's own operations inside the process, without a network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BASE = "/api/v1"
 
 
 class Refused(Exception):
-    """An operation answered with a problem (RFC 9457): the page says it in its words."""
+    """An operation replied with a problem (RFC 9457), which the page shows."""
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
         super().__init__(problem.get("detail", ""))
@@ -34,49 +34,50 @@ def quote_path_parts(*parts: str) -> str:
 
 
 class API:
-    """The operations as one visitor may use them."""
+    """The operations that one visitor may use."""
 
     def __init__(self, app: ASGIApp, scope: Scope, key: str | None) -> None:
         self._app = app
-        names = {b"host", b"cookie"}  # the name of the service and its token are checked again
-        self._headers = [one for one in scope["headers"] if one[0] in names]
+        # The service checks its host name and its token again.
+        self._headers = [header for header in scope["headers"] if header[0] in (b"host", b"cookie")]
         if key is not None:
             self._headers.append((b"authorization", f"Bearer {key}".encode("latin-1", "replace")))
-        self._scope = {
-            name: scope.get(name) for name in ("client", "server", "scheme", "http_version", "asgi")
-        }
+        names = ("client", "server", "scheme", "http_version", "asgi")
+        self._scope = {name: scope.get(name) for name in names}
 
     async def get(self, path: str, **query: object) -> Any:
-        """Return what an operation answers; arguments that are None or "" are left out."""
-        given = {name: value for name, value in query.items() if value is not None and value != ""}
-        return await self._ask(
-            "GET", path, urlencode({name: _format_query_value(value) for name, value in given.items()})
-        )
+        """Return the reply of an operation; arguments that are None or "" are omitted."""
+        arguments: dict[str, str] = {}
+        for name, value in query.items():
+            if value is not None and value != "":
+                arguments[name] = _format_query_value(value)
+        return await self._request("GET", path, urlencode(arguments))
 
     async def post(self, path: str, body: Mapping[str, Json] | None = None, *, method: str = "POST") -> Any:
-        """Send a body and return what is answered."""
-        return await self._ask(method, path, "", json.dumps(body or {}).encode())
+        """Send a body and return the reply."""
+        return await self._request(method, path, "", json.dumps(body or {}).encode())
 
-    async def _ask(self, method: str, path: str, query: str, body: bytes = b"") -> Any:
+    async def _request(self, method: str, path: str, query: str, body: bytes = b"") -> Any:
         headers = [*self._headers]
         if method != "GET":
             headers += [(b"content-type", b"application/json"), (b"idempotency-key", uuid4().hex.encode())]
-        raw = path if path.startswith("/openapi") else BASE + path
+        raw_path = path if path.startswith("/openapi") else BASE + path
         scope = {
             **self._scope,
             "type": "http",
             "method": method,
-            "path": raw.replace("%20", " "),
-            "raw_path": raw.encode(),
+            "path": raw_path.replace("%20", " "),
+            "raw_path": raw_path.encode(),
             "query_string": query.encode(),
             "root_path": "",
             "headers": headers,
         }
-        status, pieces = 0, list[bytes]()
-        waiting = [{"type": "http.request", "body": body, "more_body": False}]
+        status = 0
+        pieces: list[bytes] = []
+        messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive() -> Message:
-            return waiting.pop() if waiting else {"type": "http.disconnect"}
+            return messages.pop() if messages else {"type": "http.disconnect"}
 
         async def send(message: Message) -> None:
             nonlocal status
@@ -86,10 +87,10 @@ class API:
                 pieces.append(message.get("body", b""))
 
         await self._app(scope, receive, send)
-        found = json.loads(b"".join(pieces) or b"null")
+        reply = json.loads(b"".join(pieces) or b"null")
         if status >= 400:
-            raise Refused(status, found if isinstance(found, dict) else {})
-        return found
+            raise Refused(status, reply if isinstance(reply, dict) else {})
+        return reply
 
 
 def _format_query_value(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Charts as numbers: where the rectangles of an SVG stand. The templates draw them."""
+"""Coordinates of the charts; the templates draw them as SVG."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PARTS = ("system", "pins", "history", "recalled", "written", "tools", "free")
 
 
 class Segment(NamedTuple):
-    """A stretch of a bar."""
+    """One part of a stacked bar."""
 
     name: str
     x: float
@@ -36,45 +36,49 @@ class Bar(NamedTuple):
 
 
 def build_waterfall(use: Mapping[str, int], width: float) -> list[Segment]:
-    """Return what the tokens of a request are used for, side by side; what is left of the budget comes last."""
-    whole = sum(max(0, use.get(name, 0)) for name in PARTS) or 1
-    found: list[Segment] = []
+    """Return the parts of a request side by side, by their tokens; the rest of the budget comes last."""
+    used = {name: max(0, use.get(name, 0)) for name in PARTS}
+    total = sum(used.values()) or 1
+    segments: list[Segment] = []
     x = 0.0
-    for name in PARTS:
-        tokens = max(0, use.get(name, 0))
-        if tokens:
-            wide = width * tokens / whole
-            found.append(Segment(name, round(x, 2), round(wide, 2), tokens, round(100 * tokens / whole, 1)))
-            x += wide
-    return found
+    for name, tokens in used.items():
+        if not tokens:
+            continue
+        segment_width = width * tokens / total
+        percent = round(100 * tokens / total, 1)
+        segments.append(Segment(name, round(x, 2), round(segment_width, 2), tokens, percent))
+        x += segment_width
+    return segments
 
 
 def build_cost_bars(renders: Sequence[Mapping[str, Any]], width: float, height: float) -> list[Bar]:
-    """Return a bar for each render, oldest first: what came from the cache, what was paid, what a break cost."""
-    ordered = list(reversed(renders))
-    most = max((one["tokens"] for one in ordered), default=1) or 1
-    step = width / max(1, len(ordered))
-    found: list[Bar] = []
-    for place, one in enumerate(ordered):
-        cached = one["cache"]["predictedTokens"] if one["cache"] else 0
-        scale = height / most
-        lost = min(one["lost"], one["tokens"] - cached)
-        tall = [cached * scale, (one["tokens"] - cached - lost) * scale, lost * scale]
-        tops = [height - tall[0], height - tall[0] - tall[1], height - sum(tall)]
-        (cached_y, paid_y, lost_y) = (round(y, 2) for y in tops)
-        (cached_h, paid_h, lost_h) = (round(h, 2) for h in tall)
-        gap = min(2.0, step / 5)
-        found.append(
+    """Return a bar for each render, oldest first: cached tokens, paid ones, and those that a cache break cost."""
+    largest = max((render["tokens"] for render in renders), default=1) or 1
+    scale = height / largest
+    step = width / max(1, len(renders))
+    gap = min(2.0, step / 5)
+    bar_width = max(0.5, min(step - gap, 40))
+    bars: list[Bar] = []
+    for index, render in enumerate(reversed(renders)):
+        cached = render["cache"]["predictedTokens"] if render["cache"] else 0
+        lost = min(render["lost"], render["tokens"] - cached)
+        cached_height = cached * scale
+        paid_height = (render["tokens"] - cached - lost) * scale
+        lost_height = lost * scale
+        cached_y = height - cached_height
+        paid_y = cached_y - paid_height
+        lost_y = paid_y - lost_height
+        bars.append(
             Bar(
-                x=round(place * step + gap / 2, 2),
-                width=round(max(0.5, min(step - gap, 40)), 2),
-                paid_y=paid_y,
-                paid_height=paid_h,
-                cached_y=cached_y,
-                cached_height=cached_h,
-                lost_y=lost_y,
-                lost_height=lost_h,
-                of=one,
+                x=round(index * step + gap / 2, 2),
+                width=round(bar_width, 2),
+                paid_y=round(paid_y, 2),
+                paid_height=round(paid_height, 2),
+                cached_y=round(cached_y, 2),
+                cached_height=round(cached_height, 2),
+                lost_y=round(lost_y, 2),
+                lost_height=round(lost_height, 2),
+                of=render,
             )
         )
-    return found
+    return bars

@@ -1,13 +1,14 @@
-"""The pages: what each asks the service for, and which template writes it."""
+"""The pages: the requests each makes to the service, and its template."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -27,16 +28,14 @@ from acms.server import App
 
 __all__ = ["mounted"]
 
-T = TypeVar("T")
-Shown = Mapping[str, Any]
 Handler = Callable[["Visit"], Awaitable[Response]]
 
 ROWS = 80
-"""Entries of a log that are loaded at a time."""
-RENDERS = 50
-SHOWN = 25
-"""Of what a recall left out: how many are read, to say how they begin."""
+"""Entries of a log on one page, about two screens."""
+PREVIEWS = 25
+"""Left-out entries of a recall whose beginnings are shown, as the template lists as many."""
 FORM_BYTES = 65_536
+"""Bytes of a form; a question is the longest field."""
 TABS = ("timeline", "sent", "diff", "ask", "facts", "jobs", "cost", "forks")
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -63,53 +62,61 @@ def mounted(app: App, *, client_requests: ClientRequests | None = None) -> App:
 class Visit:
     """One request for a page."""
 
-    def __init__(self, of: Inspector, request: Request, form: Mapping[str, str]) -> None:
+    def __init__(self, inspector: Inspector, request: Request, form: Mapping[str, str]) -> None:
         self.request = request
         self.form = form
-        self.api = API(of.app, request.scope, of.visitors.key(request))
-        self._of = of
+        self.api = API(inspector.app, request.scope, inspector.visitors.key(request))
+        self._inspector = inspector
 
     @property
     def context(self) -> str:
-        """The id of the session that is looked at."""
+        """The id of the session that the page shows."""
         return str(self.request.path_params["context"])
 
-    def asked(self, name: str, default: str = "") -> str:
+    @property
+    def path(self) -> str:
+        """The path of the session's operations, below the service's base."""
+        return quote_path_parts("contexts", self.context)
+
+    def argument(self, name: str, default: str = "") -> str:
         """Return an argument of the form or the address."""
         return self.form.get(name) or self.request.query_params.get(name) or default
 
     def number(self, name: str, default: int) -> int:
         """Return a whole number above 0; `ValidationError` for anything else."""
-        text = self.asked(name)
-        if text and not (text.isascii() and text.isdecimal() and len(text) < 16 and int(text)):
+        text = self.argument(name)
+        if not text:
+            return default
+        is_number = text.isascii() and text.isdecimal() and len(text) < 16
+        if not is_number or int(text) == 0:
             raise ValidationError("must be a whole number above 0", field=name)
-        return int(text or default)
+        return int(text)
 
     async def session(self, tab: str, at: str = "") -> dict[str, Any]:
-        """Return what every page of a session shows above its own matter."""
-        here = quote_path_parts("contexts", self.context)
+        """Return the values of the header of every page of a session."""
         details, stats, tags = await gather_requests(
-            self.api.get(here),
-            self.api.get(f"{here}/stats", **build_version_query(at)),
-            self.api.get(f"{here}/tags"),
+            self.api.get(self.path),
+            self.api.get(f"{self.path}/stats", **build_version_query(at)),
+            self.api.get(f"{self.path}/tags"),
         )
-        info, counts = details["data"], stats["data"]
+        context = details["data"]
+        head = context["latestVersion"]
+        version = stats["data"]["version"]
         return {
             "tab": tab,
-            "context": info,
-            "name": views.display_name_of_context(info),
-            "stats": counts,
+            "context": context,
+            "name": views.display_name_of_context(context),
+            "stats": stats["data"],
             "tags": tags["data"],
-            "head": info["latestVersion"],
-            "at": counts["version"],
-            "past": bool(at) and counts["version"] < info["latestVersion"],
+            "head": head,
+            "at": version,
+            "past": bool(at) and version < head,
             "url": f"/s{quote_path_parts(self.context)}",
-            "here": here,
         }
 
     async def page(self, template: str, status: int = 200, **values: Any) -> Response:
-        """Write a page, off the event loop."""
-        return await self._of.write(self.request, template, status, values)
+        """Render a page, off the event loop."""
+        return await self._inspector.render(self.request, template, status, values)
 
 
 class Inspector:
@@ -117,121 +124,98 @@ class Inspector:
 
     def __init__(self, app: App, client_requests: ClientRequests | None = None) -> None:
         self.app: ASGIApp = app
-        self._client_requests = client_requests
         self._tabs = TABS if client_requests is None else (*TABS, "gateway")
         self.visitors = Visitors()
         self._writes = app.config.writes
         self._keys = app.config.auth == "required"
-        self._files = {
-            one.name: one.read_bytes() for one in files("acms.inspector").joinpath("static").iterdir()
-        }
-        self._templates = _build_templates()
-        session = "/s/{context}"
-        pages: list[tuple[str, Handler, str]] = [
-            ("/", show_sessions, "GET"),
-            (session, show_timeline, "GET"),
-            (f"{session}/entry/{{entry}}", show_entry, "GET"),
-            (f"{session}/sent", show_render, "GET"),
-            (f"{session}/sent/{{render}}", show_render, "GET"),
-            (f"{session}/diff", partial(show_render, compared=True), "GET"),
-            (f"{session}/diff/{{render}}", partial(show_render, compared=True), "GET"),
-            (f"{session}/ask", show_recall, "GET"),
-            (f"{session}/ask", show_recall, "POST"),
-            (f"{session}/facts", show_facts, "GET"),
-            (f"{session}/jobs", show_jobs, "GET"),
-            (f"{session}/cost", show_costs, "GET"),
-            (f"{session}/forks", show_forks, "GET"),
-            ("/docs", show_api_reference, "GET"),
-        ]
-        if client_requests is not None:
-            pages.append((f"{session}/gateway", partial(show_client_requests, client_requests), "GET"))
-        if self._writes:
-            pages.append((f"{session}/do/{{what}}", run_action, "POST"))
-        paths: dict[str, dict[str, Handler]] = {}
-        for at, handler, method in pages:
-            paths.setdefault(at, {})[method] = handler
+        static = files("acms.inspector").joinpath("static")
+        self._files = {file.name: file.read_bytes() for file in static.iterdir()}
+        self._templates = _create_templates()
         routes = [
-            Route(at, self._answering(handlers), methods=list(handlers)) for at, handlers in paths.items()
-        ]
-        routes += [
             Route("/static/{name}", self._static),
             Route("/sign-in", self._sign_in, methods=["GET", "POST"]),
             Route("/sign-out", self._sign_out, methods=["POST"]),
         ]
+        for path, (handler, methods) in PAGES.items():
+            routes.append(Route(path, self._adapt_handler(handler), methods=methods))
+        if client_requests is not None:
+            show_requests = self._adapt_handler(partial(show_client_requests, client_requests))
+            routes.append(Route(f"{SESSION_PATH}/gateway", show_requests))
+        if self._writes:
+            routes.append(Route(ACTION_PATH, self._adapt_handler(run_action), methods=["POST"]))
         self.router = Router(routes, redirect_slashes=False, default=_reject_unknown_path)
 
     # ── answering ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _answering(self, handlers: Mapping[str, Handler]) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
+    def _adapt_handler(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        """Return an endpoint that calls a handler with a visit and shows its errors as pages."""
+
+        async def endpoint(request: Request) -> Response:
             if self._keys and self.visitors.key(request) is None:
                 return RedirectResponse("/sign-in", 303, headers=HEADERS)
             form = await self._form(request) if request.method == "POST" else {}
             visit = Visit(self, request, form)
             try:
-                return await handlers["GET" if request.method == "HEAD" else request.method](visit)
+                return await handler(visit)
             except Refused as refused:
                 if refused.status == 401:
                     return RedirectResponse("/sign-in", 303, headers=HEADERS)
                 return await visit.page("error.html", refused.status, error=refused)
             except ValidationError as error:
-                return await visit.page(
-                    "error.html", 400, error=Refused(400, {"detail": str(error), "code": error.code})
-                )
+                problem = Refused(400, {"detail": str(error), "code": error.code})
+                return await visit.page("error.html", 400, error=problem)
 
-        return answer
+        return endpoint
 
-    async def write(self, request: Request, template: str, status: int, values: Shown) -> Response:
-        """Write a template with what all of them are given."""
+    async def render(self, request: Request, name: str, status: int, values: Mapping[str, Any]) -> Response:
+        """Render a template with the values that every page needs."""
         common = {"writes": self._writes, "keys": self._keys, "tabs": self._tabs, "path": request.url.path}
-        shown = self._templates.get_template(template)
-        text = await in_thread(partial(_render_template, shown, {**common, **values}))
+        template = self._templates.get_template(name)
+        text = await in_thread(partial(_render_template, template, {**common, **values}))
         return Response(text, status, HEADERS, "text/html; charset=utf-8")
 
     async def _form(self, request: Request) -> dict[str, str]:
-        """Return what a page of ours sends; `PermissionDeniedError` for one of somebody else."""
+        """Return the fields of a form; `PermissionDeniedError` if a page of another origin sent it."""
         if not same_origin(request):
             raise PermissionDeniedError("this is accepted from the inspector's own pages only")
         body = bytearray()
-        async for piece in request.stream():
-            body += piece
+        async for chunk in request.stream():
+            body += chunk
             if len(body) > FORM_BYTES:
                 raise TooLargeError(f"has more than {FORM_BYTES} bytes", field="body")
         return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=64))
 
-    # ── what is there without a session ─────────────────────────────────────────────────────────────────────────────
+    # ── paths outside a session ─────────────────────────────────────────────────────────────────────────────────────
 
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in self._files:
             raise NotFoundError("there is no such file")
+        suffix = name.rpartition(".")[2]
         caching = {"cache-control": "private, max-age=3600"}
-        return Response(self._files[name], 200, caching, TYPES.get(name.rpartition(".")[2]))
+        return Response(self._files[name], 200, caching, TYPES.get(suffix))
 
     async def _sign_in(self, request: Request) -> Response:
-        refused = None
-        if request.method == "POST":
-            key = (await self._form(request)).get("key", "").strip()
-            try:
-                await API(self.app, request.scope, key).get("/contexts", limit=1)
-                found = RedirectResponse("/", 303, headers=HEADERS)
-                self.visitors.enter(request, found, key)
-                return found
-            except Refused as error:
-                refused = error
-        return await self.write(
-            request, "sign_in.html", 200 if refused is None else refused.status, {"error": refused}
-        )
+        if request.method != "POST":
+            return await self.render(request, "sign_in.html", 200, {"error": None})
+        form = await self._form(request)
+        key = form.get("key", "").strip()
+        try:
+            await API(self.app, request.scope, key).get("/contexts", limit=1)
+        except Refused as refused:
+            return await self.render(request, "sign_in.html", refused.status, {"error": refused})
+        response = RedirectResponse("/", 303, headers=HEADERS)
+        self.visitors.enter(request, response, key)
+        return response
 
     async def _sign_out(self, request: Request) -> Response:
         await self._form(request)
-        found = RedirectResponse("/sign-in" if self._keys else "/", 303, headers=HEADERS)
-        self.visitors.leave(request, found)
-        return found
+        response = RedirectResponse("/sign-in" if self._keys else "/", 303, headers=HEADERS)
+        self.visitors.leave(request, response)
+        return response
 
 
-def _build_templates() -> Environment:
-    """Return the templates, with the filters and functions that they use."""
+def _create_templates() -> Environment:
     templates = Environment(
         loader=PackageLoader("acms.inspector"),
         autoescape=True,
@@ -246,12 +230,12 @@ def _build_templates() -> Environment:
         "ticks": _markup_backticks,
     }
     templates.filters.update(filters)
-    known: dict[str, Any] = {
+    global_names: dict[str, Any] = {
         "advice": views.suggest_inclusion,
         "url_of": quote_path_parts,
         "version": __version__,
     }
-    templates.globals.update(known)
+    templates.globals.update(global_names)
     return templates
 
 
@@ -259,17 +243,17 @@ async def _reject_unknown_path(scope: Scope, receive: Receive, send: Send) -> No
     raise NotFoundError("there is nothing at this path", options=("/ is the inspector, /docs the reference",))
 
 
-async def gather_requests(*asked: Awaitable[Any]) -> tuple[Any, ...]:
-    """Ask for several things at a time, each from a turn of the event loop of its own on."""
-    began: list[Awaitable[Any]] = []
-    for one in asked:
-        began.append(asyncio.ensure_future(one))
+async def gather_requests(*requests: Awaitable[Any]) -> tuple[Any, ...]:
+    """Run requests concurrently, each starting in its own turn of the event loop."""
+    tasks: list[Awaitable[Any]] = []
+    for request in requests:
+        tasks.append(asyncio.ensure_future(request))
         await asyncio.sleep(0)
-    return tuple(await asyncio.gather(*began))
+    return tuple(await asyncio.gather(*tasks))
 
 
-def _render_template(template: Template, values: Shown) -> str:
-    """Write a template, and let the event loop in between."""
+def _render_template(template: Template, values: Mapping[str, Any]) -> str:
+    """Render a template and yield to the event loop between its pieces."""
     pieces: list[str] = []
     for piece in template.generate(values):
         pieces.append(piece)
@@ -277,21 +261,26 @@ def _render_template(template: Template, values: Shown) -> str:
     return "".join(pieces)
 
 
-def build_version_query(at: str) -> dict[str, str]:
-    """Return a version or a tag as operations take it."""
-    return {} if not at else {"atVersion": at} if at.isdecimal() else {"atTag": at}
+def build_version_query(at: str, side: str = "at") -> dict[str, str]:
+    """Return the query parameter that names a version or a tag; `side` begins its name."""
+    if not at:
+        return {}
+    name = f"{side}Version" if at.isdecimal() else f"{side}Tag"
+    return {name: at}
 
 
 def _format_time(text: str | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    return "" if not text else datetime.fromisoformat(text).strftime(form)
+    if not text:
+        return ""
+    return datetime.fromisoformat(text).strftime(form)
 
 
 def _markup_backticks(text: str) -> Markup:
-    """Return a text whose words in backticks are code."""
-    pieces = [escape(one) for one in text.split("`")]
-    return Markup("").join(
-        [Markup("<code>{}</code>").format(one) if at % 2 else one for at, one in enumerate(pieces)]
-    )
+    """Return a text as HTML, with words in backticks as code."""
+    pieces = [escape(piece) for piece in text.split("`")]
+    for index in range(1, len(pieces), 2):
+        pieces[index] = Markup("<code>{}</code>").format(pieces[index])
+    return Markup("").join(pieces)
 
 
 def _format_percent(part: float, whole: float) -> str:
@@ -302,76 +291,91 @@ def _format_percent(part: float, whole: float) -> str:
 
 
 async def show_sessions(visit: Visit) -> Response:
-    """List the sessions whose name, label or namespace holds what is looked for."""
-    query, cursor = visit.asked("q"), visit.asked("cursor")
-    listed = await visit.api.get("/contexts", limit=500 if query else 100, cursor=cursor)
+    """List the sessions whose name, label, namespace or id contains all words of the query."""
+    query = visit.argument("q")
+    limit = 500 if query else 100
+    page = await visit.api.get("/contexts", limit=limit, cursor=visit.argument("cursor"))
     words = query.lower().split()
-    found = [
-        one
-        for one in listed["data"]
-        if all(
-            word
-            in " ".join(
-                [views.display_name_of_context(one), one["namespace"], one["id"], *one["labels"]]
-            ).lower()
-            for word in words
-        )
-    ]
-    more = None if listed["nextCursor"] is None else urlencode({"cursor": listed["nextCursor"], "q": query})
+    sessions = [context for context in page["data"] if _matches_all_words(context, words)]
+    more = None
+    if page["nextCursor"] is not None:
+        more = urlencode({"cursor": page["nextCursor"], "q": query})
     return await visit.page(
-        "sessions.html", sessions=found, query=query, more=more, named=views.display_name_of_context
+        "sessions.html", sessions=sessions, query=query, more=more, named=views.display_name_of_context
     )
+
+
+def _matches_all_words(context: Mapping[str, Any], words: Iterable[str]) -> bool:
+    name = views.display_name_of_context(context)
+    text = " ".join([name, context["namespace"], context["id"], *context["labels"]]).lower()
+    return all(word in text for word in words)
 
 
 async def show_timeline(visit: Visit) -> Response:
-    """Show a log as it was at a version, newest first, a stretch at a time."""
-    at = visit.asked("at")
-    shown = await visit.session("timeline", at)
-    before = min(visit.number("before", shown["at"] + 1), shown["at"] + 1)
-    after = max(0, before - 1 - ROWS)
-    entries: list[Any] = []
-    messages: list[Any] = []
-    if before - 1 > after:
-        limit, here = before - 1 - after, shown["here"]
-        history, spoken = await gather_requests(
-            visit.api.get(f"{here}/history", atVersion=shown["at"], cursor=after, limit=limit),
-            visit.api.get(f"{here}/messages", cursor=after, limit=limit),
+    """Show a page of a log as it was at a version, newest first."""
+    header = await visit.session("timeline", visit.argument("at"))
+    version = header["at"]
+    newest = min(visit.number("before", version + 1), version + 1) - 1
+    after = max(0, newest - ROWS)
+    rows: list[dict[str, Any]] = []
+    if newest > after:
+        limit = newest - after
+        history, messages = await gather_requests(
+            visit.api.get(f"{visit.path}/history", atVersion=version, cursor=after, limit=limit),
+            visit.api.get(f"{visit.path}/messages", cursor=after, limit=limit),
         )
-        entries, messages = history["data"], spoken["data"]
-    rows = views.build_timeline_rows(entries, messages)
-    return await visit.page("timeline.html", **shown, rows=rows, older=after + 1 if after else None)
+        rows = views.build_timeline_rows(history["data"], messages["data"])
+    older = after + 1 if after else None
+    return await visit.page("timeline.html", **header, rows=rows, older=older)
 
 
 async def show_entry(visit: Visit) -> Response:
-    """Show one entry whole, with where it comes from."""
-    shown = await visit.session("timeline")
-    found = await visit.api.get(
-        shown["here"] + quote_path_parts("entries", visit.request.path_params["entry"])
-    )
-    return await visit.page("entry.html", **shown, entry=found["data"])
+    """Show a whole entry and its sources."""
+    header = await visit.session("timeline")
+    entry = quote_path_parts("entries", visit.request.path_params["entry"])
+    reply = await visit.api.get(visit.path + entry)
+    return await visit.page("entry.html", **header, entry=reply["data"])
 
 
-async def show_render(visit: Visit, *, compared: bool = False) -> Response:
-    """Show what the model saw, or what is different about it from the render before."""
-    shown = await visit.session("diff" if compared else "sent")
-    listed = await visit.api.get(f"{shown['here']}/renders", limit=RENDERS)
-    renders = listed["data"]
-    first = next((one["id"] for one in renders if not compared or one["previous"]), None)
-    chosen = visit.request.path_params.get("render") or first or (renders[0]["id"] if renders else None)
-    render = None
-    if chosen:
-        render = (await visit.api.get(shown["here"] + quote_path_parts("renders", chosen)))["data"]
-    more: dict[str, Any] = {"render": render, "renders": renders}
-    if render is not None:
-        verdicts = {one["id"]: one for one in render["verdicts"]}
-        left = [one for one in render["verdicts"] if not one["included"]]
-        more |= {
-            "segments": charts.build_waterfall(render["use"], 1000),
-            "verdicts": verdicts,
-            "left": sorted(left, key=lambda one: -one["score"]),
-            "lines": views.build_diff_lines(render),
-        }
-    return await visit.page("diff.html" if compared else "sent.html", **shown, **more)
+async def show_render(visit: Visit) -> Response:
+    """Show the context that a request contained."""
+    header = await visit.session("sent")
+    renders = await _list_renders(visit)
+    newest = renders[0]["id"] if renders else None
+    values = await _load_render(visit, newest)
+    return await visit.page("sent.html", **header, **values, renders=renders)
+
+
+async def show_render_diff(visit: Visit) -> Response:
+    """Show the changes of a request since the previous one."""
+    header = await visit.session("diff")
+    renders = await _list_renders(visit)
+    comparable = [render for render in renders if render["previous"]]
+    newest = next((render["id"] for render in comparable or renders), None)
+    values = await _load_render(visit, newest)
+    return await visit.page("diff.html", **header, **values, renders=renders)
+
+
+async def _list_renders(visit: Visit) -> list[Any]:
+    page = await visit.api.get(f"{visit.path}/renders", limit=50)
+    return page["data"]
+
+
+async def _load_render(visit: Visit, default: str | None) -> dict[str, Any]:
+    """Return the template values of the render in the path, or of a default one."""
+    id = visit.request.path_params.get("render") or default
+    if id is None:
+        return {"render": None}
+    reply = await visit.api.get(visit.path + quote_path_parts("renders", id))
+    render = reply["data"]
+    left_out = [verdict for verdict in render["verdicts"] if not verdict["included"]]
+    return {
+        "render": render,
+        "segments": charts.build_waterfall(render["use"], 1000),
+        "verdicts": {verdict["id"]: verdict for verdict in render["verdicts"]},
+        "left": sorted(left_out, key=lambda verdict: -verdict["score"]),
+        "lines": views.build_diff_lines(render),
+    }
 
 
 async def show_client_requests(read: ClientRequests, visit: Visit) -> Response:
@@ -382,152 +386,185 @@ async def show_client_requests(read: ClientRequests, visit: Visit) -> Response:
 
 
 async def show_recall(visit: Visit) -> Response:
-    """Ask the memory, and say of everything why it is shown or not; side by side with other settings where given."""
-    at, about = visit.asked("at"), visit.asked("entry")
-    shown = await visit.session("ask")
-    query, other = visit.asked("query"), visit.asked("budget2") or visit.asked("at2")
+    """Recall a query and explain every candidate, side by side with a second recall if its settings are given."""
+    header = await visit.session("ask")
+    query = visit.argument("query")
+    about = visit.argument("entry")
+    at, at2 = visit.argument("at"), visit.argument("at2")
     budget, budget2 = visit.number("budget", 1000), visit.number("budget2", 0)
     sides: list[dict[str, Any]] = []
     if query:
-        asked = [(budget, at), (budget2 or budget, visit.asked("at2"))][: 2 if other else 1]
-        found = [
-            one["data"]
-            for one in await gather_requests(*[_request_recall(visit, query, *one, about) for one in asked])
-        ]
-        for side, (size, version) in zip(found, asked, strict=True):
-            rest = [one for one in side["verdicts"] if not one["included"]]
-            beside = None if len(found) == 1 else found[1 - found.index(side)]
-            sides.append(
-                {
-                    "found": side,
-                    "items": views.rank_recalled_items(side, beside),
-                    "left": rest,
-                    "about": next((one for one in side["verdicts"] if one["id"] == about), None),
-                    "budget": size,
-                    "at": version,
-                }
-            )
-    previews = await _load_previews(
-        visit, shown["here"], [one["id"] for side in sides for one in side["left"][:SHOWN]], about
-    )
-    form = {"query": query, "budget": budget, "at": at, "budget2": budget2 or "", "at2": visit.asked("at2")}
-    return await visit.page("ask.html", **shown, sides=sides, form=form, about=about, previews=previews)
+        settings = [(budget, at)]
+        if budget2 or at2:
+            settings.append((budget2 or budget, at2))
+        requests = [_request_recall(visit, query, size, version, about) for size, version in settings]
+        results = [reply["data"] for reply in await gather_requests(*requests)]
+        for result in results:
+            other = next((each for each in results if each is not result), None)
+            sides.append(_build_recall_side(result, other, about))
+    previewed = [about] if about else []
+    for side in sides:
+        previewed += [verdict["id"] for verdict in side["left"][:PREVIEWS]]
+    previews = await _load_previews(visit, previewed)
+    form = {"query": query, "budget": budget, "at": at, "budget2": budget2 or "", "at2": at2}
+    return await visit.page("ask.html", **header, sides=sides, form=form, about=about, previews=previews)
+
+
+def _build_recall_side(
+    result: Mapping[str, Any], other: Mapping[str, Any] | None, about: str
+) -> dict[str, Any]:
+    """Return the template values of one recall."""
+    verdicts = result["verdicts"]
+    return {
+        "found": result,
+        "items": views.rank_recalled_items(result, other),
+        "left": [verdict for verdict in verdicts if not verdict["included"]],
+        "about": next((verdict for verdict in verdicts if verdict["id"] == about), None),
+    }
 
 
 async def _request_recall(visit: Visit, query: str, budget: int, at: str, about: str) -> Any:
     body: dict[str, Any] = {"query": query, "budget": budget, "why": True, "about": [about] if about else []}
-    body |= {
-        name: int(value) if name == "atVersion" else value for name, value in build_version_query(at).items()
-    }
-    return await visit.api.post(quote_path_parts("contexts", visit.context, "recall"), body)
+    body |= build_version_query(at)
+    if "atVersion" in body:
+        body["atVersion"] = int(at)
+    return await visit.api.post(f"{visit.path}/recall", body)
 
 
-async def _load_previews(visit: Visit, here: str, ids: list[str], about: str) -> dict[str, str]:
-    """Return how some entries begin; of what may not be read, nothing."""
+async def _load_previews(visit: Visit, ids: Iterable[str]) -> dict[str, str]:
+    """Return the beginnings of entries by id; empty for an entry that the visitor may not read."""
+    unique_ids = list(dict.fromkeys(ids))
+    previews = await gather_requests(*[_load_preview(visit, id) for id in unique_ids])
+    return dict(zip(unique_ids, previews, strict=True))
 
-    async def one(id: str) -> str:
-        try:
-            return str((await visit.api.get(here + quote_path_parts("entries", id)))["data"]["content"])[:400]
-        except Refused:
-            return ""
 
-    wanted: list[str] = list(dict.fromkeys([about, *ids] if about else ids))
-    return dict(zip(wanted, await gather_requests(*map(one, wanted)), strict=True))
+async def _load_preview(visit: Visit, id: str) -> str:
+    try:
+        reply = await visit.api.get(visit.path + quote_path_parts("entries", id))
+    except Refused:
+        return ""
+    return str(reply["data"]["content"])[:400]
 
 
 async def show_facts(visit: Visit) -> Response:
-    """Show what is known, by subject, with its evidence and what it replaced."""
-    at = visit.asked("at")
-    shown = await visit.session("facts", at)
-    listed = await visit.api.get(f"{shown['here']}/facts", history=True, limit=500, **build_version_query(at))
-    return await visit.page(
-        "facts.html", **shown, subjects=views.group_by_subject(listed["data"]), more=listed["hasMore"]
-    )
+    """Show facts by subject, with their evidence and the facts they replaced."""
+    at = visit.argument("at")
+    header = await visit.session("facts", at)
+    page = await visit.api.get(f"{visit.path}/facts", history=True, limit=500, **build_version_query(at))
+    subjects = views.group_by_subject(page["data"])
+    return await visit.page("facts.html", **header, subjects=subjects, more=page["hasMore"])
 
 
 async def show_jobs(visit: Visit) -> Response:
-    """Show what is being worked off, and what summaries stand for."""
-    shown = await visit.session("jobs")
-    listed, compactions, episodes = await gather_requests(
+    """Show jobs, summaries with the entries they replace, and episodes."""
+    header = await visit.session("jobs")
+    first_episode = max(0, header["stats"]["episodes"] - 50)
+    jobs, compactions, episodes = await gather_requests(
         visit.api.get("/jobs", contextId=visit.context, limit=100),
-        visit.api.get(f"{shown['here']}/compactions", limit=100),
-        visit.api.get(f"{shown['here']}/episodes", limit=50, cursor=max(0, shown["stats"]["episodes"] - 50)),
+        visit.api.get(f"{visit.path}/compactions", limit=100),
+        visit.api.get(f"{visit.path}/episodes", limit=50, cursor=first_episode),
     )
-    more = {"jobs": listed["data"], "compactions": compactions["data"], "episodes": episodes["data"][::-1]}
-    return await visit.page("jobs.html", **shown, **more)
+    return await visit.page(
+        "jobs.html",
+        **header,
+        jobs=jobs["data"],
+        compactions=compactions["data"],
+        episodes=list(reversed(episodes["data"])),
+    )
 
 
 async def show_costs(visit: Visit) -> Response:
-    """Show what requests cost over time, by part and by speaker, and what of it answers cited."""
-    shown = await visit.session("cost")
-    listed, messages, cited = await gather_requests(
-        visit.api.get(f"{shown['here']}/renders", limit=100),
-        visit.api.get(f"{shown['here']}/messages", order="desc", limit=500),
-        visit.api.get(f"{shown['here']}/citations"),
+    """Show the costs of requests over time, by part and by speaker, and the entries that answers cited."""
+    header = await visit.session("cost")
+    page, messages, citations = await gather_requests(
+        visit.api.get(f"{visit.path}/renders", limit=100),
+        visit.api.get(f"{visit.path}/messages", order="desc", limit=500),
+        visit.api.get(f"{visit.path}/citations"),
     )
-    renders = listed["data"]
-    parts = {name: sum(max(0, one["use"][name]) for one in renders) for name in charts.PARTS}
-    more: dict[str, Any] = {
-        "renders": renders,
-        "bars": charts.build_cost_bars(renders, 1000, 200),
-        "parts_of": parts,
-        "speakers": views.by_speaker(messages["data"]),
-        "cited": sorted(cited["data"], key=lambda one: (-one["count"], one["id"])),
-        "most": max((one["tokens"] for one in renders), default=0),
-    }
-    return await visit.page("cost.html", **shown, **more)
+    renders = page["data"]
+    tokens_by_part = Counter[str](dict.fromkeys(charts.PARTS, 0))
+    for render in renders:
+        for part in charts.PARTS:
+            tokens_by_part[part] += max(0, render["use"][part])
+    return await visit.page(
+        "cost.html",
+        **header,
+        renders=renders,
+        bars=charts.build_cost_bars(renders, 1000, 200),
+        parts_of=tokens_by_part,
+        speakers=views.sum_by_speaker(messages["data"]),
+        cited=sorted(citations["data"], key=lambda citation: (-citation["count"], citation["id"])),
+        most=max((render["tokens"] for render in renders), default=0),
+    )
 
 
 async def show_forks(visit: Visit) -> Response:
-    """Show the tree, how what is in force differs between two branches or versions, and what a merge would do."""
-    shown = await visit.session("forks")
-    tree = (await visit.api.get(f"{shown['here']}/tree"))["data"]
-    left, other, right = visit.asked("left"), visit.asked("other"), visit.asked("right")
-    diff = None
-    if other or left or right:
-        there = {
-            "other": other,
-            **{f"other{name[2:]}": value for name, value in build_version_query(right).items()},
-        }
-        diff = (await visit.api.get(f"{shown['here']}/diff", **build_version_query(left), **there))["data"]
-    source, merge = visit.asked("merge"), None
-    if source:
-        merge = (await visit.api.get(f"{shown['here']}/merge", other=source))["data"]
-    form = {"left": left, "other": other, "right": right, "merge": source}
-    return await visit.page("forks.html", **shown, tree=tree, diff=diff, merge=merge, form=form)
+    """Show the fork tree, the diff of two branches or versions, and a preview of a merge."""
+    header = await visit.session("forks")
+    form = {name: visit.argument(name) for name in ("left", "other", "right", "merge")}
+    tree = await visit.api.get(f"{visit.path}/tree")
+    diff: Any = {"data": None}
+    if form["left"] or form["other"] or form["right"]:
+        query = build_version_query(form["left"]) | build_version_query(form["right"], "other")
+        diff = await visit.api.get(f"{visit.path}/diff", **query, other=form["other"])
+    merge: Any = {"data": None}
+    if form["merge"]:
+        merge = await visit.api.get(f"{visit.path}/merge", other=form["merge"])
+    return await visit.page(
+        "forks.html", **header, tree=tree["data"], diff=diff["data"], merge=merge["data"], form=form
+    )
 
 
 async def show_api_reference(visit: Visit) -> Response:
-    """Show the reference of the HTTP API, written from its OpenAPI document."""
+    """Show the reference of the HTTP API, rendered from its OpenAPI document."""
     document = await visit.api.get("/openapi.json")
     groups: dict[str, list[dict[str, Any]]] = {}
-    for at, methods in document["paths"].items():
-        for method, one in methods.items():
-            groups.setdefault(one["tags"][0], []).append({**one, "path": at, "method": method.upper()})
-    return await visit.page(
-        "docs.html", document=document, groups=groups, schemas=document["components"]["schemas"]
-    )
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            group = groups.setdefault(operation["tags"][0], [])
+            group.append({**operation, "path": path, "method": method.upper()})
+    schemas = document["components"]["schemas"]
+    return await visit.page("docs.html", document=document, groups=groups, schemas=schemas)
 
 
 async def run_action(visit: Visit) -> Response:
-    """Do what a button says, and go back to its page."""
-    here, what = quote_path_parts("contexts", visit.context), visit.request.path_params["what"]
-    if what == "undo":
-        await visit.api.post(f"{here}/undo", {"version": visit.number("version", 0)})
-    elif what == "undo-compaction":
-        await visit.api.post(here + quote_path_parts("compactions", visit.asked("version"), "undo"))
-    elif what == "withdraw":
-        address = {name: visit.asked(name) for name in ("subject", "attribute")}
-        await visit.api.post(f"{here}/facts/withdraw", address)
-    elif what in ("retry", "cancel"):
-        await visit.api.post(quote_path_parts("jobs", visit.asked("job"), what))
-    elif what == "forget":
-        await visit.api.post(f"{here}/renders", method="DELETE")
+    """Run the action of a button and redirect to the page it was on."""
+    action = visit.request.path_params["what"]
+    if action == "undo":
+        await visit.api.post(f"{visit.path}/undo", {"version": visit.number("version", 0)})
+    elif action == "undo-compaction":
+        compaction = quote_path_parts("compactions", visit.argument("version"), "undo")
+        await visit.api.post(visit.path + compaction)
+    elif action == "withdraw":
+        address = {name: visit.argument(name) for name in ("subject", "attribute")}
+        await visit.api.post(f"{visit.path}/facts/withdraw", address)
+    elif action in ("retry", "cancel"):
+        await visit.api.post(quote_path_parts("jobs", visit.argument("job"), action))
+    elif action == "forget":
+        await visit.api.post(f"{visit.path}/renders", method="DELETE")
     else:
         raise NotFoundError("there is no such action")
-    back = visit.asked("back")
-    return RedirectResponse(
-        f"/s{quote_path_parts(visit.context)}/{back if back in TABS else ''}".rstrip("/"),
-        303,
-        headers=HEADERS,
-    )
+    page = f"/s{quote_path_parts(visit.context)}"
+    tab = visit.argument("back")
+    if tab in TABS:
+        page += f"/{tab}"
+    return RedirectResponse(page, 303, headers=HEADERS)
+
+
+SESSION_PATH = "/s/{context}"
+ACTION_PATH = f"{SESSION_PATH}/do/{{what}}"
+PAGES: Mapping[str, tuple[Handler, list[str]]] = {
+    "/": (show_sessions, ["GET"]),
+    SESSION_PATH: (show_timeline, ["GET"]),
+    f"{SESSION_PATH}/entry/{{entry}}": (show_entry, ["GET"]),
+    f"{SESSION_PATH}/sent": (show_render, ["GET"]),
+    f"{SESSION_PATH}/sent/{{render}}": (show_render, ["GET"]),
+    f"{SESSION_PATH}/diff": (show_render_diff, ["GET"]),
+    f"{SESSION_PATH}/diff/{{render}}": (show_render_diff, ["GET"]),
+    f"{SESSION_PATH}/ask": (show_recall, ["GET", "POST"]),
+    f"{SESSION_PATH}/facts": (show_facts, ["GET"]),
+    f"{SESSION_PATH}/jobs": (show_jobs, ["GET"]),
+    f"{SESSION_PATH}/cost": (show_costs, ["GET"]),
+    f"{SESSION_PATH}/forks": (show_forks, ["GET"]),
+    "/docs": (show_api_reference, ["GET"]),
+}

@@ -1,4 +1,4 @@
-"""What pages show, made of what the operations answer: pure functions of JSON."""
+"""Data of the pages, built from replies of the operations: pure functions of JSON."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from acms.log.encoding import parse_entry_id
 __all__ = [
     "build_diff_lines",
     "build_timeline_rows",
-    "by_speaker",
     "display_name_of_context",
     "format_entry_version",
     "group_by_subject",
     "rank_recalled_items",
     "suggest_inclusion",
+    "sum_by_speaker",
 ]
 
-Found = Mapping[str, Any]
+JsonObject = Mapping[str, Any]
 
 _ADVICE = {
     "budget": "a larger budget: it needs {tokens} tokens of its own",
@@ -53,99 +53,102 @@ _ADVICE = {
 }
 
 
-def suggest_inclusion(verdict: Found) -> str:
-    """Return what would bring an entry in that was left out."""
+def suggest_inclusion(verdict: JsonObject) -> str:
+    """Return a change that would include an entry that was left out."""
     if verdict["included"]:
         return ""
-    said = _ADVICE.get(verdict["rule"], "a larger budget or a closer query")
-    return said.format(tokens=verdict["tokens"])
+    advice = _ADVICE.get(verdict["rule"], "a larger budget or a closer query")
+    return advice.format(tokens=verdict["tokens"])
 
 
 def format_entry_version(id: str) -> str:
-    """Return where an entry stands in its log, as people say it; its id where it does not tell."""
-    found = parse_entry_id(id)
-    return id if found is None else f"v{found[1]}"
+    """Return the version of an entry as people write it, or its id if that holds none."""
+    parsed = parse_entry_id(id)
+    return id if parsed is None else f"v{parsed[1]}"
 
 
-def display_name_of_context(context: Found) -> str:
-    """Return what a context is called for people."""
+def display_name_of_context(context: JsonObject) -> str:
+    """Return the name of a context for people."""
     return context["name"] or context["key"] or context["id"]
 
 
-def build_timeline_rows(history: Iterable[Found], messages: Iterable[Found]) -> list[dict[str, Any]]:
-    """Return a stretch of a log, newest first, tool calls with their answers folded in and episodes marked."""
-    told = {one["id"]: one for one in messages}
-    found: list[dict[str, Any]] = [
-        {**entry, "message": told.get(entry["id"]), "answers": []} for entry in history
-    ]
-    calls: dict[str, dict[str, Any]] = {}
-    kept: list[dict[str, Any]] = []
-    for row in found:
-        message = row["message"]
-        asked = (message or {}).get("toolCallId")
-        row["calls"] = [one for one in (message or {}).get("parts", ()) if one.get("type") == "tool_call"]
-        if asked in calls:
-            calls[asked]["answers"].append(row)
+def build_timeline_rows(
+    history: Iterable[JsonObject], messages: Iterable[JsonObject]
+) -> list[dict[str, Any]]:
+    """Return rows of a log, newest first, with tool results nested below their calls and episode starts marked."""
+    messages_by_id = {message["id"]: message for message in messages}
+    rows_by_call: dict[str, dict[str, Any]] = {}
+    rows: list[dict[str, Any]] = []
+    for entry in history:
+        message = messages_by_id.get(entry["id"])
+        details = message or {}
+        calls = [part for part in details.get("parts", ()) if part.get("type") == "tool_call"]
+        row = {**entry, "message": message, "calls": calls, "answers": [], "begins": None}
+        calling_row = rows_by_call.get(details.get("toolCallId") or "")
+        if calling_row is not None:
+            calling_row["answers"].append(row)
             continue
-        calls |= {one["callId"]: row for one in row["calls"]}
-        kept.append(row)
-    episode = None
-    for row in kept:
-        now = (row["message"] or {}).get("episodeId")
-        row["begins"] = now if now and now != episode else None
-        episode = now or episode
-    return kept[::-1]
+        for call in calls:
+            rows_by_call[call["callId"]] = row
+        rows.append(row)
+    _mark_episode_starts(rows)
+    rows.reverse()
+    return rows
 
 
-def rank_recalled_items(found: Found, other: Found | None) -> list[dict[str, Any]]:
-    """Return what a recall shows, best first, and whether another one shows it too."""
-    both = set() if other is None else {one["id"] for one in other["items"]}
-    told = {one["id"]: one for one in found["verdicts"]}
-    ranked = sorted(found["items"], key=lambda one: (-one["score"], one["version"]))
-    return [
-        {
-            **one,
-            "only": other is not None and one["id"] not in both,
-            "parts": told.get(one["id"], {}).get("parts", {}),
-        }
-        for one in ranked
-    ]
+def _mark_episode_starts(rows: Iterable[dict[str, Any]]) -> None:
+    previous = None
+    for row in rows:
+        episode = (row["message"] or {}).get("episodeId")
+        if episode and episode != previous:
+            row["begins"] = episode
+            previous = episode
 
 
-def build_diff_lines(render: Found) -> list[dict[str, Any]]:
-    """Return the lines of a comparison with the render before: a fold of what is the same, the break, what changed."""
-    blocks = render["blocks"]
-    same = [one for one in blocks if one["change"] == "same"]
+def rank_recalled_items(result: JsonObject, other: JsonObject | None) -> list[dict[str, Any]]:
+    """Return the items of a recall, best first, and mark those that another recall does not show."""
+    verdicts = {verdict["id"]: verdict for verdict in result["verdicts"]}
+    ids_of_other = None if other is None else {item["id"] for item in other["items"]}
+    items: list[dict[str, Any]] = []
+    for item in sorted(result["items"], key=lambda item: (-item["score"], item["version"])):
+        verdict = verdicts.get(item["id"], {})
+        only = ids_of_other is not None and item["id"] not in ids_of_other
+        items.append({**item, "only": only, "parts": verdict.get("parts", {})})
+    return items
+
+
+def build_diff_lines(render: JsonObject) -> list[dict[str, Any]]:
+    """Return the lines of a comparison with the previous render: the common blocks folded, the break, the changes."""
+    same = [block for block in render["blocks"] if block["change"] == "same"]
+    changed = [block for block in render["blocks"] if block["change"] != "same"]
     lines: list[dict[str, Any]] = []
     if same:
-        lines.append(
-            {"sign": "same", "count": len(same), "tokens": sum(one["tokens"] for one in same), "blocks": same}
-        )
+        tokens = sum(block["tokens"] for block in same)
+        lines.append({"sign": "same", "count": len(same), "tokens": tokens, "blocks": same})
     lines.append({"sign": "break" if render["lost"] else "grew"})
-    lines += [{"sign": one["change"], "block": one} for one in blocks if one["change"] != "same"]
-    lines += [{"sign": "removed", "block": one} for one in render["removed"]]
+    lines += [{"sign": block["change"], "block": block} for block in changed]
+    lines += [{"sign": "removed", "block": block} for block in render["removed"]]
     return lines
 
 
-def group_by_subject(facts: Sequence[Found]) -> list[tuple[str, list[Found]]]:
-    """Return facts by their subject, those in force first."""
-    found: dict[str, list[Found]] = {}
-    for one in facts:
-        found.setdefault(one["subject"] or "—", []).append(one)
-    return [
-        (
-            subject,
-            sorted(some, key=lambda one: (one["retired"] is not None, one["attribute"], one["version"])),
-        )
-        for subject, some in sorted(found.items(), key=lambda pair: pair[0].lower())
-    ]
+def group_by_subject(facts: Sequence[JsonObject]) -> list[tuple[str, list[JsonObject]]]:
+    """Return facts grouped by subject, the active ones first."""
+    groups: dict[str, list[JsonObject]] = {}
+    for fact in facts:
+        groups.setdefault(fact["subject"] or "—", []).append(fact)
+    for group in groups.values():
+        group.sort(key=lambda fact: (fact["retired"] is not None, fact["attribute"], fact["version"]))
+    return sorted(groups.items(), key=lambda item: item[0].lower())
 
 
-def by_speaker(messages: Iterable[Found]) -> list[tuple[str, int, int]]:
+def sum_by_speaker(messages: Iterable[JsonObject]) -> list[tuple[str, int, int]]:
     """Return messages and tokens by role, and by name for tools: the largest first."""
-    count, tokens = Counter[str](), Counter[str]()
-    for one in messages:
-        name = f"tool {one['toolName']}" if one["role"] == "tool" and one["toolName"] else str(one["role"])
-        count[name] += 1
-        tokens[name] += one["tokenCount"]
-    return [(name, count[name], total) for name, total in tokens.most_common()]
+    counts = Counter[str]()
+    tokens = Counter[str]()
+    for message in messages:
+        speaker = str(message["role"])
+        if speaker == "tool" and message["toolName"]:
+            speaker = f"tool {message['toolName']}"
+        counts[speaker] += 1
+        tokens[speaker] += message["tokenCount"]
+    return [(speaker, counts[speaker], total) for speaker, total in tokens.most_common()]

@@ -15,28 +15,30 @@ __all__ = ["Visitors", "same_origin"]
 
 COOKIE = "acms_inspector"
 SECONDS = 12 * 3600.0
-"""How long a visit lasts."""
-MOST = 1000
-"""Visits at a time; of more the oldest end."""
+"""Length of a visit: a working day with its breaks."""
 
 
 class Visitors:
-    """The keys of those who signed in, in memory: a restart asks for them again."""
+    """The keys of signed-in visitors, in memory. Beyond `max_visits` the oldest visit ends."""
 
-    def __init__(self, *, elapsed: Callable[[], float] = monotonic) -> None:
+    def __init__(self, *, max_visits: int = 1000, elapsed: Callable[[], float] = monotonic) -> None:
+        self._max_visits = max_visits
         self._keys: OrderedDict[str, tuple[float, str]] = OrderedDict()
         self._elapsed = elapsed
 
     def key(self, request: Request) -> str | None:
-        """Return the key of who asks; None when nobody signed in, or long ago."""
-        found = self._keys.get(request.cookies.get(COOKIE, ""))
-        return found[1] if found is not None and found[0] > self._elapsed() else None
+        """Return the key of a signed-in visitor, or None."""
+        visit = self._keys.get(request.cookies.get(COOKIE, ""))
+        if visit is None:
+            return None
+        expires, key = visit
+        return key if expires > self._elapsed() else None
 
     def enter(self, request: Request, response: Response, key: str) -> None:
         """Begin a visit."""
         name = secrets.token_urlsafe(32)
         self._keys[name] = (self._elapsed() + SECONDS, key)
-        while len(self._keys) > MOST:
+        if len(self._keys) > self._max_visits:
             self._keys.popitem(last=False)
         secure = request.url.scheme == "https"
         response.set_cookie(COOKIE, name, httponly=True, samesite="strict", secure=secure, path="/")

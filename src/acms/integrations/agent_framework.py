@@ -148,10 +148,12 @@ class _Run(ChatMiddleware):
 
     async def store(self, messages: Sequence[Message]) -> None:
         """Append the messages of a run that are not stored yet."""
-        new = {f"{self._id}:{place}": one for place, one in enumerate(messages) if place >= len(self._stored)}
+        new = {f"{self._id}:{index}": message for index, message in enumerate(messages)}
+        for key in self._stored:
+            new.pop(key, None)
         if new:
             async with self._used() as memory:
-                await memory.ingest_many([_DIALECT.write(one, key) for key, one in new.items()])
+                await memory.ingest_many([_DIALECT.write(message, key) for key, message in new.items()])
             self._stored.update(new)
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
@@ -159,25 +161,30 @@ class _Run(ChatMiddleware):
         messages = list(context.messages)
         if self._begins is None:
             self._begins = len(messages) - self._inputs
-        front, said = messages[: self._begins], messages[self._begins :]
-        await self.store(said)
+        front, own = messages[: self._begins], messages[self._begins :]
+        await self.store(own)
         options = context.options or {}
-        asked = [one.text for one in said if one.role == "user"]
-        instructions = [options.get("instructions") or "", *(one.text for one in front)]
+        questions = [message.text for message in own if message.role == "user"]
+        instructions = [options.get("instructions") or "", *(message.text for message in front)]
         request = Request(
             codec=self._provider.codec,
             budget=self._provider.budget,
-            query=asked[-1] if asked else "",
+            query=questions[-1] if questions else "",
             instructions="\n\n".join(instructions).strip(),
-            tools=[
-                Tool(name=one.name, description=one.description or "", parameters=one.parameters())
-                for one in options.get("tools") or ()
-                if hasattr(one, "parameters")
-            ],
+            tools=_convert_tools(options.get("tools") or ()),
         )
         async with self._used() as memory:
             context.messages = [*front, *await model_input(memory, request, _DIALECT, self._stored)]
         await call_next()
+
+
+def _convert_tools(tools: Sequence[Any]) -> list[Tool]:
+    """Return the functions among tools, which are sent with their parameters."""
+    return [
+        Tool(name=tool.name, description=tool.description or "", parameters=tool.parameters())
+        for tool in tools
+        if hasattr(tool, "parameters")
+    ]
 
 
 class _Dialect:
@@ -187,44 +194,62 @@ class _Dialect:
 
     def write(self, message: Message, key: str | None = None) -> dict[str, Any]:
         role = Role(message.role)
-        parts = [part for content in message.contents for part in _parts_of_content(content, role)]
+        parts: list[Part] = []
+        for content in message.contents:
+            part = _convert_content(content, role)
+            if part is not None:
+                parts.append(part)
         if not any(content.type == "data" for content in message.contents):
             parts.append(Raw(self.vendor, json_text(message.to_dict())))
-        return {"role": role, "parts": parts or [Text("")], **({"key": key} if key else {})}
+        written: dict[str, Any] = {"role": role, "parts": parts or [Text("")]}
+        if key:
+            written["key"] = key
+        return written
 
     def read(self, json: str) -> Message:
         return Message.from_json(json)
 
-    def make(self, said: Made) -> Message:
-        if said.results:
-            answers = [
-                Content.from_function_result(one.call_id, result=one.output) for _, one in said.results
-            ]
-            return Message("tool", answers)
-        contents: list[Content | str] = [said.text] if said.text else []
-        for one in said.calls:
-            contents.append(Content.from_function_call(one.call_id, one.name, arguments=one.arguments))
-        return Message(said.role.value, contents)
+    def make(self, written: Made) -> Message:
+        contents: list[Content | str] = []
+        if written.results:
+            for _, result in written.results:
+                contents.append(Content.from_function_result(result.call_id, result=result.output))
+            return Message("tool", contents)
+        if written.text:
+            contents.append(written.text)
+        for call in written.calls:
+            contents.append(Content.from_function_call(call.call_id, call.name, arguments=call.arguments))
+        return Message(written.role.value, contents)
 
-    def unseen(self, message: Message, counter: TokenCounter) -> int:
+    def count_unwritten_tokens(self, message: Message, counter: TokenCounter) -> int:
         return PER_MEDIUM * sum(one.type == "data" for one in message.contents)
 
 
 _DIALECT = _Dialect()
 
 
-def _parts_of_content(content: Content, role: Role) -> list[Part]:
-    if content.type == "text" and content.text:
-        return [Text(content.text)]
-    if content.type == "text_reasoning" and content.text and role is Role.ASSISTANT:
-        return [Reasoning(content.text)]
-    if content.type == "function_call" and role is Role.ASSISTANT:
-        return [ToolCall(content.call_id or "", content.name or "", json_text(content.arguments or {}))]
-    if content.type == "function_result" and role is Role.TOOL:
-        failed = content.exception is not None
-        return [ToolResult(content.call_id or "", json_text(content.result), failed)]
-    if content.type == "uri" and role is Role.USER and (content.media_type or "").startswith("image/"):
-        return [Media(content.media_type or "", content.uri or "")]
-    if content.type in ("uri", "data"):
-        return [Text(f"[{content.media_type}: {content.uri if content.type == 'uri' else 'inline'}]")]
-    return []
+def _convert_content(content: Content, role: Role) -> Part | None:
+    """Return a content as a part of a message, or None if the log does not hold it."""
+    match content.type:
+        case "text" if content.text:
+            return Text(content.text)
+        case "text_reasoning" if content.text and role is Role.ASSISTANT:
+            return Reasoning(content.text)
+        case "function_call" if role is Role.ASSISTANT:
+            arguments = json_text(content.arguments or {})
+            return ToolCall(content.call_id or "", content.name or "", arguments)
+        case "function_result" if role is Role.TOOL:
+            failed = content.exception is not None
+            return ToolResult(content.call_id or "", json_text(content.result), failed)
+        case "uri":
+            return _convert_file(content.media_type, content.uri, role)
+        case "data":
+            return Text(f"[{content.media_type}: inline]")
+        case _:
+            return None
+
+
+def _convert_file(media_type: str | None, uri: str | None, role: Role) -> Part:
+    if role is Role.USER and media_type is not None and media_type.startswith("image/"):
+        return Media(media_type, uri or "")
+    return Text(f"[{media_type}: {uri}]")

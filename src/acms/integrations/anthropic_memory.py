@@ -39,23 +39,24 @@ _FILE = Raw("acms-memory", "{}")
 
 
 def _normalize_path(path: object) -> str:
-    """Return a path of the tool in its one form; `ToolError` for one that is none, or leads out of the directory.
+    """Return the normal form of a path of the tool; `ToolError` for an invalid one, or one outside the directory.
 
     Two spellings of a path that look the same are one path (NFC), or one of them is refused.
     """
-    plain = unicodedata.normalize("NFC", path.rstrip("/")) if isinstance(path, str) else ""
-    if plain != ROOT and not plain.startswith(f"{ROOT}/"):
+    normal = unicodedata.normalize("NFC", path.rstrip("/")) if isinstance(path, str) else ""
+    if normal != ROOT and not normal.startswith(f"{ROOT}/"):
         raise ToolError(f"Path must start with {ROOT}, got: {path}")
-    steps = plain.split("/")[1:]
-    if ".." in steps or "\\" in plain or unquote(plain) != plain:
+    names = normal.split("/")[1:]
+    if ".." in names or "\\" in normal or unquote(normal) != normal:
         raise ToolError(f"Path {path} would escape {ROOT} directory")
-    if any(step in ("", ".") for step in steps):
+    if "" in names or "." in names:
         raise ToolError(f"Path {path} must be written without // and .")
-    if any(step != step.strip() or not step.isprintable() or _INVISIBLE.search(step) for step in steps):
-        raise ToolError(
-            f"Path {path!a} must not hold control characters, invisible characters or spaces around a name"
-        )
-    return plain
+    for name in names:
+        if name != name.strip() or not name.isprintable() or _INVISIBLE.search(name):
+            raise ToolError(
+                f"Path {path!a} must not hold control characters, invisible characters or spaces around a name"
+            )
+    return normal
 
 
 def _get_argument(command: Any, name: str, kind: type, default: Any = None) -> Any:
@@ -77,8 +78,8 @@ def _parse_view_range(lines: object, count: int) -> tuple[int, int]:
         case [int(first), int(last)] if 1 <= first <= count and (last == -1 or last >= first):
             return first, count if last == -1 else last
         case _:
-            said = f"{lines}. It should be two of the lines of the file, [1, {count}], or end in -1"
-            raise ToolError(f"Error: Invalid `view_range` parameter: {said}")
+            message = f"{lines}. It should be two of the lines of the file, [1, {count}], or end in -1"
+            raise ToolError(f"Error: Invalid `view_range` parameter: {message}")
 
 
 def _hash_text(text: str) -> str:
@@ -92,8 +93,8 @@ def _number_lines(lines: Sequence[str], first: int, last: int) -> str:
 def _format_directory(path: str, files: Mapping[str, Entry]) -> str:
     """Return the listing of a directory, with sizes; the size of a directory is that of all its contents."""
     sizes = {path: 0}
-    for one, entry in sorted(files.items()):
-        steps = PurePosixPath(one).relative_to(path).parts
+    for file, entry in sorted(files.items()):
+        steps = PurePosixPath(file).relative_to(path).parts
         if any(step.startswith(".") or step == "node_modules" for step in steps):
             continue
         for depth in range(min(len(steps), DEEP) + 1):
@@ -114,37 +115,46 @@ class _Directory:
         """Return the answer to a command; a `ToolError` states why it did nothing."""
         if command.command != "view" and not hasattr(self._memory, "replace"):
             raise ToolError("Error: this is a past version of the memory, it can only be viewed")
-        path = _normalize_path(getattr(command, "old_path" if command.command == "rename" else "path", None))
-        text = partial(_get_argument, command, kind=str)
-        does: dict[str, Callable[[], Coroutine[Any, Any, str]]] = {
-            "view": lambda: self._view(path, getattr(command, "view_range", None)),
-            "create": lambda: self._create(path, text("file_text")),
-            "str_replace": lambda: self._str_replace(path, text("old_str"), text("new_str", default="")),
-            "insert": lambda: self._insert(
-                path, _get_argument(command, "insert_line", int), text("insert_text")
-            ),
-            "delete": lambda: self._delete(path),
-            "rename": lambda: self._rename(path, _normalize_path(getattr(command, "new_path", None))),
-        }
+        path_argument = "old_path" if command.command == "rename" else "path"
+        path = _normalize_path(getattr(command, path_argument, None))
         try:
-            return await does[command.command]()
+            return await self._run(command, path)
         except (ConflictError, GoneError, EntryNotFoundError) as error:
-            raise self._changed(path) from error
+            raise self._create_conflict_error(path) from error
         except ValidationError as error:
             raise ToolError(f"Error: {error}") from error
 
-    def _changed(self, path: str) -> ToolError:
+    async def _run(self, command: Any, path: str) -> str:
+        text = partial(_get_argument, command, kind=str)
+        match command.command:
+            case "view":
+                return await self._view(path, getattr(command, "view_range", None))
+            case "create":
+                return await self._create(path, text("file_text"))
+            case "str_replace":
+                return await self._str_replace(path, text("old_str"), text("new_str", default=""))
+            case "insert":
+                line = _get_argument(command, "insert_line", int)
+                return await self._insert(path, line, text("insert_text"))
+            case "delete":
+                return await self._delete(path)
+            case "rename":
+                return await self._rename(path, _normalize_path(getattr(command, "new_path", None)))
+            case name:
+                raise ToolError(f"Error: unknown command {name}")
+
+    def _create_conflict_error(self, path: str) -> ToolError:
         self._shown.pop(path, None)
         return ToolError(f"Error: {path} was changed since you viewed it. View it again before you edit it.")
 
     async def _files(self, under: str = ROOT) -> dict[str, Entry]:
         """Return the file of a path, or those in that directory, by path; of two created at once the first."""
-        found: dict[str, Entry] = {}
+        files: dict[str, Entry] = {}
         for entry in await self._memory.entries():
             path = unicodedata.normalize("NFC", str(entry.metadata.get(PATH, "")))
             if path == under or path.startswith(f"{under}/"):
-                found.setdefault(path, entry)
-        return found
+                files.setdefault(path, entry)
+        return files
 
     async def _view(self, path: str, lines: object) -> str:
         files = await self._files(path)
@@ -154,20 +164,20 @@ class _Directory:
             heading = f"Here're the files and directories up to {DEEP} levels deep in {path}"
             return f"{heading}, excluding hidden items and node_modules:\n{_format_directory(path, files)}"
         text = files[path].content
-        found = text.split("\n")
+        file_lines = text.split("\n")
         self._shown[path] = _hash_text(text)
-        first, last = _parse_view_range(lines, len(found))
-        shown = _number_lines(found, first, last)
-        return f"Here's the content of {path} with line numbers:\n{shown}"
+        first, last = _parse_view_range(lines, len(file_lines))
+        numbered = _number_lines(file_lines, first, last)
+        return f"Here's the content of {path} with line numbers:\n{numbered}"
 
     async def _create(self, path: str, text: str, **noted: str) -> str:
         await self._free(path)
         parts = [Text(text), _FILE]
-        made = await self._memory.ingest(
+        id = await self._memory.ingest(
             "assistant", parts=parts, actor_id=path, metadata={**noted, PATH: path}
         )
-        if (await self._files(path))[path].id != made:
-            await self._memory.retract(made, reason="created by two at once")
+        if (await self._files(path))[path].id != id:
+            await self._memory.retract(id, reason="created by two at once")
             raise ToolError(f"Error: File {path} already exists")
         self._shown[path] = _hash_text(text)
         return f"File created successfully at: {path}"
@@ -187,7 +197,7 @@ class _Directory:
         if entry is None:
             raise ToolError(f"Error: The path {path} does not exist. Please provide a valid path.")
         if self._shown.get(path) not in (None, _hash_text(entry.content)):
-            raise self._changed(path)
+            raise self._create_conflict_error(path)
         stored = (await self._memory.get(entry.id)).content  # the model may see a redacted text
         await self._memory.replace(entry.id, change(stored), sha256=_hash_text(stored))
         text = (await self._files(path))[path].content
@@ -195,29 +205,32 @@ class _Directory:
         return text.split("\n")
 
     async def _str_replace(self, path: str, old: str, new: str) -> str:
-        places: list[int] = []
+        first_line = 0
 
         def change(text: str) -> str:
+            nonlocal first_line
             pieces = text.split(old) if old else [text]
-            places.extend(old.join(pieces[:end]).count("\n") + 1 for end in range(1, len(pieces)))
-            if len(places) == 1:
+            lines = [old.join(pieces[:end]).count("\n") + 1 for end in range(1, len(pieces))]
+            if len(lines) == 1:
+                first_line = lines[0]
                 return new.join(pieces)
-            why = f", old_str `{old}` did not appear verbatim in {path}."
-            if places:
-                at = ", ".join(map(str, places))
-                why = f". Multiple occurrences of old_str `{old}` in lines: {at}. Please ensure it is unique"
-            raise ToolError(f"No replacement was performed{why}")
+            reason = f", old_str `{old}` did not appear verbatim in {path}."
+            if lines:
+                numbers = ", ".join(map(str, lines))
+                reason = f". Multiple occurrences of old_str `{old}` in lines: {numbers}. Please ensure it is unique"
+            raise ToolError(f"No replacement was performed{reason}")
 
-        lines, place = await self._edit(path, change), places[0]
-        shown = _number_lines(lines, max(1, place - DEEP), place + new.count("\n") + DEEP)
-        return f"The memory file has been edited.\n{shown}"
+        lines = await self._edit(path, change)
+        last_line = first_line + new.count("\n")
+        context = _number_lines(lines, max(1, first_line - DEEP), last_line + DEEP)
+        return f"The memory file has been edited.\n{context}"
 
     async def _insert(self, path: str, line: int, new: str) -> str:
         def change(text: str) -> str:
             lines = text.removesuffix("\n").split("\n") if text else []
             if not 0 <= line <= len(lines):
-                said = f"{line}. It should be within the range of lines of the file: [0, {len(lines)}]"
-                raise ToolError(f"Error: Invalid `insert_line` parameter: {said}")
+                message = f"{line}. It should be within the range of lines of the file: [0, {len(lines)}]"
+                raise ToolError(f"Error: Invalid `insert_line` parameter: {message}")
             return "\n".join([*lines[:line], new.rstrip("\n"), *lines[line:]]).removesuffix("\n") + "\n"
 
         await self._edit(path, change)
@@ -248,11 +261,11 @@ class _Directory:
         """Retract files with all their edits: retracting the first version retracts its edits too."""
         if not files:
             raise ToolError(f"Error: The path {path} does not exist")
-        for one, entry in files.items():
+        for file, entry in files.items():
             while entry.replaces:
                 entry = await self._memory.get(entry.sources[0])
             await self._memory.retract(entry.id, reason=reason)
-            self._shown.pop(one, None)
+            self._shown.pop(file, None)
 
 
 class AsyncMemoryTool(BetaAsyncAbstractMemoryTool):

@@ -76,7 +76,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     ) -> ModelResponse[Any]:
         """Store the messages of the run, show the model its part of the session, store the answer."""
         config = get_config()
-        response = handler(blocked(self._rendered(request, config)))
+        response = handler(blocked(self._build_request(request, config)))
         blocked(self._store(response.result, config))
         return response
 
@@ -87,7 +87,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     ) -> ModelResponse[Any]:
         """Store the messages of the run, show the model its part of the session, store the answer."""
         config = get_config()
-        response = await handler(await self._rendered(request, config))
+        response = await handler(await self._build_request(request, config))
         await self._store(response.result, config)
         return response
 
@@ -100,42 +100,42 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         await self._store(state["messages"], get_config())
 
     async def aclose(self) -> None:
-        """Let go of the storage."""
+        """Close the sessions; the caller closes the storage."""
         await self._sessions.aclose()
 
     def close(self) -> None:
-        """Let go of the storage."""
+        """Close the sessions; the caller closes the storage."""
         blocked(self.aclose())
 
     async def _store(self, messages: Sequence[BaseMessage], config: RunnableConfig) -> None:
         async with self._session(config) as session:
             await session.sync([serialize_message(message) for message in messages])
 
-    async def _rendered(self, request: ModelRequest[Any], config: RunnableConfig) -> ModelRequest[Any]:
+    async def _build_request(self, request: ModelRequest[Any], config: RunnableConfig) -> ModelRequest[Any]:
         """Return the request with the messages that the budget allows."""
-        asked = next((one.text for one in reversed(request.messages) if isinstance(one, HumanMessage)), "")
+        questions = [message.text for message in request.messages if isinstance(message, HumanMessage)]
         instructions = "" if request.system_message is None else request.system_message.text
-        written = 1 if instructions.strip() else 0
-        given = Request(
+        schemas = [convert_tool_schema(tool) for tool in request.tools]
+        parts = Request(
             codec=self._codec,
             budget=self._budget,
-            query=asked,
+            query=questions[-1] if questions else "",
             instructions=instructions,
-            tools=[one for one in map(convert_tool_schema, request.tools) if one is not None],
+            tools=[schema for schema in schemas if schema is not None],
         )
         async with self._session(config) as session:
-            done = await session.sync([serialize_message(message) for message in request.messages])
-            hidden = await self._left.find(session, done)
-            rendered = await make_prompt(session, given, hidden).render(self._budget)
-            sources = [message.sources for message in rendered.messages[written:]]
+            synced = await session.sync([serialize_message(message) for message in request.messages])
+            hidden = await self._left.find(session, synced)
+            rendered = await make_prompt(session, parts, hidden).render(self._budget)
+            first = 1 if instructions.strip() else 0
+            sources = [message.sources for message in rendered.messages[first:]]
             entries = {entry.id: entry for entry in await session.entries(len(sources) + len(hidden))}
             keys = await session.keys([ids[0] for ids in sources if len(ids) == 1])
-        shown = rendered.payload["messages"][written:]
-        found = [message_of(one, ids, keys, entries) for one, ids in zip(shown, sources, strict=True)]
+        payload = rendered.payload["messages"][first:]
+        restored = [message_of(chat, ids, keys, entries) for chat, ids in zip(payload, sources, strict=True)]
         spare = self._budget - rendered.tokens.upper_bound
-        return request.override(
-            messages=cast(list[AnyMessage], restore_message_extras(found, spare, self._codec.counter))
-        )
+        messages = restore_message_extras(restored, spare, self._codec.counter)
+        return request.override(messages=cast(list[AnyMessage], messages))
 
     def _session(self, config: RunnableConfig) -> AbstractAsyncContextManager[ACMS]:
         """Give the session of a run."""
@@ -169,8 +169,8 @@ class ACMSChatMessageHistory(BaseChatMessageHistory):
         entries = await self.session.entries()
         keys = await self.session.keys([entry.id for entry in entries])
         known = {entry.id: entry for entry in entries}
-        found = [message_of(chat_message(entry), (entry.id,), keys, known) for entry in entries]
-        return [one.message.model_copy(update=one.more) for one in found]
+        restored = [message_of(chat_message(entry), (entry.id,), keys, known) for entry in entries]
+        return [message.message.model_copy(update=message.more) for message in restored]
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Append messages, all or none; one whose id is known replaces the stored message."""
@@ -217,9 +217,11 @@ class ACMSRetriever(BaseRetriever):
     async def _documents(self, query: str, k: int | None) -> list[Document]:
         limit = self.k if k is None else k
         items = await recall_items(self.session, query, self.budget, limit=limit, scope=self.scope)
-        found: list[Document] = []
+        documents: list[Document] = []
         for item in sorted(items, key=lambda item: -item.score):
             about = {"role": item.role and item.role.value, "score": item.score, "session": item.session_id}
             about |= {"created_at": item.created_at.isoformat(), "truncated": item.truncated}
-            found.append(Document(id=item.id, page_content=item.content, metadata={**item.metadata, **about}))
-        return found
+            documents.append(
+                Document(id=item.id, page_content=item.content, metadata={**item.metadata, **about})
+            )
+        return documents

@@ -75,11 +75,14 @@ def message_of(
     Its other fields are left out if the text is not the stored one: an excerpt, an edit, a text without a secret.
     """
     (message,) = convert_to_messages([chat])
-    if len(ids) != 1 or ids[0] not in keys or str(chat["content"]).startswith(RECALLED[0]):
+    recalled = str(chat["content"]).startswith(RECALLED[0])
+    if recalled or len(ids) != 1 or ids[0] not in keys:
         return Restored(message, {})
-    message.id = keys[ids[0]]
+    id = ids[0]
+    message.id = keys[id]
+    raw = raw_of(entries[id].parts, _VENDOR) if id in entries else None
     try:
-        more = json.loads((ids[0] in entries and raw_of(entries[ids[0]].parts, _VENDOR)) or "{}")
+        more = json.loads(raw or "{}")
     except ValueError:  # something was taken out of it
         return Restored(message, {})
     if "content" in more and _text_of(more["content"]) != _text_of(message.content):
@@ -87,32 +90,37 @@ def message_of(
     return Restored(message, more)
 
 
-def restore_message_extras(found: Sequence[Restored], spare: int, counter: TokenCounter) -> list[BaseMessage]:
+def restore_message_extras(
+    restored: Sequence[Restored], spare: int, counter: TokenCounter
+) -> list[BaseMessage]:
     """Return messages with their other fields.
 
     Fields that a model reads are only restored in the current turn, the newest first, as long as they cost no more than
     `spare` tokens: a provider may refuse older reasoning behind another prefix.
     """
-    shown: list[BaseMessage] = []
+    messages: list[BaseMessage] = []
     current = True
-    for message, more in reversed(found):
+    for message, more in reversed(restored):
         current = current and message.type != "human"
-        if read := {name: more[name] for name in _READ if name in more}:
+        read = {name: more[name] for name in _READ if name in more}
+        if read:
             cost = counter.count(_dump_json(read))
             if current and cost <= spare:
                 spare -= cost
             else:
                 more = {name: value for name, value in more.items() if name not in read}
-        shown.append(message.model_copy(update=more))
-    return shown[::-1]
+        messages.append(message.model_copy(update=more))
+    messages.reverse()
+    return messages
 
 
 def chat_message(entry: Entry) -> dict[str, Json]:
     """Return an entry as a chat message."""
     if entry.role is None:
         return {"role": "user", "content": wrap_text(entry.content, SUMMARY)}
-    said = "\n".join([part.text for part in entry.parts if isinstance(part, Text)])
-    text = said if entry.parts else entry.content
+    text = entry.content
+    if entry.parts:
+        text = "\n".join([part.text for part in entry.parts if isinstance(part, Text)])
     chat: dict[str, Json] = {"role": entry.role.value, "content": text}
     media = [render_media_part(part) for part in entry.parts if isinstance(part, Media)]
     if media:
@@ -128,7 +136,7 @@ def chat_message(entry: Entry) -> dict[str, Json]:
 
 
 def convert_tool_schema(tool: BaseTool | dict[str, Any]) -> dict[str, Any] | None:
-    """Return a function that is offered, as it is counted; None for a tool that runs at the provider."""
+    """Return the schema of a function, or None for a tool that runs at the provider."""
     if isinstance(tool, dict) and tool.get("type", "function") != "function":
         return None
     return convert_to_openai_tool(tool)
@@ -139,25 +147,31 @@ def _dump_json(value: Any) -> str:
 
 
 def _text_of(content: Any) -> str:
-    """Return the text of a content as a log has it."""
+    """Return the text of a content in a log."""
     if isinstance(content, str):
         return content
-    texts = [one if isinstance(one, str) else one.get("type") == "text" and one["text"] for one in content]
+    texts: list[str] = []
+    for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+        elif part.get("type") == "text":
+            texts.append(part["text"])
     return "\n".join(filter(None, texts))
 
 
 def _has_bytes(value: Any) -> bool:
-    """Return whether a content brings media along, which a log does not hold."""
+    """Return whether a content contains media, which a log does not hold."""
     if isinstance(value, list):
         return any(map(_has_bytes, value))
     if not isinstance(value, dict):
         return False
-    links = [value.get(name) for name in ("url", "image_url", "file_data")]
-    return (
-        "base64" in (*value, value.get("type"), value.get("source_type"))
-        or any(isinstance(one, str) and one.startswith("data:") for one in links)
-        or any(map(_has_bytes, value.values()))
-    )
+    if "base64" in value or "base64" in (value.get("type"), value.get("source_type")):
+        return True
+    for name in ("url", "image_url", "file_data"):
+        link = value.get(name)
+        if isinstance(link, str) and link.startswith("data:"):
+            return True
+    return any(map(_has_bytes, value.values()))
 
 
 def _is_json(value: Any) -> bool:

@@ -35,7 +35,7 @@ from langgraph.store.base import (
 
 from acms.errors import ValidationError
 from acms.kv import list_entries
-from acms.model import KVEntry
+from acms.model import Json, KVEntry
 from acms.ports import ListingKV
 from acms.runtime.portal import blocked
 from acms.text.tokenizer import compute_idf, count_terms, split_words
@@ -96,15 +96,16 @@ class ACMSStore(BaseStore):
 
     async def _write(self, writes: Mapping[str, PutOp]) -> None:
         texts = {path: self._texts(op) for path, op in writes.items()}
-        flat = list(dict.fromkeys(text for found in texts.values() for text in found))
-        vectors = dict(zip(flat, await self._embedded(flat), strict=True))
+        vectors = await self._embed([text for path_texts in texts.values() for text in path_texts])
 
         async def write(path: str, op: PutOp) -> None:
             if op.value is None:
                 await self.kv.delete(path)
-            else:
-                kept = [_encode_vector(vectors[text]) for text in texts[path]]
-                await self.kv.set(path, {"value": op.value, **({"vectors": kept} if kept else {})})
+                return
+            value: dict[str, Json] = {"value": op.value}
+            if texts[path]:
+                value["vectors"] = [_encode_vector(vectors[text]) for text in texts[path]]
+            await self.kv.set(path, value)
 
         await asyncio.gather(*(write(path, op) for path, op in writes.items()))
 
@@ -112,20 +113,26 @@ class ACMSStore(BaseStore):
         """Return the texts of an item that get a vector."""
         if self.index_config is None or op.value is None or op.index is False:
             return []
-        fields = (self.index_config.get("fields") or ["$"]) if op.index is None else op.index
+        fields = op.index
+        if fields is None:
+            fields = self.index_config.get("fields") or ["$"]
         return [text for field in fields for text in get_text_at_path(op.value, field)]
 
-    async def _embedded(self, texts: list[str]) -> list[list[float]]:
-        if not texts or self.embeddings is None:
-            return []
-        return await self.embeddings.aembed_documents(texts)
+    async def _embed(self, texts: Iterable[str]) -> dict[str, list[float]]:
+        """Return the vectors of texts."""
+        unique_texts = list(dict.fromkeys(texts))
+        if not unique_texts or self.embeddings is None:
+            return {}
+        vectors = await self.embeddings.aembed_documents(unique_texts)
+        return dict(zip(unique_texts, vectors, strict=True))
 
     async def _entries(self, prefix: str) -> list[KVEntry]:
         return [entry async for entry in list_entries(self.kv, prefix)]
 
     async def _search(self, op: SearchOp, prefix: str) -> list[SearchItem]:
+        conditions = op.filter or {}
         entries = [
-            one for one in await self._entries(prefix) if _matches_filter(one.data["value"], op.filter or {})
+            entry for entry in await self._entries(prefix) if _matches_filter(entry.data["value"], conditions)
         ]
         scores: Sequence[float | None] = [None] * len(entries)
         if op.query and entries:
@@ -133,19 +140,24 @@ class ACMSStore(BaseStore):
                 scores = _by_words(op.query, entries)
             else:
                 scores = _by_vectors(await self.embeddings.aembed_query(op.query), entries)
-        order = sorted(range(len(entries)), key=lambda at: (scores[at] is None, -(scores[at] or 0)))
-        shown = order[op.offset : op.offset + op.limit]
-        return [SearchItem(**_fields_of_entry(entries[at]), score=scores[at]) for at in shown]
+        ranked = sorted(zip(entries, scores, strict=True), key=_rank_of_result)
+        page = ranked[op.offset : op.offset + op.limit]
+        return [SearchItem(**_fields_of_entry(entry), score=score) for entry, score in page]
 
     async def _namespaces(self, op: ListNamespacesOp, prefix: str) -> list[tuple[str, ...]]:
-        found = {_namespace_of_key(entry.key) for entry in await self._entries(prefix)}
-        kept = [
-            one
-            for one in found
-            if all(_matches_condition(one, wanted) for wanted in op.match_conditions or ())
-        ]
-        names = sorted({one[: op.max_depth] for one in kept})
-        return names[op.offset : op.offset + op.limit]
+        conditions = op.match_conditions or ()
+        namespaces: set[tuple[str, ...]] = set()
+        for entry in await self._entries(prefix):
+            namespace = _namespace_of_key(entry.key)
+            if all(_matches_condition(namespace, condition) for condition in conditions):
+                namespaces.add(namespace[: op.max_depth])
+        return sorted(namespaces)[op.offset : op.offset + op.limit]
+
+
+def _rank_of_result(result: tuple[KVEntry, float | None]) -> tuple[bool, float]:
+    """Return a sort key: higher scores first, results without a score last."""
+    _, score = result
+    return score is None, -(score or 0)
 
 
 def _key_of_operation(op: Op) -> str:
@@ -155,12 +167,13 @@ def _key_of_operation(op: Op) -> str:
     if isinstance(op, SearchOp):
         return _prefix_of_namespace(op.namespace_prefix)
     if isinstance(op, ListNamespacesOp):
-        found = ""
-        for wanted in op.match_conditions or ():
-            path = _prefix_of_namespace(wanted.path)
-            if wanted.match_type == "prefix" and "*" not in wanted.path and len(path) > len(found):
-                found = path
-        return found or _HOME
+        longest = _HOME
+        for condition in op.match_conditions or ():
+            path = _prefix_of_namespace(condition.path)
+            is_prefix = condition.match_type == "prefix" and "*" not in condition.path
+            if is_prefix and len(path) > len(longest):
+                longest = path
+        return longest
     raise ValidationError(f"{type(op).__name__} is no operation of a store", field="ops")
 
 
@@ -199,12 +212,13 @@ def _matches_filter(value: Any, wanted: Any) -> bool:
     if isinstance(wanted, Mapping):
         if any(str(name).startswith("$") for name in wanted):
             return all(_compare_values(value, name, other) for name, other in wanted.items())
-        return isinstance(value, Mapping) and all(
-            _matches_filter(value.get(name), one) for name, one in wanted.items()
-        )
+        if not isinstance(value, Mapping):
+            return False
+        return all(_matches_filter(value.get(name), other) for name, other in wanted.items())
     if isinstance(wanted, list | tuple):
-        same = isinstance(value, list | tuple) and len(value) == len(wanted)
-        return same and all(map(_matches_filter, value, wanted))
+        if not isinstance(value, list | tuple) or len(value) != len(wanted):
+            return False
+        return all(map(_matches_filter, value, wanted))
     return value == wanted
 
 
@@ -222,13 +236,16 @@ def _compare_values(value: Any, name: str, other: Any) -> bool:
 
 def _by_words(query: str, entries: Sequence[KVEntry]) -> list[float | None]:
     """Score items by the words they share with a query; None for those that share none."""
-    asked = set(count_terms(split_words(query)))
-    texts = [
-        count_terms(split_words(" ".join(get_text_at_path(entry.data["value"], "$")))) for entry in entries
-    ]
-    often = Counter(term for text in texts for term in asked & text.keys())
-    weights = {term: compute_idf(len(texts), count) for term, count in often.items()}
-    scores = (sum(weights[term] for term in asked & text.keys()) for text in texts)
+    query_terms = count_terms(split_words(query)).keys()
+    shared_terms: list[set[int]] = []
+    frequencies = Counter[int]()
+    for entry in entries:
+        text = " ".join(get_text_at_path(entry.data["value"], "$"))
+        shared = set(query_terms & count_terms(split_words(text)).keys())
+        shared_terms.append(shared)
+        frequencies.update(shared)
+    weights = {term: compute_idf(len(entries), count) for term, count in frequencies.items()}
+    scores = [sum(weights[term] for term in shared) for shared in shared_terms]
     return [score or None for score in scores]
 
 

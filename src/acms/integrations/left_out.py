@@ -26,7 +26,7 @@ class LeftBehind:
     """
 
     def __init__(self) -> None:
-        #: Of each session the ids of such entries, each with that of the message it stands behind.
+        #: For each session the ids of such entries, each with the id of the message before it.
         self._known: WeakKeyDictionary[ACMS, dict[str, str]] = WeakKeyDictionary()
 
     async def find(self, session: ACMS, done: Synced) -> frozenset[str]:
@@ -61,10 +61,10 @@ async def _find_tail(
         count *= 2
 
 
-def _is_turn_unfinished(said: Sequence[Entry]) -> bool:
+def _is_turn_unfinished(entries: Sequence[Entry]) -> bool:
     """Return whether entries are calls and answers of a turn that the model has not ended."""
-    called = any(isinstance(part, ToolCall) for part in said[-1].parts)
-    return (called or said[-1].role is Role.TOOL) and all(one.role is not Role.USER for one in said)
+    called = any(isinstance(part, ToolCall) for part in entries[-1].parts)
+    return (called or entries[-1].role is Role.TOOL) and all(entry.role is not Role.USER for entry in entries)
 
 
 def hide_entries(session: ACMS, hidden: Collection[str]) -> Readable:

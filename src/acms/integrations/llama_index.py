@@ -85,11 +85,12 @@ class ACMSMemory(BaseMemory):
 
     async def aset(self, messages: list[ChatMessage]) -> None:
         """Make the session hold exactly these messages: others are retracted, and stay in the history."""
-        done = await self.session.sync([_DIALECT.write(one) for one in messages], gone="retract")
-        held = {*done.unchanged, *done.appended, *done.replaced}
-        before = [entry for entry in await self.session.entries() if entry.id not in held]
-        if before:
-            await withdraw_from_session(self.session, before, reason="set")
+        written = [_DIALECT.write(message) for message in messages]
+        result = await self.session.sync(written, gone="retract")
+        listed = {*result.unchanged, *result.appended, *result.replaced}
+        others = [entry for entry in await self.session.entries() if entry.id not in listed]
+        if others:
+            await withdraw_from_session(self.session, others, reason="set")
 
     async def areset(self) -> None:
         """Retract all messages. History keeps them: `acms.erasure` erases."""
@@ -181,14 +182,18 @@ class ACMSRetriever(BaseRetriever):
         return asyncio_run(self._aretrieve(query_bundle))
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        found: list[NodeWithScore] = []
-        for one in await recall_items(self._session, query_bundle.query_str, self._budget, limit=self._limit):
-            about = {"role": one.role and one.role.value, "actor": one.actor_id, "session": one.session_id}
-            about["created_at"] = one.created_at.isoformat()
-            found.append(
-                NodeWithScore(node=TextNode(id_=one.id, text=one.content, metadata=about), score=one.score)
-            )
-        return sorted(found, key=lambda node: node.score or 0.0, reverse=True)
+        items = await recall_items(self._session, query_bundle.query_str, self._budget, limit=self._limit)
+        nodes: list[NodeWithScore] = []
+        for item in items:
+            metadata = {
+                "role": item.role and item.role.value,
+                "actor": item.actor_id,
+                "session": item.session_id,
+                "created_at": item.created_at.isoformat(),
+            }
+            node = TextNode(id_=item.id, text=item.content, metadata=metadata)
+            nodes.append(NodeWithScore(node=node, score=item.score))
+        return sorted(nodes, key=lambda node: node.score or 0.0, reverse=True)
 
 
 class _Dialect:
@@ -197,63 +202,75 @@ class _Dialect:
     vendor = "llama-index"
 
     def write(self, message: ChatMessage) -> dict[str, Any]:
-        more = message.additional_kwargs
-        called = more.get("tool_call_id") or more.get("name")
-        role = Role.TOOL if message.role is MessageRole.FUNCTION else message.role.value
-        role = Role(role) if role in list(Role) else Role.ASSISTANT
-        if role is Role.TOOL and not called:
-            role = Role.USER
-        kept = (
-            [] if _count_byte_blocks(message.blocks) else [Raw(self.vendor, json_text(message.model_dump()))]
-        )
-        if role is Role.TOOL:
-            return {
-                "role": role,
-                "content": message.content or "",
-                "tool_call_id": str(called),
-                "parts": kept,
-            }
-        calls = [_convert_tool_call(block) for block in message.blocks if isinstance(block, ToolCallBlock)]
-        return {
-            "role": role,
-            "content": [said for block in message.blocks for said in _content_of_block(block)],
-            "tool_calls": calls or list(map(_dump_call, more.get("tool_calls") or ())),
-            "parts": kept,
-        }
+        extra = message.additional_kwargs
+        call_id = extra.get("tool_call_id") or extra.get("name")
+        written: dict[str, Any] = {"role": _convert_role(message.role, has_call=bool(call_id)), "parts": []}
+        if not _count_byte_blocks(message.blocks):
+            written["parts"].append(Raw(self.vendor, json_text(message.model_dump())))
+        if written["role"] is Role.TOOL:
+            return {**written, "content": message.content or "", "tool_call_id": str(call_id)}
+        content: list[str | dict[str, Any]] = []
+        calls: list[Any] = []
+        for block in message.blocks:
+            content += _content_of_block(block)
+            if isinstance(block, ToolCallBlock):
+                calls.append(_convert_tool_call(block))
+        if not calls:
+            calls = [_dump_call(call) for call in extra.get("tool_calls") or ()]
+        return {**written, "content": content, "tool_calls": calls}
 
     def read(self, json: str) -> ChatMessage:
         return ChatMessage.model_validate_json(json)
 
-    def make(self, said: Made) -> ChatMessage:
-        blocks: list[Any] = [TextBlock(text=said.text)] if said.text or said.results else []
-        for one in said.calls:
-            id, name, given = one.call_id, one.name, one.arguments
-            blocks.append(ToolCallBlock(tool_call_id=id, tool_name=name, tool_kwargs=given))
-        more = {"tool_call_id": said.results[0][1].call_id} if said.results else {}
-        return ChatMessage(role=MessageRole(said.role.value), blocks=blocks, additional_kwargs=more)
+    def make(self, written: Made) -> ChatMessage:
+        blocks: list[Any] = []
+        if written.text or written.results:
+            blocks.append(TextBlock(text=written.text))
+        for call in written.calls:
+            block = ToolCallBlock(tool_call_id=call.call_id, tool_name=call.name, tool_kwargs=call.arguments)
+            blocks.append(block)
+        extra: dict[str, Any] = {}
+        if written.results:
+            _, result = written.results[0]
+            extra["tool_call_id"] = result.call_id
+        return ChatMessage(role=MessageRole(written.role.value), blocks=blocks, additional_kwargs=extra)
 
-    def unseen(self, message: ChatMessage, counter: TokenCounter) -> int:
+    def count_unwritten_tokens(self, message: ChatMessage, counter: TokenCounter) -> int:
         return PER_MEDIUM * _count_byte_blocks(message.blocks)
 
 
 _DIALECT = _Dialect()
 
 
+def _convert_role(role: MessageRole, *, has_call: bool) -> Role:
+    """Return the role of a message in a log; a result without its call is a message of the user."""
+    name = "tool" if role is MessageRole.FUNCTION else role.value
+    if name not in list(Role):
+        return Role.ASSISTANT
+    if name == "tool" and not has_call:
+        return Role.USER
+    return Role(name)
+
+
 def _content_of_block(block: Any) -> list[str | dict[str, Any]]:
-    """Return a block as a part of a chat message; nothing for a call."""
+    """Return a block as parts of a chat message; none for a call."""
     if isinstance(block, types.ThinkingBlock):
         return [{"type": "thinking", "thinking": block.content}] if block.content else []
     if isinstance(block, types.ImageBlock) and block.url:
         return [{"type": "image_url", "image_url": {"url": str(block.url)}}]
     if isinstance(block, _FILES):
-        return [f"[{block.block_type}: {getattr(block, 'url', None) or getattr(block, 'path', None)}]"]
+        address = getattr(block, "url", None) or getattr(block, "path", None)
+        return [f"[{block.block_type}: {address}]"]
     text = getattr(block, "text", "")
     return [text] if text else []
 
 
 def _convert_tool_call(block: ToolCallBlock) -> dict[str, Any]:
-    id, given = block.tool_call_id or block.tool_name, json_text(block.tool_kwargs)
-    return {"id": id, "name": block.tool_name, "arguments": given}
+    return {
+        "id": block.tool_call_id or block.tool_name,
+        "name": block.tool_name,
+        "arguments": json_text(block.tool_kwargs),
+    }
 
 
 def _dump_call(call: Any) -> Any:
@@ -263,6 +280,6 @@ def _dump_call(call: Any) -> Any:
 
 def _count_byte_blocks(blocks: Sequence[Any]) -> int:
     """Count the blocks that hold bytes."""
-    held = ("image", "audio", "video", "data")
+    fields = ("image", "audio", "video", "data")
     files = [block for block in blocks if isinstance(block, _FILES)]
-    return sum(any(getattr(block, one, None) for one in held) for block in files)
+    return sum(any(getattr(block, name, None) for name in fields) for block in files)

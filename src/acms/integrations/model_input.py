@@ -42,11 +42,6 @@ __all__ = [
 
 M = TypeVar("M")
 
-_TRIES = 16
-"""How often a prompt is made smaller because of what its codec does not count."""
-_STEP = 32
-"""By at least one part in so many of the budget each time."""
-
 
 class Made(NamedTuple):
     """A message that ACMS wrote."""
@@ -54,14 +49,14 @@ class Made(NamedTuple):
     role: Role
     text: str
     calls: Sequence[ToolCall] = ()
-    #: Each with the name of the tool that was called, where the call is shown.
+    #: Each with the name of its tool, if the call is shown.
     results: Sequence[tuple[str, ToolResult]] = ()
 
 
 class Dialect(Protocol[M]):
-    """How a framework's messages are written in a log; each becomes one message there."""
+    """Converts a framework's messages; each is one message of a log."""
 
-    #: Of the `Raw` parts in which they are kept word for word.
+    #: Vendor of the `Raw` parts that hold the original messages.
     vendor: str
 
     def write(self, message: M) -> Mapping[str, Any]:
@@ -69,14 +64,14 @@ class Dialect(Protocol[M]):
         ...
 
     def read(self, json: str) -> M:
-        """Return the message that a `Raw` part keeps."""
+        """Parse the message in a `Raw` part."""
         ...
 
-    def make(self, said: Made) -> M:
+    def make(self, written: Made) -> M:
         """Return a message written by ACMS as one of the framework."""
         ...
 
-    def unseen(self, message: M, counter: TokenCounter) -> int:
+    def count_unwritten_tokens(self, message: M, counter: TokenCounter) -> int:
         """Count the tokens of a message that are sent besides its written parts, such as bytes."""
         ...
 
@@ -103,7 +98,7 @@ class _Original(NamedTuple, Generic[M]):
 
 
 class _Sourced(NamedTuple, Generic[M]):
-    """One message of a request, and the framework's own ones that say it; none when ACMS wrote it."""
+    """One message of a request, and the framework's own ones with its content; none if ACMS wrote it."""
 
     message: PromptMessage
     originals: Sequence[_Original[M]] = ()
@@ -122,33 +117,35 @@ async def model_input(
     that are not shown. In a named namespace its other sessions are recalled from; after an answer of the model nothing
     is. Raise `TokenBudgetExceededError` if the required parts do not fit.
     """
-    newest = [one for one in await session.entries(1 + len(hidden)) if one.id not in hidden][-1:]
-    if not newest:
+    visible = [entry for entry in await session.entries(1 + len(hidden)) if entry.id not in hidden]
+    if not visible:
         return []
-    if newest[0].role is Role.ASSISTANT:  # the turn is over: a recall would stand behind its answer
+    if visible[-1].role is Role.ASSISTANT:  # the turn is over: a recall would stand behind its answer
         request = replace(request, query="")
-    budget = room = most = request.budget
-    least, over = 0, 0
-    read: dict[str, _Original[M] | None] = {}
-    for _ in range(_TRIES):
+    # The codec does not count everything that the framework sends: search for a smaller budget that leaves enough.
+    budget = codec_budget = largest = request.budget
+    smallest = excess = 0
+    originals: dict[str, _Original[M] | None] = {}
+    for _ in range(16):
         try:
-            rendered = await make_prompt(session, request, hidden).render(room)
+            rendered = await make_prompt(session, request, hidden).render(codec_budget)
         except FitError:
-            if not over:
+            if not excess:
                 raise
-            least = room
-            room = (least + most) // 2
+            smallest = codec_budget
+            codec_budget = (smallest + largest) // 2
             continue
-        await _load_originals(session, rendered, dialect, known or {}, read)
-        shown = _match_originals(rendered, read)
-        messages, more = _build_framework_messages(shown, dialect, session.counter)
-        over = rendered.tokens.upper_bound + more - budget
-        if over <= 0:
+        await _load_originals(session, rendered, dialect, known or {}, originals)
+        sourced = _match_originals(rendered, originals)
+        messages, extra_tokens = _build_framework_messages(sourced, dialect, session.counter)
+        excess = rendered.tokens.upper_bound + extra_tokens - budget
+        if excess <= 0:
             return messages
-        most = room
-        room = max((least + most) // 2, most * budget // (budget + over) - budget // _STEP)
+        largest = codec_budget
+        proportional = largest * budget // (budget + excess) - budget // 32  # a little less, to end sooner
+        codec_budget = max((smallest + largest) // 2, proportional)
     options = ("raise the budget", "leave the reasoning of the model out of the history")
-    raise TokenBudgetExceededError(budget=budget, required=budget + over, options=options)
+    raise TokenBudgetExceededError(budget=budget, required=budget + excess, options=options)
 
 
 def make_prompt(session: ACMS, request: Request, hidden: Collection[str] = ()) -> Prompt:
@@ -175,90 +172,111 @@ async def _load_originals(
     rendered: Rendered,
     dialect: Dialect[M],
     known: Mapping[str, M],
-    read: dict[str, _Original[M] | None],
+    originals: dict[str, _Original[M] | None],
 ) -> None:
-    """Read the framework's own messages that a prompt shows, those that were not read for another try."""
-    ids = dict.fromkeys(
-        id
-        for message in rendered.messages
-        if _may_be_original(message)
-        for id in message.sources
-        if id not in read
-    )
-    keys = await session.keys(ids)
-    for id in ids:
-        one = known.get(keys.get(id, ""))
-        if one is None:
-            one = await _find_original(session, id, dialect)
-        turn, repaired = ({}, ()) if one is None else read_repaired(dialect.write(one))
-        # A message that had to be repaired would be refused: it is made from the log instead.
-        read[id] = None if one is None or repaired else _Original(one, turn["parts"])
+    """Read the framework's own messages that a prompt shows, except those that an earlier attempt read."""
+    ids: dict[str, None] = {}
+    for message in rendered.messages:
+        if _may_be_original(message):
+            ids.update(dict.fromkeys(message.sources))
+    missing = [id for id in ids if id not in originals]
+    keys = await session.keys(missing)
+    for id in missing:
+        originals[id] = None
+        message = known.get(keys.get(id, ""))
+        if message is None:
+            message = await _find_original(session, id, dialect)
+        if message is not None:
+            turn, repairs = read_repaired(dialect.write(message))
+            # A message that had to be repaired would be refused: it is made from the log instead.
+            if not repairs:
+                originals[id] = _Original(message, turn["parts"])
 
 
-def _match_originals(rendered: Rendered, read: Mapping[str, _Original[M] | None]) -> list[_Sourced[M]]:
-    shown: list[_Sourced[M]] = []
+def _match_originals(rendered: Rendered, originals: Mapping[str, _Original[M] | None]) -> list[_Sourced[M]]:
+    """Return the messages of a prompt with their originals, if these have the same content."""
+    sourced: list[_Sourced[M]] = []
     for message in _join_tool_results(rendered.messages):
         if message.role in (Role.SYSTEM, Role.DEVELOPER) and not message.sources:
             continue  # the instructions of the request
-        said = [one for id in message.sources if (one := read.get(id)) is not None]
-        same = len(said) == len(message.sources) > 0 and _content_of_parts(
-            message.parts
-        ) == _content_of_parts([part for one in said for part in one.parts])
-        shown.append(_Sourced(message, said if same else ()))
-    return _align_tool_pairs(shown)
+        found = [originals.get(id) for id in message.sources]
+        own = [original for original in found if original is not None]
+        parts = [part for original in own for part in original.parts]
+        complete = bool(own) and len(own) == len(message.sources)
+        same = complete and _content_of_parts(message.parts) == _content_of_parts(parts)
+        sourced.append(_Sourced(message, own if same else ()))
+    return _align_tool_pairs(sourced)
 
 
 def _join_tool_results(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
-    """Put the results of tools that one entry holds together again: providers take them one by one."""
-    found: list[PromptMessage] = []
-    for one in messages:
-        if one.role is Role.TOOL and one.sources and found and found[-1].sources == one.sources:
-            found[-1] = replace(found[-1], parts=(*found[-1].parts, *one.parts))
+    """Join the results of tools that one entry holds: providers take them one by one."""
+    joined: list[PromptMessage] = []
+    for message in messages:
+        previous = joined[-1] if joined else None
+        is_result = message.role is Role.TOOL and bool(message.sources)
+        if is_result and previous is not None and previous.sources == message.sources:
+            joined[-1] = replace(previous, parts=(*previous.parts, *message.parts))
         else:
-            found.append(one)
-    return found
+            joined.append(message)
+    return joined
 
 
-def _align_tool_pairs(shown: Sequence[_Sourced[M]]) -> list[_Sourced[M]]:
-    """Take a call and its answers alike, all as they were made or none: codecs give calls other ids where they must."""
-    found: list[_Sourced[M]] = []
-    for one in shown:
-        if one.message.role is Role.TOOL and found and bool(one.originals) != bool(found[-1].originals):
-            start = len(found) - 1
-            while start and found[start].message.role is Role.TOOL:
+def _align_tool_pairs(sourced: Sequence[_Sourced[M]]) -> list[_Sourced[M]]:
+    """Send a call and its results all as originals or all rebuilt: codecs may give calls other ids."""
+    aligned: list[_Sourced[M]] = []
+    for one in sourced:
+        is_result = one.message.role is Role.TOOL and bool(aligned)
+        if is_result and bool(one.originals) != bool(aligned[-1].originals):
+            start = len(aligned) - 1
+            while start and aligned[start].message.role is Role.TOOL:
                 start -= 1
-            found[start:] = [_Sourced(each.message) for each in found[start:]]
+            aligned[start:] = [_Sourced(each.message) for each in aligned[start:]]
             one = _Sourced(one.message)
-        found.append(one)
-    return found
+        aligned.append(one)
+    return aligned
 
 
 def _build_framework_messages(
-    shown: Sequence[_Sourced[M]], dialect: Dialect[M], counter: TokenCounter
+    sourced: Sequence[_Sourced[M]], dialect: Dialect[M], counter: TokenCounter
 ) -> tuple[list[M], int]:
     """Return the framework's own messages and those that ACMS wrote, and their cost beyond the codec's count.
 
     Codecs of Chat Completions do not send reasoning; a framework does.
     """
     names: dict[str, str] = {}
-    found: list[M] = []
-    more = 0
-    for message, originals in shown:
-        said = message_of_parts(message.role, message.parts, names)
-        made = [one.message for one in originals] or [dialect.make(said)]
-        thought = [part.text for one in originals for part in one.parts if isinstance(part, Reasoning)]
-        more += sum(map(counter.count, thought)) + sum(dialect.unseen(one, counter) for one in made)
-        found += made
-    return found, more
+    messages: list[M] = []
+    extra_tokens = 0
+    for message, originals in sourced:
+        written = message_of_parts(message.role, message.parts, names)
+        if originals:
+            messages += [original.message for original in originals]
+        else:
+            messages.append(dialect.make(written))
+        for original in originals:
+            for part in original.parts:
+                if isinstance(part, Reasoning):
+                    extra_tokens += counter.count(part.text)
+    extra_tokens += sum(dialect.count_unwritten_tokens(message, counter) for message in messages)
+    return messages, extra_tokens
 
 
 def message_of_parts(role: Role, parts: Sequence[Part], names: dict[str, str]) -> Made:
     """Return parts as a message that ACMS wrote; `names` are those of the tools by call, and its calls are added."""
-    calls = [part for part in parts if isinstance(part, ToolCall)]
-    names.update({one.call_id: one.name for one in calls})
-    results = [(names.get(part.call_id, ""), part) for part in parts if isinstance(part, ToolResult)]
-    texts = [part.text for part in parts if isinstance(part, Text)] + [one.output for _, one in results]
-    return Made(role, "\n".join(filter(None, texts)), calls, results)
+    calls: list[ToolCall] = []
+    results: list[tuple[str, ToolResult]] = []
+    texts: list[str] = []
+    outputs: list[str] = []
+    for part in parts:
+        if isinstance(part, ToolCall):
+            names[part.call_id] = part.name
+            calls.append(part)
+    for part in parts:
+        if isinstance(part, Text):
+            texts.append(part.text)
+        elif isinstance(part, ToolResult):
+            results.append((names.get(part.call_id, ""), part))
+            outputs.append(part.output)
+    return Made(role, "\n".join(filter(None, [*texts, *outputs])), calls, results)
 
 
 async def _find_original(session: ACMS, id: str, dialect: Dialect[M]) -> M | None:
@@ -274,28 +292,30 @@ def _may_be_original(message: PromptMessage) -> bool:
 
 
 def original_of_entry(entry: Entry, dialect: Dialect[M]) -> M | None:
-    """Return the framework's message that an entry keeps; None where it has none, or it is withheld."""
-    kept = raw_of(entry.parts, dialect.vendor)
-    return None if kept is None else dialect.read(kept)
+    """Return the framework's own message in an entry, or None if it has none or is withheld."""
+    raw = raw_of(entry.parts, dialect.vendor)
+    return None if raw is None else dialect.read(raw)
 
 
 def raw_of(parts: Sequence[Part], vendor: str) -> str | None:
-    """Return the content of the `Raw` part of an adapter; None without one."""
-    kept = (part.json for part in parts if isinstance(part, Raw) and part.vendor == vendor)
-    return next(kept, None)
+    """Return the content of the `Raw` part of an adapter, or None."""
+    for part in parts:
+        if isinstance(part, Raw) and part.vendor == vendor:
+            return part.json
+    return None
 
 
 def messages_of_entries(entries: Sequence[Entry], dialect: Dialect[M]) -> list[M]:
     """Return entries as the framework's messages; an edited or withheld one with its current content."""
     names: dict[str, str] = {}
-    found: list[M] = []
+    messages: list[M] = []
     for entry in entries:
-        shown = message_of_parts(entry.role or Role.USER, entry.parts or (Text(entry.content),), names)
-        kept = original_of_entry(entry, dialect)
-        if kept is None or not is_entry_unchanged(entry, dialect.write(kept)):
-            kept = dialect.make(shown)
-        found.append(kept)
-    return found
+        written = message_of_parts(entry.role or Role.USER, entry.parts or (Text(entry.content),), names)
+        message = original_of_entry(entry, dialect)
+        if message is None or not is_entry_unchanged(entry, dialect.write(message)):
+            message = dialect.make(written)
+        messages.append(message)
+    return messages
 
 
 def is_entry_unchanged(entry: Entry, written: Mapping[str, Any]) -> bool:
@@ -317,18 +337,30 @@ def json_text(value: Any) -> str:
 
 
 def json_object(text: str, name: str) -> dict[str, Any]:
-    """Return the JSON object that a text holds; a text that holds none as the value of `name`."""
+    """Return the JSON object in a text, or an object with the text as the value of `name`."""
     with suppress(ValueError):
-        if isinstance(found := loads(text), dict):
-            return found
+        value = loads(text)
+        if isinstance(value, dict):
+            return value
     return {name: text}
 
 
 def _content_of_parts(parts: Sequence[Part]) -> tuple[object, ...]:
     """Return the content of parts, whatever boundaries and ids the codec gave them."""
-    return (
-        "\n".join(part.text for part in parts if isinstance(part, Text) and part.text),
-        [(part.name, part.arguments) for part in parts if isinstance(part, ToolCall)],
-        [part.output for part in parts if isinstance(part, ToolResult)],
-        [part.ref for part in parts if isinstance(part, Media)],
-    )
+    texts: list[str] = []
+    calls: list[tuple[str, str]] = []
+    outputs: list[str] = []
+    media: list[str] = []
+    for part in parts:
+        match part:
+            case Text() if part.text:
+                texts.append(part.text)
+            case ToolCall():
+                calls.append((part.name, part.arguments))
+            case ToolResult():
+                outputs.append(part.output)
+            case Media():
+                media.append(part.ref)
+            case _:
+                pass
+    return "\n".join(texts), calls, outputs, media

@@ -114,15 +114,15 @@ class ACMSSession:
     async def _within(self, budget: int, data: CallModelData[Any]) -> ModelInputData:
         given, instructions = data.model_data.input, data.model_data.instructions or ""
         tools = [
-            Tool(name=one.name, description=one.description, parameters=one.params_json_schema)
-            for one in data.agent.tools
-            if isinstance(one, FunctionTool)
+            Tool(name=tool.name, description=tool.description, parameters=tool.params_json_schema)
+            for tool in data.agent.tools
+            if isinstance(tool, FunctionTool)
         ]
-        asked = [item for item in given if item.get("role") == "user"]
+        questions = [item for item in given if item.get("role") == "user"]
         request = Request(
             codec=self._codec,
             budget=budget,
-            query=str(_content_of_item(asked[-1])[2]) if asked else "",
+            query=str(_content_of_item(questions[-1])[2]) if questions else "",
             instructions=instructions,
             tools=tools,
         )
@@ -130,59 +130,72 @@ class ACMSSession:
         prompt = make_prompt(self.memory, request)
         if pending := _find_unstored_items(given, await self.memory.entries(1)):
             prompt = prompt.add([read_repaired(_message_of_item(item))[0] for item in pending])
-        shown, more = self._with_turn(*await self._rendered(prompt, written, budget), given)
+        items, more = self._with_turn(*await self._render_items(prompt, written, budget), given)
         if 0 < more < budget:
             with suppress(FitError):
-                fewer, spare = await self._rendered(prompt, written, budget - more)
-                shown, _ = self._with_turn(fewer, spare + more, given)
-        return ModelInputData(repair_value(shown), repair_value(data.model_data.instructions))
+                fewer, spare = await self._render_items(prompt, written, budget - more)
+                items, _ = self._with_turn(fewer, spare + more, given)
+        return ModelInputData(repair_value(items), repair_value(data.model_data.instructions))
 
-    async def _rendered(self, prompt: Prompt, written: int, budget: int) -> tuple[list[Any], int]:
+    async def _render_items(self, prompt: Prompt, written: int, budget: int) -> tuple[list[Any], int]:
         """Return the items of a request behind its instructions, and the tokens that are left."""
         rendered = await prompt.render(budget)
         messages = rendered.messages[written:]
-        newest = 2 * sum(len(one.sources) for one in messages)  # reasoning in between is perhaps not shown
-        shown = _restore_items(
+        # Twice as many, because reasoning in between may not be shown.
+        newest = 2 * sum(len(message.sources) for message in messages)
+        items = _restore_items(
             rendered.payload["input"][written:], messages, await self.memory.entries(newest)
         )
-        return shown, budget - rendered.tokens.upper_bound
+        return items, budget - rendered.tokens.upper_bound
 
-    def _with_turn(self, shown: list[Any], spare: int, given: Sequence[Any]) -> tuple[list[Any], int]:
+    def _with_turn(self, items: list[Any], spare: int, given: Sequence[Any]) -> tuple[list[Any], int]:
         """Send the current turn unchanged, with items that ACMS does not understand, if all of it is shown and fits.
 
         If it does not fit, also return the additional tokens that it needs, else 0.
         """
-        turn = given[max((at for at, item in enumerate(given) if item.get("role") == "user"), default=0) :]
-        said = sorted(_content_of_item(item) for item in turn if _has_known_content(item))
-        place, left = len(shown), len(said)
-        while place and left:
-            place -= 1
-            left -= _has_known_content(shown[place])
-        rest = shown[place:]
-        if sorted(_content_of_item(item) for item in rest if _has_known_content(item)) != said:
-            return shown, 0
-        more = sum(map(self._cost, turn)) - sum(map(self._cost, rest))
-        return ([*shown[:place], *turn], 0) if more <= spare else (shown, more)
+        user_indexes = [index for index, item in enumerate(given) if item.get("role") == "user"]
+        turn = given[user_indexes[-1] if user_indexes else 0 :]
+        turn_content = _known_contents(turn)
+        start, left = len(items), len(turn_content)
+        while start and left:
+            start -= 1
+            left -= _has_known_content(items[start])
+        tail = items[start:]
+        if _known_contents(tail) != turn_content:
+            return items, 0
+        extra_cost = sum(map(self._cost, turn)) - sum(map(self._cost, tail))
+        if extra_cost > spare:
+            return items, extra_cost
+        return [*items[:start], *turn], 0
 
     def _cost(self, item: Mapping[str, Any]) -> int:
         """Return the maximum cost of an item that is sent unchanged."""
+        media_count = 0
         content = item.get("content")
-        parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
-        media = [part for part in parts if part.get("type") in ("input_image", "input_file")]
-        plain = {**item, "content": [part for part in parts if part not in media]} if media else item
-        written = json.dumps(repair_value(plain), ensure_ascii=False)
-        return self._codec.counter.count(written) + PER_MEDIUM * len(media)
+        if isinstance(content, list):
+            parts = [part for part in content if isinstance(part, Mapping)]
+            texts = [part for part in parts if part.get("type") not in ("input_image", "input_file")]
+            media_count = len(parts) - len(texts)
+            if media_count:
+                item = {**item, "content": texts}
+        text = json.dumps(repair_value(item), ensure_ascii=False)
+        return self._codec.counter.count(text) + PER_MEDIUM * media_count
 
 
 def _item_of_entry(entry: Entry) -> Any:
-    if kept := raw_of(entry.parts, AGENTS):
-        item = json.loads(kept)
+    raw = raw_of(entry.parts, AGENTS)
+    if raw:
+        item = json.loads(raw)
         if is_entry_unchanged(entry, _message_of_item(item)):
             return item
-    for part in entry.parts:  # edited or withheld: the frame of a call and of its answer stays
+    for part in entry.parts:  # edited or withheld: the frame of a call and of its result stays
         if isinstance(part, ToolCall):
-            called = {"type": "function_call", "call_id": part.call_id}
-            return {**called, "name": part.name, "arguments": part.arguments}
+            return {
+                "type": "function_call",
+                "call_id": part.call_id,
+                "name": part.name,
+                "arguments": part.arguments,
+            }
         if isinstance(part, ToolResult):
             return {"type": "function_call_output", "call_id": part.call_id, "output": part.output}
     if entry.role is None:
@@ -191,17 +204,21 @@ def _item_of_entry(entry: Entry) -> Any:
 
 
 def _message_of_item(item: Any) -> dict[str, Any]:
-    """Return an item as the door of a log takes it, itself in a `Raw` part beside it."""
+    """Return an item as `ingest` takes it, with the item itself in a `Raw` part."""
     plain: Mapping[str, Json] = item if isinstance(item, Mapping) else item.model_dump(exclude_unset=True)
     raw = Raw(AGENTS, json.dumps(plain))
     if not is_understood(plain):
         return {"role": Role.ASSISTANT, "parts": [raw]}
-    said: dict[str, Any] = {"role": Role.USER.value} if plain.get("type", "message") == "message" else {}
-    said |= {name: value for name, value in plain.items() if name != "id"}  # the SDK makes up ids that repeat
+    message: dict[str, Any] = {}
+    if plain.get("type", "message") == "message":
+        message["role"] = Role.USER.value
+    message |= plain
+    message.pop("id", None)  # the SDK generates ids that repeat
     for name in ("content", "output"):
-        if isinstance(said.get(name), list | tuple):
-            said[name] = [part for part in said[name] if not _is_file(part)]
-    return {**said, "parts": [raw]}
+        if isinstance(message.get(name), list | tuple):
+            message[name] = [part for part in message[name] if not _is_file(part)]
+    message["parts"] = [raw]
+    return message
 
 
 def _is_file(part: Json) -> bool:
@@ -225,6 +242,11 @@ def _has_known_content(item: Any) -> bool:
     return item.get("role") == "user" or any(_content_of_item(item)[2:])
 
 
+def _known_contents(items: Sequence[Any]) -> list[tuple[object, ...]]:
+    """Return the contents of items that ACMS understands, in a canonical order."""
+    return sorted(_content_of_item(item) for item in items if _has_known_content(item))
+
+
 def _find_unstored_items(given: Sequence[Any], stored: Sequence[Entry]) -> Sequence[Any]:
     """Return the items at the end of a request that are not stored yet."""
     newest = _content_of_item(_item_of_entry(stored[-1])) if stored else None
@@ -235,40 +257,49 @@ def _find_unstored_items(given: Sequence[Any], stored: Sequence[Entry]) -> Seque
 
 
 def _restore_items(
-    shown: Sequence[dict[str, Any]], messages: Sequence[PromptMessage], entries: Sequence[Entry]
+    items: Sequence[dict[str, Any]], messages: Sequence[PromptMessage], entries: Sequence[Entry]
 ) -> list[Any]:
     """Return the shown items as the items that were stored, where their contents are equal.
 
     An item that was made after reasoning which is not shown is sent without its id: the API wants both or neither.
     """
-    known = {entry.id: entry for entry in entries}
-    sources = [id for one in messages if not one.text.startswith(RECALLED[0]) for id in one.sources]
-    stored: dict[tuple[object, ...], list[Entry]] = {}
-    for entry in [known[id] for id in sources if id in known]:
-        stored.setdefault(_content_of_item(_item_of_entry(entry)), []).append(entry)
+    entries_by_id = {entry.id: entry for entry in entries}
+    originals: dict[tuple[object, ...], list[Entry]] = {}
+    for message in messages:
+        if message.text.startswith(RECALLED[0]):
+            continue
+        for id in message.sources:
+            if id in entries_by_id:
+                entry = entries_by_id[id]
+                originals.setdefault(_content_of_item(_item_of_entry(entry)), []).append(entry)
     reasoned = _find_reasoned_ids(entries)
-    found: list[Any] = []
-    thought = False
-    for item in shown:
-        originals = stored.get(_content_of_item(item))
-        if originals:
-            entry = originals.pop(0)
+    restored: list[Any] = []
+    after_reasoning = False
+    for item in items:
+        candidates = originals.get(_content_of_item(item))
+        if candidates:
+            entry = candidates.pop(0)
             item = dict(_item_of_entry(entry))
-            if entry.id in reasoned and not thought:
+            if entry.id in reasoned and not after_reasoning:
                 item.pop("id", None)
-        thought = item.get("type") == "reasoning" or (thought and item.get("role") != "user")
-        found.append(item)
-    return found
+        if item.get("type") == "reasoning":
+            after_reasoning = True
+        elif item.get("role") == "user":
+            after_reasoning = False
+        restored.append(item)
+    return restored
 
 
 def _find_reasoned_ids(entries: Sequence[Entry]) -> set[str]:
     """Return the ids of the items that a model answered after reasoning."""
-    found: set[str] = set()
-    thought = False
+    reasoned: set[str] = set()
+    after_reasoning = False
     for entry in entries:
-        if thought and entry.role is Role.ASSISTANT:
-            found.add(entry.id)
-        thought = entry.role is Role.ASSISTANT and (
-            thought or _item_of_entry(entry).get("type") == "reasoning"
-        )
-    return found
+        if entry.role is not Role.ASSISTANT:
+            after_reasoning = False
+            continue
+        if after_reasoning:
+            reasoned.add(entry.id)
+        elif _item_of_entry(entry).get("type") == "reasoning":
+            after_reasoning = True
+    return reasoned

@@ -13,8 +13,8 @@ from acms.session import ACMS
 
 __all__ = ["Sessions", "StateMemory"]
 
-_IDLE = 256
-"""How many unused sessions stay open."""
+MAX_IDLE = 256
+"""Idle sessions that stay open: each holds an index of its log in memory."""
 
 
 class StateMemory(CompareAndSetKV, ListingKV, Protocol):
@@ -52,17 +52,20 @@ class Sessions:
 
     @asynccontextmanager
     async def use(self, namespace: str, name: str) -> AsyncGenerator[ACMS]:
-        """Give a session that stays open meanwhile."""
-        one = self._get(namespace, name)
-        one.calls += 1
+        """Yield a session that stays open inside the block."""
+        opened = self._get(namespace, name)
+        opened.calls += 1
         try:
-            yield one.session
+            yield opened.session
         finally:
-            one.calls -= 1
-            idle = [key for key, one in self._open.items() if not one.calls and not one.lent]
-            gone = [self._open.pop(key) for key in idle[: max(0, len(idle) - _IDLE)]]
-            for each in gone:  # no caller can get them while they are being closed
-                await each.session.close()
+            opened.calls -= 1
+            for session in self._remove_idle():  # no caller can get them while they are being closed
+                await session.close()
+
+    def _remove_idle(self) -> list[ACMS]:
+        """Remove the least recently used idle sessions above the limit."""
+        idle = [key for key, opened in self._open.items() if not opened.calls and not opened.lent]
+        return [self._open.pop(key).session for key in idle[: max(0, len(idle) - MAX_IDLE)]]
 
     async def aclose(self) -> None:
         """Close the sessions; the caller closes the storage."""

@@ -1,4 +1,4 @@
-"""What a tool answers, and errors of ACMS in the words of an MCP client, which knows tools and how it connected."""
+"""Results of tools, and errors of ACMS in terms of an MCP client, which knows tools and its connection."""
 
 from __future__ import annotations
 
@@ -38,38 +38,41 @@ _NAMESPACE = (
 )
 
 
-def build_tool_result(found: Mapping[str, Json]) -> CallToolResult:
-    """Return what was found as the result of a tool: the same as text and as structure."""
+def build_tool_result(content: Mapping[str, Json]) -> CallToolResult:
+    """Return the result of a tool, as text and as structured content."""
     return CallToolResult(
-        content=[TextContent(text=dump_compact_json(found))], structured_content=dict(found)
+        content=[TextContent(text=dump_compact_json(content))], structured_content=dict(content)
     )
 
 
 def build_error_result(error: ACMSError) -> CallToolResult:
     """Return an error as the result of a tool, which a model can read."""
-    told = describe_error(error)
-    lines = [f"{told['code']}: {told['message']}", *[f"- {one}" for one in told["options"]]]
+    described = describe_error(error)
+    lines = [
+        f"{described['code']}: {described['message']}",
+        *[f"- {option}" for option in described["options"]],
+    ]
     text = TextContent(text="\n".join(lines))
-    return CallToolResult(content=[text], structured_content={"error": told}, is_error=True)
+    return CallToolResult(content=[text], structured_content={"error": described}, is_error=True)
 
 
-def dump_compact_json(found: Mapping[str, Json]) -> str:
-    """Return JSON as a model reads it."""
-    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+def dump_compact_json(value: Mapping[str, Json]) -> str:
+    """Return compact JSON for a model."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def describe_error(error: ACMSError) -> dict[str, Json]:
-    """Return an error as JSON: code, message, what can be done about it, and whether to call again."""
+    """Return an error as JSON: code, message, options, and whether a repeated call may succeed."""
     inside = problem_details.status_of(error) == 500
-    found: dict[str, Json] = {
+    described: dict[str, Json] = {
         "code": error.code,
         "message": "the server failed; its log says why" if inside else str(error),
         "options": _select_options(error),
         "retryable": error.retryable,
     }
     if isinstance(error, ValidationError) and error.field:
-        found["argument"] = error.field
-    return found
+        described["argument"] = error.field
+    return described
 
 
 def _select_options(error: ACMSError) -> list[str]:
@@ -79,12 +82,16 @@ def _select_options(error: ACMSError) -> list[str]:
         return [f"call again after {max(1, ceil(error.retry_after))} seconds"]
     if error.code in _OPTIONS:
         return list(_OPTIONS[error.code])
-    return [one for one in error.options if not problem_details.CODE.search(one) and "/api/" not in one]
+    return [
+        option
+        for option in error.options
+        if not problem_details.CODE.search(option) and "/api/" not in option
+    ]
 
 
 def build_argument_error(error: pydantic.ValidationError) -> ValidationError:
-    """Return what is wrong with the arguments of a tool."""
+    """Return the first error in the arguments of a tool."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     field = ".".join(str(step)[:64] for step in first["loc"])
-    said = {"extra_forbidden": "is no argument of this tool", "missing": "is required"}.get(first["type"])
-    return ValidationError(said or first["msg"][:1].lower() + first["msg"][1:], field=field or "arguments")
+    message = {"extra_forbidden": "is no argument of this tool", "missing": "is required"}.get(first["type"])
+    return ValidationError(message or first["msg"][:1].lower() + first["msg"][1:], field=field or "arguments")

@@ -1,7 +1,7 @@
 """MCP over streamable HTTP, mounted in the service: its keys, its tenants, its operations.
 
-A request is admitted by its key and answered without anything being kept from one to the next. Its tools call the
-service's own operations inside the process with that key, so scopes, limits, privacy and audit have one place.
+A request is admitted by its key and answered without any state between requests. Its tools call the service's own
+operations inside the process with that key, so scopes, limits, privacy and audit have one place.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ _ADVICE = ("connect to /mcp/SESSION or /mcp/NAMESPACE/SESSION",)
 def mounted(app: App) -> App:
     """Serve MCP below `/mcp` of a service and return it: `/mcp/{session}` and `/mcp/{namespace}/{session}`.
 
-    Mount it before what is served below `/`. Every request needs a key where the service does; the session is made by
-    the first thing that is remembered.
+    Mount it before applications below `/`. Every request needs a key if the service requires keys; the first remembered
+    text creates the session.
     """
     return mount_mcp_server(app, build_mcp_server(_memory_of, _note_denied_scope))
 
 
 def mount_mcp_server(app: App, server: Server[Any]) -> App:
-    """Serve any MCP server of the SDK there, behind the same keys."""
+    """Serve any MCP server of the SDK below `/mcp`, with the same keys."""
     door = _Door(app, server)
     app.mount(BASE, Router(_build_routes(door.serve), default=_reject_unknown_address))
     app.mount(METADATA + BASE, Router(_build_routes(door.describe), default=_reject_unknown_address))
@@ -78,7 +78,7 @@ def _build_routes(handler: Any) -> list[Route]:
 
 
 class _Endpoint:
-    """An ASGI application: Starlette takes a function for one that is given a request."""
+    """An ASGI application: Starlette would call a plain function with a request."""
 
     def __init__(self, handler: Any) -> None:
         self._handler = handler
@@ -93,7 +93,7 @@ async def _reject_unknown_address(scope: Connection, receive: Receive, send: Sen
 
 
 class _Door:
-    """What lets requests in."""
+    """Admits and answers requests."""
 
     def __init__(self, app: App, server: Server[Any]) -> None:
         self._app = app
@@ -107,28 +107,19 @@ class _Door:
         namespace, session = _parse_session_address(scope)
         client = scope.get("client")
         try:
-            principal = await self._app.gate.known(exchange.headers, client[0] if client else "")
+            principal = await self._app.gate.identify(exchange.headers, client[0] if client else "")
         except AuthenticationError as error:
             await _build_challenge(error, scope, exchange)(scope, receive, send)
             return
         exchange.who = {"tenant": principal.tenant, "key": principal.key}
-        try:
-            body = await read_body(receive, exchange.headers, self._app.config.limits.body_bytes)
-        except TooLargeError as error:
-            exchange.code = error.code
-            await _reject_body(413, [envelope_error(str(error))])(scope, receive, send)
+        message = await self._read_message(exchange, receive)
+        if isinstance(message, Response):
+            await message(scope, receive, send)
             return
-        checked = (
-            check_message(body.decode("utf-8", "replace")) if body.strip() else [envelope_error("is empty")]
-        )
-        if not isinstance(checked, str):
-            exchange.code = ValidationError.code
-            await _reject_body(400, checked)(scope, receive, send)
-            return
-        receive = _replay_body(checked.encode(), receive)
+        receive = _replay_body(message, receive)
         authorization = exchange.headers.get("authorization") if principal.key else None
-        asked = self._client(scope, authorization, principal)
-        scope[_MEMORY] = Remote(asked, asked.session(session, namespace=namespace))
+        api = self._client(scope, authorization, principal)
+        scope[_MEMORY] = Remote(api, api.session(session, namespace=namespace))
         # Space around a value is no part of it, and the SDK compares some with the body.
         scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         manager = StreamableHTTPSessionManager(
@@ -145,8 +136,23 @@ class _Door:
             exchange.code = error.code
             await end_stream(scope, send)
 
+    async def _read_message(self, exchange: Exchange, receive: Receive) -> bytes | Response:
+        """Return the message in the body, or the response that refuses it."""
+        try:
+            body = await read_body(receive, exchange.headers, self._app.config.limits.body_bytes)
+        except TooLargeError as error:
+            exchange.code = error.code
+            return _reject_body(413, [envelope_error(str(error))])
+        checked: str | list[JSONRPCError] = [envelope_error("is empty")]
+        if body.strip():
+            checked = check_message(body.decode("utf-8", "replace"))
+        if isinstance(checked, str):
+            return checked.encode()
+        exchange.code = ValidationError.code
+        return _reject_body(400, checked)
+
     async def describe(self, scope: Connection, receive: Receive, send: Send) -> None:
-        """Answer with the metadata of a protected resource (RFC 9728): it takes a key in a header."""
+        """Answer with the metadata of a protected resource (RFC 9728): it accepts a key in a header."""
         if scope["method"] not in ("GET", "HEAD"):
             raise MethodError(f"this path has GET, not {scope['method']}", options=("GET", "HEAD"))
         _parse_session_address(scope)
@@ -159,7 +165,7 @@ class _Door:
         await JSONResponse(body)(scope, receive, send)
 
     def _client(self, scope: Connection, authorization: str | None, principal: Principal) -> Client:
-        """Return what asks the operations with a key; it holds no connection that would have to be closed."""
+        """Return a client that calls the operations with a key. It has no connection to close."""
 
         async def part(inner: Connection, receive: Receive, send: Send) -> None:
             inner[ADMITTED] = principal  # the rates count one request
@@ -174,13 +180,13 @@ class _Door:
 
 
 def _reject_body(status: int, errors: Sequence[JSONRPCError]) -> Response:
-    """Return the answer to a body that is no message; several errors to a batch."""
-    written = [one.model_dump(mode="json", exclude_unset=True) for one in errors]
+    """Return the response to a body that is no message; several errors for a batch."""
+    written = [error.model_dump(mode="json", exclude_unset=True) for error in errors]
     return JSONResponse(written[0] if len(written) == 1 else written, status)
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
-    """Return what receives a body that was read already."""
+    """Return a `receive` that repeats a body that was read already."""
     waiting = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
@@ -190,12 +196,12 @@ def _replay_body(body: bytes, receive: Receive) -> Receive:
 
 
 def _parse_session_address(scope: Connection) -> tuple[str, str]:
-    """Return namespace and session that an address names."""
-    found: dict[str, str] = dict(scope["path_params"])
+    """Return the namespace and the session of an address."""
+    names: dict[str, str] = dict(scope["path_params"])
     if has_encoded_slash(scope):
-        found = {name: value.replace("%2F", "/") for name, value in found.items()}
-    namespace = validation.validate_name(found.get("namespace", validation.UNNAMED), "namespace")
-    return namespace, validation.session_or_id(found["session"], "session")
+        names = {name: value.replace("%2F", "/") for name, value in names.items()}
+    namespace = validation.validate_name(names.get("namespace", validation.UNNAMED), "namespace")
+    return namespace, validation.session_or_id(names["session"], "session")
 
 
 def _memory_of(context: Context) -> Memory:
@@ -206,7 +212,7 @@ def _memory_of(context: Context) -> Memory:
 
 
 def _origin_of_request(scope: Connection) -> str | None:
-    """Return the address by which the service was called; None when the request does not say it in a usable way."""
+    """Return the address of the service in a request, or None if its Host field is not usable."""
     host = _host_of_request(scope)
     return None if host is None else f"{scope['scheme']}://{host}"
 
@@ -222,7 +228,7 @@ def _path_of_request(scope: Connection) -> str:
 
 
 def _build_challenge(error: AuthenticationError, scope: Connection, exchange: Exchange) -> Response:
-    """Return 401, which says how to come in and where that is described."""
+    """Return 401, with the address of the metadata."""
     exchange.code = error.code
     written = problem_details.serialize_problem(error, request_id=exchange.request_id)
     headers = {"WWW-Authenticate": f'Bearer realm="acms"{_build_metadata_parameter(scope)}'}
@@ -230,13 +236,13 @@ def _build_challenge(error: AuthenticationError, scope: Connection, exchange: Ex
 
 
 def _build_metadata_parameter(scope: Connection) -> str:
-    """Return the part of a challenge that says where the resource is described."""
+    """Return the parameter of a challenge that names the address of the metadata."""
     origin, path = _origin_of_request(scope), _path_of_request(scope)
     return f', resource_metadata="{origin}{METADATA}{path}"' if origin and '"' not in path else ""
 
 
 def _note_denied_scope(context: Context, error: ACMSError) -> None:
-    """Note that a request failed because its key lacks a scope."""
+    """Record that a request failed because its key lacks a scope."""
     if isinstance(error, PermissionDeniedError) and error.scope:
         request: Request | None = context.request
         assert request is not None
@@ -244,10 +250,11 @@ def _note_denied_scope(context: Context, error: ACMSError) -> None:
 
 
 def _send_unless_denied(scope: Connection, receive: Receive, send: Send) -> Send:
-    """Return what sends an answer, or 403 in its place when the key lacks a scope for what was asked.
+    """Return a `send` that answers 403 instead if the key lacks a scope for the request.
 
-    So a client that can get itself a token with more scopes does, and asks again; others show the error. The answer is
-    held back until its first piece: one that has begun, as it tells of progress, goes on with the error in it.
+    A client that can request a token with more scopes does so and repeats the request; others show the error. The start
+    of the answer is held back until its first piece. An answer that has begun with a progress report continues, with
+    the error in it.
     """
     held: list[Message] = []
     refused = False
@@ -271,8 +278,8 @@ def _send_unless_denied(scope: Connection, receive: Receive, send: Send) -> Send
 
 
 def _build_forbidden_response(error: PermissionDeniedError, scope: Connection) -> Response:
-    """Return 403, which names the scope that is missing."""
+    """Return 403, which names the missing scope."""
     scope[EXCHANGE].code = error.code
-    said = {"code": INVALID_REQUEST, "message": str(error), "data": describe_error(error)}
+    error_body = {"code": INVALID_REQUEST, "message": str(error), "data": describe_error(error)}
     headers = {"WWW-Authenticate": build_scope_challenge(error) + _build_metadata_parameter(scope)}
-    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": said}, 403, headers)
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error_body}, 403, headers)

@@ -1,4 +1,4 @@
-"""What the tools work on: a session, by the verbs that it has in this process and at a service alike."""
+"""The interface of the tools to a session, in this process or at a service."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Local", "Memory"]
 
 
 class Memory(Protocol):
-    """A session, and what is done around it in another way in this process than at a service."""
+    """A session, and the operations that differ between this process and a service."""
 
     @property
     def session(self) -> ACMS | RemoteSession:
@@ -27,21 +27,21 @@ class Memory(Protocol):
         ...
 
     async def verdict(self, id: str, query: str, budget: int | None) -> Verdict:
-        """Return why a recall shows an entry or not; `EntryNotFoundError` for one that the log does not have."""
+        """Return why a recall shows an entry or not; `EntryNotFoundError` if the log does not have it."""
         ...
 
     async def entry(self, id: str) -> Entry:
-        """Return an entry as it may be shown: what is private is redacted or withheld."""
+        """Return an entry, redacted or withheld where it is private."""
         ...
 
     async def render(
         self, request: Mapping[str, Json], action: str | None, attempt: int
     ) -> Mapping[str, Json]:
-        """Answer a `render_request.v0` from the session, as it is on the wire."""
+        """Answer a `render_request.v0` from the session, in its wire format."""
         ...
 
     async def cancel(self, job: str) -> None:
-        """Give up a job of the session; `ConflictError` when it is done."""
+        """Cancel a job of the session; `ConflictError` if it is done."""
         ...
 
 
@@ -57,13 +57,13 @@ class Local:
         return (await self.session.recall(query, budget=budget)).ledger.why(id)
 
     async def entry(self, id: str) -> Entry:
-        """Let the privacy stage of the session show it."""
+        """Apply the privacy stage of the session."""
         return self.session.stage.entry(await self.session.get(id))
 
     async def render(
         self, request: Mapping[str, Json], action: str | None, attempt: int
     ) -> Mapping[str, Json]:
-        """Ask the engine of the contract: the same one at every attempt, until something was erased."""
+        """Ask the contract's engine: the same one for every attempt, until an entry is erased."""
         from acms.contract.engine import ACS  # most clients never ask for it
 
         context = await self.session.context_id()
@@ -73,5 +73,5 @@ class Local:
         return (await self._engine[1].render(request, action=action, attempt=attempt)).to_wire()
 
     async def cancel(self, job: str) -> None:
-        """Give it up in the storage."""
+        """Cancel it in the storage."""
         await requests.cancel_job_by_id(self.session.storage, job)

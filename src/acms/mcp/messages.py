@@ -1,13 +1,13 @@
-"""One line of the protocol: a message that the SDK understands, or the errors that answer the line in its place.
+"""Checks messages of the protocol: a message that the SDK can parse, or the errors that answer it.
 
-The SDK drops what it cannot parse, and the client would wait for an answer until it gives up.
+The SDK drops messages that it cannot parse, and the client would wait for an answer until its timeout.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pydantic
@@ -37,39 +37,49 @@ def check_message(line: str) -> str | list[JSONRPCError]:
 
 
 def _repair_line(line: str) -> str | list[JSONRPCError]:
-    """Return a line without half surrogate pairs, or the errors that say what is wrong with it."""
+    """Return a line without half surrogate pairs, or the errors in it."""
     if not line.strip():
         return []
     try:
-        parsed = json.loads(line, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        nested = isinstance(error, RecursionError)
-        text = "it is nested too deeply" if nested else f"it is no JSON: {error}"
-        return [_build_error(PARSE_ERROR, text, _find_id(line))]
-    if isinstance(parsed, list):
-        ids = [one["id"] for one in parsed if isinstance(one, dict) and _is_id(one.get("id"))]
-        return [
-            _build_error(INVALID_REQUEST, "MCP has no batches: send one message at a time", id)
-            for id in ids or [None]
-        ]
-    if not isinstance(parsed, dict):
+        message = json.loads(line, parse_constant=_refuse_constant)
+    except RecursionError:
+        return [_build_error(PARSE_ERROR, "it is nested too deeply", _find_id(line))]
+    except ValueError as error:
+        return [_build_error(PARSE_ERROR, f"it is no JSON: {error}", _find_id(line))]
+    if isinstance(message, list):
+        return _refuse_batch(message)
+    if not isinstance(message, dict):
         return [envelope_error("a message must be a JSON object")]
-    fault = _find_fault(parsed)
-    id = parsed.get("id")
+    repaired = _LONE_SURROGATE.sub("\ufffd", json.dumps(message, ensure_ascii=False))
+    fault = _find_fault(message) or _find_parser_fault(repaired)
     if fault is None:
-        repaired = _LONE_SURROGATE.sub("\ufffd", json.dumps(parsed, ensure_ascii=False))
-        try:
-            jsonrpc_message_adapter.validate_json(repaired, by_name=False)
-        except pydantic.ValidationError as error:
-            # The parser of the SDK allows less depth than Python's.
-            fault = str(error.errors(include_url=False, include_context=False, include_input=False)[0]["msg"])
-        else:
-            return repaired
+        return repaired
+    id = message.get("id")
     return [_build_error(INVALID_REQUEST, fault, id if _is_id(id) else None)]
 
 
+def _refuse_batch(messages: Sequence[Any]) -> list[JSONRPCError]:
+    """Return an error for each id in a batch, or one without an id."""
+    ids: list[RequestId | None] = []
+    for message in messages:
+        if isinstance(message, dict) and _is_id(message.get("id")):
+            ids.append(message["id"])
+    text = "MCP has no batches: send one message at a time"
+    return [_build_error(INVALID_REQUEST, text, id) for id in ids or [None]]
+
+
+def _find_parser_fault(line: str) -> str | None:
+    """Return the fault that the SDK finds, whose parser allows less depth than Python's."""
+    try:
+        jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        return str(first["msg"])
+    return None
+
+
 def _find_fault(message: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with the envelope of a message, or None."""
+    """Return the fault in the envelope of a message, or None."""
     if "id" in message and not _is_id(message["id"]):
         return "id must be a string or an integer"
     if message.get("jsonrpc") != "2.0":
@@ -91,7 +101,7 @@ def _is_id(value: object) -> bool:
 
 
 def _find_id(line: str) -> RequestId | None:
-    """Return the id of a message that cannot be parsed, or None if it does not show."""
+    """Return the id of a message that cannot be parsed, or None if it is not found."""
     depth = 0
     for found in _TOKEN.finditer(line):
         token = found[0]
@@ -110,7 +120,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def envelope_error(message: str) -> JSONRPCError:
-    """Return the error that answers what is no message at all."""
+    """Return the error for a text that is no message."""
     return _build_error(INVALID_REQUEST, message, None)
 
 

@@ -1,4 +1,4 @@
-"""A session of a service as the tools work on it: each verb is an operation, with its checks, limits and audit."""
+"""A session of a service, for the tools: each verb is an operation, with its checks, limits and audit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Remote:
         self.session = session
 
     async def verdict(self, id: str, query: str, budget: int | None) -> Verdict:
-        """Ask for the verdict on one entry, whatever hid it."""
+        """Request the verdict on one entry, even if it was no candidate."""
         log = self.session.log
         body = {"query": query, "about": [id], **({} if budget is None else {"budget": budget})}
         answer = await log.transport.call(
@@ -34,15 +34,15 @@ class Remote:
         raise EntryNotFoundError(f"the log has no entry {id!r}")
 
     async def entry(self, id: str) -> Entry:
-        """Return it as the service shows it."""
+        """Return it as the service does."""
         return await self.session.get(id)
 
     async def render(
         self, request: Mapping[str, Json], action: str | None, attempt: int
     ) -> Mapping[str, Json]:
-        """Ask `/orchestration/render`."""
+        """Call `/orchestration/render`."""
         return await self._client.render(request, [self.session], action=action, attempt=attempt)
 
     async def cancel(self, job: str) -> None:
-        """Ask the service to give it up."""
+        """Cancel it at the service."""
         await self.session.log.transport.call("POST", build_api_path("jobs", job, "cancel"))

@@ -1,4 +1,4 @@
-"""The resources: the session, each of its entries, and what was really sent of it; and the one prompt."""
+"""The resources: the session, each of its entries, and the requests built from it; and the one prompt."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ __all__ = [
 JSON = "application/json"
 SESSION = "acms://session"
 _INNER = ("batch", "chainHash", "digest", "salt", "total")
-"""Of an entry, what only proves that the log is whole."""
+"""Fields of an entry that only prove the integrity of the log."""
 PAGE = 50
-"""Renders that are listed at a time."""
+"""Renders in one page of resources; clients show all pages."""
 
 _ONE = re.compile(rf"{SESSION}/(entry|render)/([^/?#]+)")
 
@@ -69,18 +69,18 @@ PROMPT = Prompt(
 
 
 async def list_session_resources(memory: Memory, cursor: str | None) -> ListResourcesResult:
-    """List the session, and the newest requests that were sent of it, where they are kept."""
+    """List the session, and the newest logged requests if there is a log of renders."""
     session = memory.session
-    found = [
+    first = [
         Resource(uri=SESSION, name=session.session_id, description="The session in numbers", mime_type=JSON)
     ]
     try:
         renders = await session.renders(limit=PAGE, after=cursor)
     except PermissionDeniedError:  # this key may look at the session, and not at these
         renders = []
-    links = [_resource_of_render(one) for one in renders]
+    links = [_resource_of_render(render) for render in renders]
     return ListResourcesResult(
-        resources=links if cursor else found + links,
+        resources=links if cursor else first + links,
         next_cursor=renders[-1].id if len(renders) == PAGE else None,
     )
 
@@ -96,7 +96,7 @@ def _resource_of_render(render: LoggedRender) -> Resource:
 
 
 async def read_session_resource(memory: Memory, uri: str) -> Mapping[str, Json]:
-    """Return what a resource says; `NotFoundError` where there is none."""
+    """Return the content of a resource; `NotFoundError` for an unknown one."""
     session = memory.session
     if uri == SESSION:
         stats = await session.get_session_stats()
@@ -108,27 +108,28 @@ async def read_session_resource(memory: Memory, uri: str) -> Mapping[str, Json]:
     match = _ONE.fullmatch(uri)
     if match is None:
         raise NotFoundError(
-            f"there is no resource {uri[:256]!r}", options=(SESSION, *[one.uri_template for one in TEMPLATES])
+            f"there is no resource {uri[:256]!r}",
+            options=(SESSION, *[template.uri_template for template in TEMPLATES]),
         )
     kind, id = match[1], unquote(match[2])
     if kind == "render":
         return encode_noun(await session.sent(id))
-    shown = encode_noun(await memory.entry(id), Entry)
-    return drop_empty_values({name: value for name, value in shown.items() if name not in _INNER})
+    entry = encode_noun(await memory.entry(id), Entry)
+    return drop_empty_values({name: value for name, value in entry.items() if name not in _INNER})
 
 
 async def build_question_prompt(
     memory: Memory, name: str, arguments: Mapping[str, str] | None
 ) -> GetPromptResult:
-    """Write the prompt: what is recalled for the question as delimited data, and the question."""
+    """Build the prompt: recalled entries for the question as delimited data, and the question."""
     if name != PROMPT.name:
         raise NotFoundError(f"there is no prompt {name[:256]!r}", options=(PROMPT.name,))
     given: Mapping[str, Any] = arguments or {}
     if not given.get("question"):
         raise ValidationError("is required", field="question")
     question = validation.validate_text(given["question"], "question")
-    found = await memory.session.recall(question)
-    said = await asyncio.to_thread(found.text)
-    block = chat_messages.render_recalled_text(said)["content"] if said else ""
+    items = await memory.session.recall(question)
+    recalled = await asyncio.to_thread(items.text)
+    block = chat_messages.render_recalled_text(recalled)["content"] if recalled else ""
     text = f"{block}\n\n{question}" if block else question
     return GetPromptResult(messages=[PromptMessage(role="user", content=TextContent(text=text))])

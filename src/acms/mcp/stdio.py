@@ -22,10 +22,10 @@ __all__ = ["serve_stdio"]
 
 
 async def serve_stdio(session: ACMS) -> None:
-    """Serve a session on stdin and stdout until stdin ends; nothing else of the process may use either.
+    """Serve a session on stdin and stdout until stdin ends; nothing else in the process may use either.
 
-    What was answered is stored. Calls under way when stdin ends are cancelled. A line that is no message is answered
-    with an error of JSON-RPC.
+    Messages in answered calls are stored. Calls in progress when stdin ends are cancelled. A line that is no message is
+    answered with a JSON-RPC error.
     """
     memory = Local(session)
     server = build_mcp_server(lambda _: memory)
@@ -38,7 +38,7 @@ async def serve_stdio(session: ACMS) -> None:
 
 
 class _Lines(AsyncFile[str]):
-    """Lines, for each of which neither who is interrupted waits, nor the end of the process."""
+    """Lines of stdin. Neither an interrupted reader nor the end of the process waits for the next line."""
 
     def __init__(self, file: Any) -> None:
         super().__init__(file)
@@ -46,12 +46,12 @@ class _Lines(AsyncFile[str]):
         self._opened = anyio.Event()
 
     def answer_on(self, outgoing: Any) -> None:
-        """Say where the answers go to lines that are no messages."""
+        """Set the stream for answers to lines that are no messages."""
         self._outgoing = outgoing
         self._opened.set()
 
     async def readline(self) -> str:
-        """Read the next message in a thread that may be left behind; answer what comes before it and is none."""
+        """Read the next message in a thread that may be abandoned, and answer lines before it that are no messages."""
         await self._opened.wait()
         while True:
             checked = await in_thread(self._read)

@@ -1,8 +1,8 @@
 """Compaction and reflection as tasks: the extension `io.modelcontextprotocol/tasks` over the jobs of a session.
 
-A task is a job, under the job's id: it is durable, any process answers for it, and nothing is kept of it here. The SDK
-(2.3) has no runtime for the extension; it lets a server add methods, and passes on results of a type that it does not
-know. Only in the revision of 2026-07-28: the earlier one had tasks of another form, which the SDK leaves out.
+A task is a job, under the job's id: it is durable, and any process can answer for it. The SDK (2.3) has no runtime for
+the extension, but lets a server add methods, and passes on results of unknown types. Only in the revision of
+2026-07-28: the earlier one had tasks of another form, which the SDK omits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
     "TaskParams",
     "build_task_reply",
     "cancel_task_job",
-    "job_of",
+    "describe_job",
     "read_task_status",
     "require_task_support",
     "start_memory_job",
@@ -41,21 +41,19 @@ __all__ = [
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 POLL_MS = 1_000
-"""How often a client should ask how a task stands."""
-_ENDED = 10.0
-"""Seconds at most to read what a job made that has ended."""
+"""Milliseconds between two requests for the state of a task, as the client should send them."""
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
 
 
 class TaskParams(RequestParams):
-    """The parameters of `tasks/get`, `tasks/update` and `tasks/cancel`; answers to questions are read by nobody."""
+    """The parameters of `tasks/get`, `tasks/update` and `tasks/cancel`; answers to questions are ignored."""
 
     task_id: str
 
 
 def supports_tasks(context: Context) -> bool:
-    """Return whether a client takes a task for an answer."""
+    """Return whether a client accepts a task as a result."""
     capabilities = context.session.client_capabilities
     known = (capabilities and capabilities.extensions) or {}
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS and EXTENSION in known
@@ -72,32 +70,40 @@ def require_task_support(context: Context) -> None:
 
 
 async def start_memory_job(memory: Memory, what: str) -> Job:
-    """Ask for a reflection on all that was said, or for a compaction."""
+    """Request a reflection on all messages, or a compaction."""
     if what == "compact":
         return await memory.session.compact()
     await memory.session.close_episode()
     return await memory.session.reflect()
 
 
-def job_of(job: Job) -> dict[str, Json]:
-    """Return what a client is told of a job."""
-    told = {"id": job.id, "kind": job.kind.partition(":")[0], "state": job.state.value}
-    return {**told, **{name: text for name in ("error", "reason") if (text := getattr(job, name))}}
+def describe_job(job: Job) -> dict[str, Json]:
+    """Return the description of a job for a client."""
+    described: dict[str, Json] = {"id": job.id, "kind": job.kind.partition(":")[0], "state": job.state.value}
+    if job.error:
+        described["error"] = job.error
+    if job.reason:
+        described["reason"] = job.reason
+    return described
 
 
-async def build_task_reply(memory: Memory, found: Mapping[str, Json]) -> dict[str, Json] | None:
-    """Return what a call answers that goes on as a task, the job of its result; None when that has ended."""
-    task = await read_task_status(memory, found["job"]["id"])
-    said = f"The text was stored as {found['id']}. To {found['job']['kind']} takes a while."
-    return {**task, "resultType": "task", "statusMessage": said} if task["status"] == "working" else None
+async def build_task_reply(memory: Memory, reply: Mapping[str, Json]) -> dict[str, Json] | None:
+    """Return the reply of a call that continues as the task of its job, or None if the job has ended."""
+    job = reply["job"]
+    task = await read_task_status(memory, job["id"])
+    if task["status"] != "working":
+        return None
+    message = f"The text was stored as {reply['id']}. To {job['kind']} takes a while."
+    return {**task, "resultType": "task", "statusMessage": message}
 
 
 async def read_task_status(memory: Memory, id: str) -> dict[str, Json]:
-    """Return how a task stands, and what came of it once it has ended; `NotFoundError` for none of this session."""
+    """Return the state of a task, with its result if it has ended; `NotFoundError` if the session has no such task."""
     job = await _find_task_job(memory, id)
+    unfinished = job.state in UNFINISHED
     task: dict[str, Json] = {
         "taskId": job.id,
-        "status": "working" if job.state in UNFINISHED else "completed",
+        "status": "working" if unfinished else "completed",
         "createdAt": job.created_at.isoformat(),
         "lastUpdatedAt": job.updated_at.isoformat(),
         "ttlMs": None,
@@ -105,20 +111,21 @@ async def read_task_status(memory: Memory, id: str) -> dict[str, Json]:
     }
     if job.state is JobState.CANCELLED:
         return {**task, "status": "cancelled", "statusMessage": job.error or "cancelled"}
-    if job.state in UNFINISHED:
+    if unfinished:
         return task
     try:
-        made = await memory.session.wait(job, timeout=_ENDED)
-        result = build_tool_result(
-            {"job": job_of(job), **({} if made is None else {"compaction": encode_noun(made)})}
-        )
+        compaction = await memory.session.wait(job, timeout=10.0)  # it has ended: this reads its result
+        outcome: dict[str, Json] = {"job": describe_job(job)}
+        if compaction is not None:
+            outcome["compaction"] = encode_noun(compaction)
+        result = build_tool_result(outcome)
     except JobFailedError as error:
         result = build_error_result(error)
     return {**task, "result": result.model_dump(by_alias=True, mode="json", exclude_none=True)}
 
 
 async def cancel_task_job(memory: Memory, id: str) -> None:
-    """Give a task up, unless it has ended."""
+    """Cancel a task, unless it has ended."""
     job = await _find_task_job(memory, id)
     with suppress(ConflictError):
         await memory.cancel(job.id)

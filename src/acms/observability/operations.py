@@ -79,7 +79,7 @@ def find_instruments() -> _Instruments | None:
 @lru_cache(maxsize=1)
 def _create_instruments(spans: TracerProvider, numbers: MeterProvider) -> _Instruments | None:
     """Return the instruments of providers; None if both are the defaults of the API itself, which record nothing."""
-    if all(type(one).__module__.startswith(_API) for one in (spans, numbers)):
+    if all(type(provider).__module__.startswith(_API) for provider in (spans, numbers)):
         return None
     meter = numbers.get_meter("acms")
     return _Instruments(
@@ -107,11 +107,11 @@ class Operation:
         #: Tokens it stored or showed.
         self.tokens: int | None = None
 
-    def note(self, said: object) -> None:
+    def note(self, result: object) -> None:
         """Record the attributes of a result, if its type has any."""
         if self._by is not None:
-            told = next((_TOLD[kind] for kind in type(said).__mro__ if kind in _TOLD), None)
-            self.attributes.update({} if told is None else told(said))
+            describe = next((_TOLD[kind] for kind in type(result).__mro__ if kind in _TOLD), None)
+            self.attributes.update({} if describe is None else describe(result))
 
     @contextmanager
     def stage(self, name: str) -> Generator[None]:
@@ -126,7 +126,7 @@ class Operation:
         with _current_span(child):
             yield
 
-    def ended(self, name: str, began: float, error: str) -> None:
+    def finish(self, name: str, began: float, error: str) -> None:
         """Record the duration, the result and the error type."""
         if self._by is None:
             return
@@ -147,10 +147,10 @@ class Operation:
 _running: ContextVar[Operation | None] = ContextVar("acms_operation", default=None)
 
 
-def annotate_operation(said: object) -> None:
+def annotate_operation(result: object) -> None:
     """Record something of the operation that this is part of."""
-    if (found := _running.get()) is not None:
-        found.note(said)
+    if (operation := _running.get()) is not None:
+        operation.note(result)
 
 
 @contextmanager
@@ -169,19 +169,19 @@ def record_operation(
 
     began, error = perf_counter(), ""
     span = by.tracer.start_span(f"acms.{name}", context=Context() if apart else None)
-    found = Operation(span, by)
-    found.attributes.update({"gen_ai.operation.name": NAMES.get(name, name), **(about or {})})
-    token = _running.set(found)
+    operation = Operation(span, by)
+    operation.attributes.update({"gen_ai.operation.name": NAMES.get(name, name), **(about or {})})
+    token = _running.set(operation)
     with _current_span(span):
         try:
-            yield found
+            yield operation
         except BaseException as raised:
             error = error_type(raised)
             raise
         finally:
             _running.reset(token)
-            found.attributes.update(_session_attributes(of))
-            found.ended(name, began, error)
+            operation.attributes.update(_session_attributes(of))
+            operation.finish(name, began, error)
 
 
 @contextmanager
@@ -220,7 +220,7 @@ def trace_function(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Cor
     name = RECORDED_AS.get(call.__name__, call.__name__)
 
     @wraps(call)
-    async def recorded(*args: P.args, **more: P.kwargs) -> R:
+    async def call_recorded(*args: P.args, **more: P.kwargs) -> R:
         if find_instruments() is None:
             return await call(*args, **more)
         with record_operation(name, of=args[0] if args else None) as found:
@@ -230,7 +230,7 @@ def trace_function(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Cor
                 found.attributes["acms.fork.store.id"] = _session_attributes(result).get(STORE, "")
             return result
 
-    return recorded
+    return call_recorded
 
 
 def _session_attributes(session: object) -> dict[str, str]:
@@ -238,16 +238,20 @@ def _session_attributes(session: object) -> dict[str, str]:
     shared: Any = getattr(session, "_shared", None)
     if shared is None:
         return {}
-    found: dict[str, str] = {"gen_ai.conversation.id": shared.session_id}
+    attributes: dict[str, str] = {"gen_ai.conversation.id": shared.session_id}
     if shared.context_id is not None:
-        found[STORE] = shared.context_id
-    return found
+        attributes[STORE] = shared.context_id
+    return attributes
 
 
-def _list_attributes(found: Sequence[Any]) -> Attributes:
-    if not found or not isinstance(found[0], MessageReceipt):
-        return {COUNT: len(found)}
-    return {COUNT: len(found), TOKENS: sum([one.tokens for one in found]), "acms.version": found[-1].version}
+def _list_attributes(items: Sequence[Any]) -> Attributes:
+    if not items or not isinstance(items[0], MessageReceipt):
+        return {COUNT: len(items)}
+    return {
+        COUNT: len(items),
+        TOKENS: sum([item.tokens for item in items]),
+        "acms.version": items[-1].version,
+    }
 
 
 _TOLD: Mapping[type, Callable[[Any], Attributes]] = {

@@ -38,9 +38,8 @@ __all__ = ["Audit", "Noted", "read_audit_trail"]
 IDEMPOTENCY_KEY = "Idempotency-Key"
 KEY = validation.AUDIT
 """The name of the log."""
-_LOOK = 10_000
-"""Entries after an intent among which its outcome is looked for."""
 _PAGE = 500
+"""Entries that are read at a time, as many as a client may list."""
 UNKNOWN = "UNKNOWN"
 """Code of an unknown outcome."""
 _NAMES = ("namespace", "key", "version", "context_id", "actions")
@@ -92,12 +91,12 @@ class Audit:
         that key raises `IdempotencyMismatchError`. A request that was not done, or has an unknown outcome, is run. The
         request is cancelled at its deadline; its outcome is recorded even if the client no longer waits.
         """
-        running = asyncio.ensure_future(self._leased(call, deadlines))
+        running = asyncio.ensure_future(self._run_with_lease(call, deadlines))
         self._running.add(running)
-        running.add_done_callback(self._ended)
+        running.add_done_callback(self._discard)
         return asyncio.shield(running)
 
-    def _ended(self, running: asyncio.Future[Reply]) -> None:
+    def _discard(self, running: asyncio.Future[Reply]) -> None:
         self._running.discard(running)
         if not running.cancelled():
             running.exception()  # mark the error as retrieved: the client may no longer wait
@@ -113,7 +112,7 @@ class Audit:
             running.cancel()
         await self.idle()
 
-    async def _leased(self, call: Call[Any, Any], deadlines: Deadlines | None) -> Reply:
+    async def _run_with_lease(self, call: Call[Any, Any], deadlines: Deadlines | None) -> Reply:
         lease = call.tenant.enter(call.principal.access, call.operation.action)
         try:
             return await self._run(call, deadlines)
@@ -121,85 +120,81 @@ class Audit:
             call.tenant.leave(lease)
 
     async def _run(self, call: Call[Any, Any], deadlines: Deadlines | None) -> Reply:
-        tenant, context = call.tenant, call.path.get("context_id")
-        named = call.idempotency_key if IDEMPOTENCY_KEY in call.operation.takes else None
-        told: dict[str, Json] = {
-            "operation": call.operation.name,
+        tenant, operation, context = call.tenant, call.operation, call.path.get("context_id")
+        key = call.idempotency_key if IDEMPOTENCY_KEY in operation.takes else None
+        record: dict[str, Json] = {
+            "operation": operation.name,
             "key": call.principal.key,
             "target": _describe_target(call),
+            "context": context,
         }
-        if context is not None:
-            told["context"] = context
         before = await _read_log_head(tenant, context)
-        if named is None:
-            intent = {**told, "request": call.request_id, "before": before}
-            receipt = await self._append(tenant, {"step": "intent", **intent})
+        if key is None:
+            intent = {**record, "step": "intent", "request": call.request_id, "before": before}
+            receipt = await self._append(tenant, intent)
         else:
-            receipt = await self._once(call, validation.validate_name(named, "idempotency-key"), told)
-            if receipt.repeated and _records_answer(call.operation):
-                found = await self._answered(call, receipt)
-                if found is not None:
-                    return found
-        told |= {"step": "outcome", "intent": receipt.versions[0], "request": call.request_id}
-        told |= {"before": before}
+            receipt = await self._append_intent(
+                call, validation.validate_name(key, "idempotency-key"), record
+            )
+            if receipt.repeated and _records_answer(operation):
+                repeated = await self._find_answer(call, receipt)
+                if repeated is not None:
+                    return repeated
+        record |= {"step": "outcome", "intent": receipt.versions[0], "request": call.request_id}
+        record["before"] = before
         try:
-            reply = await run_within_deadline(call.operation.handler(call), deadlines)
+            reply = await run_within_deadline(operation.handler(call), deadlines)
         except Exception as error:
-            code = error.code if isinstance(error, ACMSError) else ACMSError.code
-            told |= {"status": problem_details.STATUS.get(code, 500), "code": code}
-            await self._outcome(tenant, told, context)
+            code = _code_of_error(error)
+            record |= {"status": problem_details.STATUS.get(code, 500), "code": code}
+            await self._append_outcome(tenant, record)
             raise
-        told["status"] = reply.status or call.operation.status
-        made = reply.headers.get("Location", "").partition("/contexts/")[2]
-        if made and context is None:
-            told["context"] = context = made
-        if call.operation.again is not None:
-            told["made"] = reply.headers.get("Location")
-        elif named is not None and _records_answer(call.operation):
-            told["reply"] = {"body": reply.body, "headers": dict(reply.headers)}
-        await self._outcome(tenant, told, context)
+        record["status"] = reply.status or operation.status
+        location = reply.headers.get("Location")
+        if context is None and location is not None:
+            record["context"] = location.partition("/contexts/")[2] or None
+        if operation.again is not None:
+            record["made"] = location
+        elif key is not None and _records_answer(operation):
+            record["reply"] = {"body": reply.body, "headers": dict(reply.headers)}
+        await self._append_outcome(tenant, record)
         return reply
 
     @asynccontextmanager
-    async def noted(self, tenant: str, operation: str, target: Mapping[str, Json]) -> AsyncGenerator[None]:
-        """Note something the operator does."""
+    async def record(self, tenant: str, operation: str, target: Mapping[str, Json]) -> AsyncGenerator[None]:
+        """Record an action of the operator: its intent before the block, its outcome after it."""
         home = await self._stores.of(tenant)
-        told: dict[str, Json] = {"operation": operation, "key": "", "target": dict(target)}
-        receipt = await self._append(home, {"step": "intent", **told})
-        told |= {"step": "outcome", "intent": receipt.versions[0]}
+        record: dict[str, Json] = {"operation": operation, "key": "", "target": dict(target)}
+        receipt = await self._append(home, {"step": "intent", **record})
+        record |= {"step": "outcome", "intent": receipt.versions[0]}
         try:
             yield
         except Exception as error:
-            code = error.code if isinstance(error, ACMSError) else ACMSError.code
-            await self._outcome(home, {**told, "code": code}, None)
+            record["code"] = _code_of_error(error)
+            await self._append_outcome(home, record)
             raise
-        await self._outcome(home, told, None)
+        await self._append_outcome(home, record)
 
-    async def _once(self, call: Call[Any, Any], named: str, told: Mapping[str, Json]) -> Receipt:
+    async def _append_intent(self, call: Call[Any, Any], key: str, record: Mapping[str, Json]) -> Receipt:
         """Record an intent under an Idempotency-Key, with a digest of the request that only the key can verify."""
-        operation = call.operation.name
-        where = dump([call.principal.key, dict(call.path)])
-        secret = named.encode()
-        query, body = (
-            one.model_dump(mode="json") if isinstance(one, BaseModel) else one
-            for one in (call.query, call.body)
-        )
-        asked = hmac.new(secret, dump([query, body]).encode(), sha256).hexdigest()
-        key = f"{operation}:{hmac.new(secret, where.encode(), sha256).hexdigest()}"
+        request = dump([_serialize_parameters(call.query), _serialize_parameters(call.body)])
+        caller_and_path = dump([call.principal.key, dict(call.path)])
+        digest = _hash_with_key(key, request)
+        entry_key = f"{call.operation.name}:{_hash_with_key(key, caller_and_path)}"
         try:
-            return await self._append(call.tenant, {"step": "intent", **told, "asked": asked}, key)
+            return await self._append(call.tenant, {"step": "intent", **record, "asked": digest}, entry_key)
         except IdempotencyMismatchError:
             raise IdempotencyMismatchError(
                 "this Idempotency-Key was used before for another request",
                 options=("use a new key for a new request",),
             ) from None
 
-    async def _answered(self, call: Call[Any, Any], receipt: Receipt) -> Reply | None:
+    async def _find_answer(self, call: Call[Any, Any], receipt: Receipt) -> Reply | None:
         """Return the answer to the first request, or None if it is not known to be done."""
         tenant, again = call.tenant, call.operation.again
         intent = last = receipt.versions[0]
         log_id = await self._trail(tenant)
-        while last < intent + _LOOK:
+        for _ in range(20):  # pages after the intent: an outcome follows within one deadline
             entries = await tenant.handle.read(log_id, after=last, limit=_PAGE)
             for entry in entries:
                 data = entry.data
@@ -208,19 +203,20 @@ class Audit:
                 if again is not None and "made" in data:
                     return await again(call, data["made"])
                 if "reply" in data:
-                    kept = data["reply"]
-                    return Reply(body=kept["body"], status=data["status"], headers=kept["headers"])
+                    reply = data["reply"]
+                    return Reply(body=reply["body"], status=data["status"], headers=reply["headers"])
             if len(entries) < _PAGE:
-                return None
+                break
             last = entries[-1].version
         return None
 
-    async def _outcome(self, tenant: Tenant, told: dict[str, Json], context: str | None) -> None:
+    async def _append_outcome(self, tenant: Tenant, record: dict[str, Json]) -> None:
         """Record an outcome; if that fails, log the failure, since the change itself is already made."""
         try:
-            await self._append(tenant, {**told, "after": await _read_log_head(tenant, context)})
+            after = await _read_log_head(tenant, record.get("context"))
+            await self._append(tenant, {**record, "after": after})
         except ACMSError as error:
-            log_event(logging.ERROR, "outcome_not_noted", intent=told["intent"], error=safe_error(error))
+            log_event(logging.ERROR, "outcome_not_noted", intent=record["intent"], error=safe_error(error))
 
     async def _append(self, tenant: Tenant, data: Mapping[str, Json], key: str | None = None) -> Receipt:
         return await self._write(tenant, await self._trail(tenant), data, key)
@@ -240,12 +236,12 @@ class Audit:
         return done
 
     async def _trail(self, tenant: Tenant) -> str:
-        found = self._trails.get(tenant)
-        if found is None or (found.done() and found.exception() is not None):
-            found = self._trails[tenant] = asyncio.ensure_future(self._opened(tenant))
-        return await asyncio.shield(found)
+        trail = self._trails.get(tenant)
+        if trail is None or (trail.done() and trail.exception() is not None):
+            trail = self._trails[tenant] = asyncio.ensure_future(self._open_trail(tenant))
+        return await asyncio.shield(trail)
 
-    async def _opened(self, tenant: Tenant) -> str:
+    async def _open_trail(self, tenant: Tenant) -> str:
         """Find or create the log, and add an UNKNOWN outcome to each intent that an ended process left open.
 
         A change that another process makes at this moment gets such an outcome too, and then its own.
@@ -253,32 +249,46 @@ class Audit:
         draft = ContextDraft(key=KEY, namespace=OWN, counter="none", created_at=self._clock())
         id = (await tenant.handle.create(draft)).id
         entries = await tenant.handle.read(id, newest=_PAGE)
-        ended = {entry.data.get("intent") for entry in entries}
+        completed = {entry.data.get("intent") for entry in entries}
         for entry in entries:
-            if entry.data.get("step") == "intent" and entry.version not in ended:
-                told = {name: value for name, value in entry.data.items() if name != "asked"}
-                told |= {"step": "outcome", "intent": entry.version, "code": UNKNOWN}
-                await self._write(tenant, id, told, f"unknown:{entry.version}")  # once, by the first process
+            if entry.data.get("step") == "intent" and entry.version not in completed:
+                outcome = {name: value for name, value in entry.data.items() if name != "asked"}
+                outcome |= {"step": "outcome", "intent": entry.version, "code": UNKNOWN}
+                await self._write(
+                    tenant, id, outcome, f"unknown:{entry.version}"
+                )  # once, by the first process
         return id
 
 
+def _code_of_error(error: Exception) -> str:
+    return error.code if isinstance(error, ACMSError) else ACMSError.code
+
+
+def _hash_with_key(key: str, text: str) -> str:
+    return hmac.new(key.encode(), text.encode(), sha256).hexdigest()
+
+
+def _serialize_parameters(value: Any) -> Any:
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+
+
 def _records_answer(operation: Operation) -> bool:
-    """Return whether the trail knows the answer: that of an erasure has ids, nothing that was said."""
+    """Return whether the trail keeps the reply: that of an erasure holds ids, but no content."""
     return operation.again is not None or operation.scope is Scope.ERASE
 
 
 def _describe_target(call: Call[Any, Any]) -> dict[str, Json]:
-    """Return what a request names: its path, its query, and of its body what says where."""
-    found: dict[str, Json] = dict(call.path)
+    """Return the target of a request: its path, its query, and the fields of its body that name an object."""
+    target: dict[str, Json] = dict(call.path)
     if isinstance(call.query, BaseModel):
-        found |= call.query.model_dump(mode="json", exclude_none=True)
+        target |= call.query.model_dump(mode="json", exclude_none=True)
     if isinstance(call.body, BaseModel):
-        found |= call.body.model_dump(mode="json", include=set(_NAMES), exclude_none=True)
-    return found
+        target |= call.body.model_dump(mode="json", include=set(_NAMES), exclude_none=True)
+    return target
 
 
 async def _read_log_head(tenant: Tenant, context: str | None) -> list[Json] | None:
-    """Return where a log stands: version and chain value; None for one that is not there."""
+    """Return the version and the chain value of a log's head, or None for a missing log."""
     if context is None:
         return None
     try:
@@ -291,10 +301,10 @@ async def _read_log_head(tenant: Tenant, context: str | None) -> list[Json] | No
 async def read_audit_trail(tenant: Tenant, *, before: int | None = None, limit: int = _PAGE) -> list[Noted]:
     """Return the newest entries of a tenant's audit trail, newest first, or those before a version."""
     try:
-        found = await tenant.handle.context(KEY, namespace=OWN)
+        trail = await tenant.handle.context(KEY, namespace=OWN)
     except SessionNotFoundError:
         return []
-    entries = await tenant.handle.read(found.id, before=before, newest=limit)
+    entries = await tenant.handle.read(trail.id, before=before, newest=limit)
     return [
         decode_noun(Noted, entry.data, wire=False, version=entry.version, at=entry.created_at)
         for entry in reversed(entries)

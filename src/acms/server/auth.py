@@ -1,4 +1,4 @@
-"""Who may come in: by which name and from which page the service is called, and by whose key or access token."""
+"""Admission of requests: host name, origin, API key or access token, scope and rate limits."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Gate:
             self._ways += ("Authorization: Bearer, and an access token of the identity provider",)
         self._open = config.auth == "off"
         self._writes = config.writes
-        #: Without a key the name is what keeps a web page out that has given itself an address of this machine.
+        #: Without keys the host name keeps out web pages whose domain resolves to this machine.
         self._hosts = frozenset(_normalize_host(one) for one in config.hosts)
         if self._open and not self._hosts:
             self._hosts = _LOCAL | {_normalize_host(config.host)}
@@ -65,12 +65,13 @@ class Gate:
         self._strangers = Buckets(limits.stranger_rate, limits.stranger_burst, clock=elapsed)
 
     def visit(self, method: str, headers: Mapping[str, str]) -> Sequence[tuple[bytes, bytes]]:
-        """Check by which name and from which page the service is called; return header fields for the answer.
+        """Check the host name and the origin of a request; return header fields for the answer.
 
-        `PermissionDeniedError` for a name that is not its own, and for a page that is neither its own nor listed: such
-        a one may send reads, which its browser does not show to it.
+        `PermissionDeniedError` for an unknown host name, and for a page that is neither the service's own nor listed.
+        Such a page may send reads, whose answers its browser does not show to it.
         """
-        if self._hosts and _normalize_host(_strip_port(headers.get("host", ""))) not in self._hosts:
+        host = headers.get("host", "")
+        if self._hosts and _normalize_host(_strip_port(host)) not in self._hosts:
             raise PermissionDeniedError(
                 "the service does not go by this name",
                 options=("call it by a name of this machine", "list the name among the hosts of the service"),
@@ -79,7 +80,7 @@ class Gate:
         if origin is None:
             return ()
         if origin not in self._origins:
-            if method in _READS or _is_same_origin(origin, headers.get("host", "")):
+            if method in _READS or _is_same_origin(origin, host):
                 return ()
             raise PermissionDeniedError(
                 "this web page may not use the service",
@@ -93,14 +94,18 @@ class Gate:
         return (*allowed, *_ALLOWED) if method == "OPTIONS" else allowed
 
     async def admit(
-        self, operation: Operation, headers: Mapping[str, str], address: str, known: Principal | None = None
+        self,
+        operation: Operation,
+        headers: Mapping[str, str],
+        address: str,
+        admitted: Principal | None = None,
     ) -> Principal:
         """Return the caller; raise `AuthenticationError`, `PermissionDeniedError` or `RateLimitError` to refuse it.
 
         A read-only service refuses every operation that writes, to all callers.
 
-        A valid key or token is never slowed down by unauthenticated requests, not even from its own address. `known` is
-        the caller of the request that this one is a part of, and is not counted again.
+        A valid key or token is never slowed down by unauthenticated requests, not even from its own address.
+        `admitted` is the caller of the request that contains this one; it is not counted again.
         """
         if operation.writes and not self._writes:
             raise PermissionDeniedError(
@@ -109,69 +114,69 @@ class Gate:
             )
         if operation.scope is None:
             return self._everybody
-        found = known or await self.known(headers, address)
-        _check_scope(found, operation.scope)
-        return found if found.namespaces is None else replace(found, access=await self._grants.access(found))
+        principal = admitted or await self.identify(headers, address)
+        _check_scope(principal, operation.scope)
+        if principal.namespaces is None:
+            return principal
+        return replace(principal, access=await self._grants.access(principal))
 
     async def confirm(self, admitted: Principal, authorization: str, scope: Scope | None) -> Access:
-        """Return which namespaces a request that was admitted may use now; errors as of `admit`, counting nothing."""
+        """Return the namespaces that an admitted request may use now; errors as of `admit`, without counting."""
         if self._open:
             return EVERYWHERE
-        found = await self._find(authorization)
-        if found.tenant != admitted.tenant:
+        principal = await self._authenticate(authorization)
+        if principal.tenant != admitted.tenant:
             raise AuthenticationError(options=self._ways)
         if scope is not None:
-            _check_scope(found, scope)
-        return await self._grants.access(found)
+            _check_scope(principal, scope)
+        return await self._grants.access(principal)
 
-    async def known(self, headers: Mapping[str, str], address: str) -> Principal:
-        """Return whose key or token was sent, whatever it may do; errors as of `admit`."""
+    async def identify(self, headers: Mapping[str, str], address: str) -> Principal:
+        """Return the owner of the key or token, whatever its rights; errors as of `admit`.
+
+        Requests of the key and of its tenant are counted, and requests without a valid key by their address.
+        """
         if self._open:
             return self._everybody
-        found = await self._known(headers.get("authorization", ""), address)
-        _check_rate_limit(self._by_key, found.key, "with this key")
-        _check_rate_limit(self._by_tenant, found.tenant, "of this tenant")
-        return found
-
-    async def _known(self, given: str, address: str) -> Principal:
-        """Return whose key or access token this is; who has none that is valid is counted."""
         try:
-            return await self._find(given)
+            principal = await self._authenticate(headers.get("authorization", ""))
         except (AuthenticationError, UnreachableError):
             _check_rate_limit(self._strangers, network_of_address(address), "without a valid key")
             raise
+        _check_rate_limit(self._by_key, principal.key, "with this key")
+        _check_rate_limit(self._by_tenant, principal.tenant, "of this tenant")
+        return principal
 
-    async def _find(self, given: str) -> Principal:
-        """Return whose key or access token this is; `AuthenticationError` when it is not valid."""
-        token = _parse_access_token(given)
+    async def _authenticate(self, authorization: str) -> Principal:
+        """Return the owner of the key or token; `AuthenticationError` if it is not valid."""
+        token = _parse_access_token(authorization)
         if self._tokens is not None and token is not None:
             return await self._tokens.find(token)
-        found = await self._keys.find(given)
-        if found is None:
+        principal = await self._keys.find(authorization)
+        if principal is None:
             raise AuthenticationError(options=self._ways)
-        return found
+        return principal
 
 
-def _check_scope(found: Principal, scope: Scope) -> None:
+def _check_scope(principal: Principal, scope: Scope) -> None:
     """Raise `PermissionDeniedError` if a key or token does not allow the scope."""
-    if scope not in found.scopes:
+    if scope not in principal.scopes:
         denied = PermissionDeniedError(
             f"the key lacks the scope {scope.value}",
             options=("use a key that has it", "ask who runs the service for one"),
         )
         denied.scope = scope.value
         raise denied
-    if found.namespaces is not None and scope is Scope.ADMIN:
+    if principal.namespaces is not None and scope is Scope.ADMIN:
         raise PermissionDeniedError("this is about the whole tenant, and the key is bound to namespaces")
 
 
-def _parse_access_token(given: str) -> str | None:
-    """Return the access token that was sent; None for an API key, and for nothing."""
-    scheme, _, sent = given.partition(" ")
-    sent = sent.strip()
-    return (
-        sent if scheme.lower() == "bearer" and sent.count(".") == 2 and not sent.startswith("acms_") else None
-    )
+def _parse_access_token(authorization: str) -> str | None:
+    """Return the access token of an Authorization header; None for an API key, and for any other text."""
+    scheme, _, token = authorization.partition(" ")
+    token = token.strip()
+    is_jwt = token.count(".") == 2 and not token.startswith("acms_")
+    return token if scheme.lower() == "bearer" and is_jwt else None
 
 
 def _check_rate_limit(buckets: Buckets, name: str, whose: str) -> None:

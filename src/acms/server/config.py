@@ -13,8 +13,6 @@ from acms.server.oidc import OIDCConfig
 
 __all__ = ["Limits", "ServerConfig"]
 
-SHORTEST_TOKEN = 22
-"""Characters of base64 that hold 128 random bits."""
 _ORIGIN = re.compile(r"https?://[a-z0-9.:\[\]-]+")
 
 
@@ -99,12 +97,12 @@ class ServerConfig:
             raise ConfigurationError("access tokens are not looked at while auth is 'off': require keys")
         if self.works and not self.writes:
             raise ConfigurationError("a service that does not write cannot work off jobs: works=False")
-        if self.token is not None and len(self.token) < SHORTEST_TOKEN:
-            raise ConfigurationError(f"the token must have at least {SHORTEST_TOKEN} characters")
-        for one in self.origins:
-            if not _ORIGIN.fullmatch(one):
+        if self.token is not None and len(self.token) < 22:  # 128 random bits in base64
+            raise ConfigurationError("the token must have at least 22 characters")
+        for origin in self.origins:
+            if not _ORIGIN.fullmatch(origin):
                 raise ConfigurationError(
-                    f"{one!r} is not the origin of a web page", options=("https://app.example.org",)
+                    f"{origin!r} is not the origin of a web page", options=("https://app.example.org",)
                 )
         try:
             if validation.validate_name(self.tenant, "tenant").startswith("@"):

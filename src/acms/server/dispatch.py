@@ -39,21 +39,25 @@ __all__ = ["build_operation_routes", "parse_query_pairs", "read_body"]
 
 EVENTS = "text/event-stream"
 STREAMS = frozenset({EVENTS, "application/x-ndjson"})
-"""Media types of answers that are sent piece by piece, for as long as it takes."""
-TAKEN_SECONDS = 30.0
-"""That a client may take to receive one piece of a stream."""
+"""Media types of answers that are sent in pieces, without a deadline."""
+SEND_SECONDS = 30.0
+"""Time that a client has to receive one piece of a stream."""
 
 
 def build_operation_routes(service: Service, operations: Iterable[Operation]) -> list[Route]:
     """Return the routes of operations, one for each path."""
-    paths: dict[str, dict[str, Operation]] = {}
-    for one in operations:
-        paths.setdefault(one.path if one.rooted else BASE + one.path, {})[one.method] = one
+    operations_by_path: dict[str, dict[str, Operation]] = {}
+    for operation in operations:
+        path = operation.path if operation.rooted else BASE + operation.path
+        operations_by_path.setdefault(path, {})[operation.method] = operation
     deadlines = Deadlines(service.config.limits.deadline_seconds)
-    found = [Route(path, _Resource(service, methods, deadlines)) for path, methods in paths.items()]
-    for route in found:  # "$" would match before a line feed at the end too
+    routes: list[Route] = []
+    for path, methods in operations_by_path.items():
+        route = Route(path, _Resource(service, methods, deadlines))
+        # "$" would also match before a line feed at the end.
         route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$") + r"\Z")
-    return found
+        routes.append(route)
+    return routes
 
 
 class _Resource:
@@ -68,9 +72,10 @@ class _Resource:
         """Answer one request."""
         exchange: Exchange = scope[EXCHANGE]
         if has_encoded_slash(scope):
-            named: Mapping[str, str] = scope["path_params"]
-            scope["path_params"] = {name: value.replace("%2F", "/") for name, value in named.items()}
-        exchange.operation = operation = self._find(scope["method"], scope["path_params"])
+            parameters: Mapping[str, str] = scope["path_params"]
+            scope["path_params"] = {name: value.replace("%2F", "/") for name, value in parameters.items()}
+        operation = self._find(scope["method"], scope["path_params"])
+        exchange.operation = operation
         call = await self._read(operation, exchange, scope, receive)
         call.right = Right(
             self._service.rights,
@@ -92,23 +97,21 @@ class _Resource:
             await end_stream(scope, send)
 
     async def _serve(self, call: Call[Any, Any], scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the operation of a request that was admitted, and send its answer."""
+        """Run the operation of an admitted request and send its answer."""
         operation = call.operation
-        timed = call.stream is None and operation.media not in STREAMS
         lease = None
-        if operation.scope is not None:  # else it needs no tenant, and is answered without a store
+        if operation.scope is not None:  # other operations need no tenant and no store
             call.tenant = await self._service.stores.of(call.principal.tenant)
             lease = call.tenant.enter(call.principal.access, operation.action)
         try:
-            reply = await self._run(call, timed)
+            reply = await self._run(call)
             try:
-                sent = send
                 if operation.media in STREAMS:
                     limit_send_buffer(scope)
-                    sent = _limit_send_time(send, scope)
-                await _build_response(reply, operation, scope["method"])(scope, receive, sent)
+                    send = _limit_send_time(send, scope)
+                await _build_response(reply, operation, scope["method"])(scope, receive, send)
             finally:
-                if isinstance(reply.body, AsyncGeneratorType):  # the client may have left it halfway
+                if isinstance(reply.body, AsyncGeneratorType):  # the client may have left before its end
                     await reply.body.aclose()
         finally:
             for end in call.ends:
@@ -118,7 +121,7 @@ class _Resource:
 
     def _find(self, method: str, path: Mapping[str, str]) -> Operation:
         for name, value in path.items():
-            if "\0" in value:  # some stores could not even be asked about it
+            if "\0" in value:  # some stores cannot look it up
                 raise ValidationError("must not contain a NUL character", field=to_camel(name))
         operation = self._operations.get("GET" if method == "HEAD" else method)
         if operation is None:
@@ -139,17 +142,16 @@ class _Resource:
         body: Any = None
         stream: AsyncIterator[bytes] | None = None
         if operation.body is not None or operation.streams:
-            _check_media(operation, headers)
-            limits = service.config.limits
-            most = limits.import_bytes if operation.streams else limits.body_bytes
-            receive = _limit_body_size(receive, headers, most)
-            if operation.body is None:
-                stream = Request(scope, receive).stream()
-            else:
-                late = "the body did not arrive within"
-                body = wire.parse_request_body(
-                    operation, await run_within_deadline(_receive_body(receive), self._deadlines, late)
-                )
+            _check_media_type(operation, headers)
+        if operation.body is not None:
+            receive = _limit_body_size(receive, headers, service.config.limits.body_bytes)
+            data = await run_within_deadline(
+                _receive_body(receive), self._deadlines, "the body did not arrive within"
+            )
+            body = wire.parse_request_body(operation, data)
+        elif operation.streams:
+            receive = _limit_body_size(receive, headers, service.config.limits.import_bytes)
+            stream = Request(scope, receive).stream()
         return Call(
             app=service,
             operation=operation,
@@ -163,33 +165,36 @@ class _Resource:
             stream=stream,
         )
 
-    async def _run(self, call: Call[Any, Any], timed: bool) -> Reply:
+    async def _run(self, call: Call[Any, Any]) -> Reply:
         """Run a handler within the deadline; writes sent to the store by then are stored completely or not at all."""
-        deadlines = self._deadlines if timed else None
         operation, audit = call.operation, self._service.audit
+        streams = call.stream is not None or operation.media in STREAMS
+        deadlines = None if streams else self._deadlines
         work = audit.run(call, deadlines) if operation.audited else operation.handler(call)
         try:
             return await run_within_deadline(work, deadlines)
         except SessionNotFoundError:
             id = call.path.get("context_id")
-            if id is not None and call.principal.access is EVERYWHERE:  # else it may be there all the same
+            # A bound key gets this error for an existing context too.
+            if id is not None and call.principal.access is EVERYWHERE:
                 call.tenant.forget(id)
             raise
 
 
-def _check_media(operation: Operation, headers: Mapping[str, str]) -> None:
-    wanted = operation.streams or ("application/json",)
-    given = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if not given and operation.optional and headers.get("content-length", "0") == "0":
+def _check_media_type(operation: Operation, headers: Mapping[str, str]) -> None:
+    accepted = operation.streams or ("application/json",)
+    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    no_body = not media_type and headers.get("content-length", "0") == "0"
+    if media_type in accepted or (operation.optional and no_body):
         return
-    if given not in wanted:
-        raise MediaTypeError(
-            f"must be {' or '.join(wanted)}" + (f", not {given[:64]}" if given else ""), field="content-type"
-        )
+    message = f"must be {' or '.join(accepted)}"
+    if media_type:
+        message += f", not {media_type[:64]}"
+    raise MediaTypeError(message, field="content-type")
 
 
 def parse_query_pairs(query: bytes) -> list[tuple[str, str]]:
-    """Read a query string as names and values; `ValidationError` when it is none."""
+    """Parse a query string as names and values; `ValidationError` if it is invalid."""
     if not query:
         return []
     try:
@@ -199,13 +204,13 @@ def parse_query_pairs(query: bytes) -> list[tuple[str, str]]:
 
 
 def _limit_body_size(receive: Receive, headers: Mapping[str, str], most: int) -> Receive:
-    """Return what receives a body of up to so many bytes."""
+    """Return a `receive` that raises `TooLargeError` for a body of more bytes."""
     length = headers.get("content-length", "0")
     if length.isascii() and length.isdecimal() and int(length) > most:
         raise TooLargeError(f"has {length} bytes, the limit is {most}", field="body")
     size = 0
 
-    async def limited() -> Message:
+    async def receive_within_limit() -> Message:
         nonlocal size
         message = await receive()
         size += len(message.get("body", b""))
@@ -213,17 +218,18 @@ def _limit_body_size(receive: Receive, headers: Mapping[str, str], most: int) ->
             raise TooLargeError(f"has more than {most} bytes", field="body")
         return message
 
-    return limited
+    return receive_within_limit
 
 
 async def read_body(receive: Receive, headers: Mapping[str, str], most: int) -> bytes:
-    """Return a body of up to so many bytes; `TooLargeError` for more."""
+    """Return a body; `TooLargeError` if it has more bytes than `most`."""
     return await _receive_body(_limit_body_size(receive, headers, most))
 
 
 async def _receive_body(receive: Receive) -> bytes:
-    """Return a body; `Request.body()` takes 3 µs more, as it reads through a generator."""
-    pieces, more = list[bytes](), True
+    """Return a body; `Request.body()` takes 3 µs more, because it reads through a generator."""
+    pieces: list[bytes] = []
+    more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -234,27 +240,31 @@ async def _receive_body(receive: Receive) -> bytes:
 
 
 def _limit_send_time(send: Send, scope: Scope) -> Send:
-    """Return what sends the pieces of a stream, and drops a client that does not take them."""
+    """Return a `send` that drops a client if it does not receive a piece of a stream in time."""
 
-    async def taken(message: Message) -> None:
+    async def send_in_time(message: Message) -> None:
         try:
-            async with asyncio.timeout(TAKEN_SECONDS):
+            async with asyncio.timeout(SEND_SECONDS):
                 await send(message)
         except TimeoutError:
             drop_client(scope)
 
-    return taken
+    return send_in_time
 
 
 def _build_response(reply: Reply, operation: Operation, method: str) -> Response:
-    """Return what a handler gave as an answer."""
-    status, body = reply.status or operation.status, reply.body
-    # A dict is no stream: to ask the abstract class takes 1 µs.
+    """Return the response of a reply."""
+    status = reply.status or operation.status
+    body = reply.body
+    # A dict is checked first: asking the abstract class takes 1 µs.
     if not isinstance(body, dict) and isinstance(body, AsyncIterator):
-        response = StreamingResponse(() if method == "HEAD" else body, status, media_type=reply.media)
+        stream = () if method == "HEAD" else body
+        response: Response = StreamingResponse(stream, status, media_type=reply.media)
+    elif body is None:
+        response = Response(b"", status)
     else:
-        data = body if isinstance(body, bytes) else b"" if body is None else wire.encode_json(body)
-        response = Response(data, status, media_type=None if body is None else reply.media)
+        data = body if isinstance(body, bytes) else wire.encode_json(body)
+        response = Response(data, status, media_type=reply.media)
     response.raw_headers[:0] = [
         (name.lower().encode("latin-1"), value.encode("latin-1", "replace"))
         for name, value in reply.headers.items()

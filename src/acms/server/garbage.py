@@ -10,36 +10,33 @@ from contextlib import asynccontextmanager, suppress
 
 __all__ = ["defer_full_collections"]
 
-LOOK = 1.0
-"""Seconds between two looks whether there is enough to be collected."""
-PAUSE = 0.05
-"""Seconds between two checks for waiting requests."""
-LONGEST = 60.0
-"""Seconds after which it is collected all the same."""
-WHOLE = 600.0
-"""Seconds after which all is looked at again, once it is quiet."""
-TRIMMED = 60.0
-"""Seconds between two returns of free memory: one takes 30 ms where there are 300 MB."""
-NEVER = 1_000_000_000
+CHECK_SECONDS = 1.0
+"""Time between two checks whether a full collection is due."""
+MAX_WAIT_SECONDS = 60.0
+"""Longest time that a due collection waits for a quiet moment."""
+FULL_SCAN_SECONDS = 600.0
+"""Time between two collections that also scan the objects that earlier ones left."""
+TRIM_SECONDS = 60.0
+"""Time between two returns of free memory to the system: one takes 30 ms with 300 MB."""
 LARGE = 128 * 1024
-"""Bytes from which a block is mapped on its own and unmapped when it is free: glibc's limit when a process starts."""
+"""Bytes from which a block is mapped on its own and unmapped when freed: glibc's limit when a process starts."""
 M_MMAP_THRESHOLD = -3
 """The name of that limit in `mallopt(3)`."""
 
 
 @asynccontextmanager
 async def defer_full_collections(quiet: Callable[[], bool]) -> AsyncGenerator[None]:
-    """Let collections of the oldest objects wait inside the block until it is quiet, for a minute at most.
+    """Delay full garbage collections inside the block until the service is quiet, for a minute at most.
 
-    One looks at every object that may hold others and stops all threads meanwhile, for 70 ms where there are 130,000.
-    So what one that was quiet leaves is taken to stay, and the next ones look only at what came since; at all of it
-    again after ten minutes, when it is quiet. Young objects are collected as ever. It is for a process of one's own.
+    A full collection scans every container object and stops all threads, for 70 ms with 130,000 objects. Therefore
+    objects that survive a quiet collection are frozen, and the next ones scan only newer objects; every ten minutes a
+    quiet collection scans all again. Young objects are collected as usual. Use it only in a process of one's own.
     """
     keep_large_blocks_apart()
     first, second, enough = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(first, second, NEVER)
+    gc.set_threshold(first, second, 1_000_000_000)  # no full collection by itself
     task = asyncio.create_task(_collect_when_quiet(quiet, enough), name="acms-garbage")
     try:
         yield
@@ -51,30 +48,30 @@ async def defer_full_collections(quiet: Callable[[], bool]) -> AsyncGenerator[No
 
 async def _collect_when_quiet(quiet: Callable[[], bool], enough: int) -> None:
     now = asyncio.get_running_loop().time
-    whole, trimmed = now() + WHOLE, 0.0
+    next_full_scan, next_trim = now() + FULL_SCAN_SECONDS, 0.0
     while True:
-        await asyncio.sleep(LOOK)
+        await asyncio.sleep(CHECK_SECONDS)
         if gc.get_count()[2] < enough:
             continue
-        ends = now() + LONGEST
-        while not quiet() and now() < ends:
-            await asyncio.sleep(PAUSE)
-        calm = quiet()
-        if calm and now() >= whole:
+        latest = now() + MAX_WAIT_SECONDS
+        while not quiet() and now() < latest:
+            await asyncio.sleep(0.05)
+        is_quiet = quiet()
+        if is_quiet and now() >= next_full_scan:
             gc.unfreeze()
-            whole = now() + WHOLE
+            next_full_scan = now() + FULL_SCAN_SECONDS
         gc.collect()
-        if calm:
+        if is_quiet:
             gc.freeze()
-        if now() >= trimmed:
+        if now() >= next_trim:
             trim_heap()
-            trimmed = now() + TRIMMED
+            next_trim = now() + TRIM_SECONDS
 
 
 def keep_large_blocks_apart() -> None:
-    """Keep glibc from raising the limit from which it maps a block on its own to the largest that was freed.
+    """Prevent glibc from raising its limit for separately mapped blocks to the size of the largest freed block.
 
-    Else all up to that size lie among small ones from then on, and the holes they leave grow the heap.
+    Otherwise large blocks are allocated among small ones from then on, and the holes they leave grow the heap.
     """
     with suppress(AttributeError, OSError, TypeError):  # another C library, or another system
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE)

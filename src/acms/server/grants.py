@@ -1,14 +1,14 @@
 """Grants: namespaces that are shared, within a tenant, with keys and subjects that are bound to others.
 
 A principal's grants are one value of the service's own tenant, beside the keys, under hashes of its tenant and its
-name. They are read with every request of who is bound, and never kept: so a grant that was taken back anywhere is gone
-everywhere with the next request.
+name. They are read with every request of a bound principal and never cached: a revoked grant is gone everywhere with
+the next request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
@@ -26,7 +26,7 @@ from acms.storage.kv import list_entries, update_entry
 __all__ = ["Grants"]
 
 SUBJECT = "oidc:"
-"""How the name of a subject begins."""
+"""Prefix of the name of a subject."""
 
 
 class Grants:
@@ -45,27 +45,27 @@ class Grants:
         self._clock = clock
 
     async def access(self, principal: Principal) -> Access:
-        """Return which namespaces a principal may use now, and for what."""
+        """Return the namespaces that a principal may use now, with the actions allowed in each."""
         if principal.namespaces is None:
             return EVERYWHERE
-        entry = await (await self._stores.of(OWN)).kv.get(_key_of_principal(principal.tenant, principal.name))
+        store = (await self._stores.of(OWN)).kv
+        entry = await store.get(_key_of_principal(principal.tenant, principal.name))
         granted = {
-            name: frozenset(Action(one) for one in row["actions"])
-            for name, row in _grants_of_entry(entry).items()
+            namespace: frozenset(Action(action) for action in row["actions"])
+            for namespace, row in _grants_of_entry(entry).items()
         }
         return Access.of(principal.namespaces, granted)
 
     async def list(self, tenant: str, namespace: str | None = None) -> list[Grant]:
         """Return the grants of a tenant, or those on one of its namespaces, by namespace and principal."""
         store: Any = (await self._stores.of(OWN)).kv
-        found: list[Grant] = []
+        grants: list[Grant] = []
         async for entry in list_entries(store, _prefix_of_tenant(tenant)):
-            found += [
-                decode_noun(Grant, row, wire=False, namespace=name, principal=entry.data["principal"])
-                for name, row in _grants_of_entry(entry).items()
-            ]
-        chosen = [one for one in found if namespace in (None, one.namespace)]
-        return sorted(chosen, key=lambda one: (one.namespace, one.principal))
+            principal = entry.data["principal"]
+            for name, row in _grants_of_entry(entry).items():
+                if namespace is None or name == namespace:
+                    grants.append(decode_noun(Grant, row, wire=False, namespace=name, principal=principal))
+        return sorted(grants, key=lambda grant: (grant.namespace, grant.principal))
 
     async def grant(
         self,
@@ -78,49 +78,55 @@ class Grants:
     ) -> Grant:
         """Share a namespace with a principal of the same tenant, for these actions and no others.
 
-        `by` is who does so; the operator, which the audit trail notes here, without it. `NotFoundError` for a key that
-        is unknown or another tenant's.
+        `by` is the principal who shares it; without it the operator does, which is recorded in the audit trail here.
+        `NotFoundError` for a key that is unknown or another tenant's.
         """
         _check_names(tenant, namespace)
-        chosen = {validation.parse_choice(one, Action, "actions") for one in actions}
-        if not chosen:
+        allowed = {validation.parse_choice(action, Action, "actions") for action in actions}
+        if not allowed:
             raise ValidationError("must name at least one", field="actions", options=tuple(Action))
-        chosen.add(Action.READ)  # writing and sharing require reading
-        name = await self._named(tenant, principal)
-        made = Grant(
+        allowed.add(Action.READ)  # writing and sharing require reading
+        name = await self._resolve_principal(tenant, principal)
+        grant = Grant(
             namespace=namespace,
             principal=name,
-            actions=tuple(one.value for one in Action if one in chosen),
+            actions=tuple(action.value for action in Action if action in allowed),
             created_at=self._clock(),
             by="" if by is None else by.key,
         )
-        row = encode_noun(made, wire=False)
+        row = encode_noun(grant, wire=False)
         del row["namespace"], row["principal"]
-        target = {"namespace": namespace, "principal": name, "actions": list(made.actions)}
-        async with nullcontext() if by is not None else self._audit.noted(tenant, "grantNamespace", target):
-            await self._change(tenant, name, lambda rows: {**rows, namespace: row})
-        return made
+        target = {"namespace": namespace, "principal": name, "actions": list(grant.actions)}
+        async with self._record(tenant, "grantNamespace", target, by):
+            await self._change(tenant, name, lambda grants: {**grants, namespace: row})
+        return grant
 
     async def revoke(
         self, tenant: str, namespace: str, principal: str, *, by: Principal | None = None
     ) -> bool:
-        """Take a namespace back from a principal, wherever the service runs; return whether it was shared with it."""
+        """Revoke a grant, at every process of the service; return whether the namespace was shared."""
         _check_names(tenant, namespace)
-        name = await self._named(tenant, principal)
-        was = False
+        name = await self._resolve_principal(tenant, principal)
+        shared = False
 
-        def without(rows: Mapping[str, Json]) -> dict[str, Json]:
-            nonlocal was
-            was = namespace in rows
-            return {one: row for one, row in rows.items() if one != namespace}
+        def remove(grants: dict[str, Json]) -> dict[str, Json]:
+            nonlocal shared
+            shared = grants.pop(namespace, None) is not None
+            return grants
 
         target = {"namespace": namespace, "principal": name}
-        async with nullcontext() if by is not None else self._audit.noted(tenant, "revokeGrant", target):
-            await self._change(tenant, name, without)
-        return was
+        async with self._record(tenant, "revokeGrant", target, by):
+            await self._change(tenant, name, remove)
+        return shared
 
-    async def _named(self, tenant: str, principal: str) -> str:
-        """Return by which name a principal is known: a key by the first of its line."""
+    def _record(
+        self, tenant: str, operation: str, target: Mapping[str, Json], by: Principal | None
+    ) -> AbstractAsyncContextManager[None]:
+        """Record an action of the operator; requests are recorded by the service."""
+        return self._audit.record(tenant, operation, target) if by is None else nullcontext()
+
+    async def _resolve_principal(self, tenant: str, principal: str) -> str:
+        """Return the name under which a principal has grants: that of a key is its first id before any rotation."""
         if principal.startswith(SUBJECT):
             validation.validate_name(principal.removeprefix(SUBJECT), "principal")
             return principal
@@ -128,20 +134,20 @@ class Grants:
             key = await self._keys.get(principal)
         except NotFoundError:
             key = None
-        if (
-            key is None or key.tenant != tenant
-        ):  # both cases get the same answer, so that it does not reveal which
+        # Both cases get the same answer, so that it does not reveal which.
+        if key is None or key.tenant != tenant:
             options = ("ask its owner for the id of the key",)
             raise NotFoundError(f"no key has the id {principal!r}", options=options)
         return key.principal or key.id
 
     async def _change(
-        self, tenant: str, name: str, change: Callable[[Mapping[str, Json]], dict[str, Json]]
+        self, tenant: str, name: str, change: Callable[[dict[str, Json]], dict[str, Json]]
     ) -> None:
-        def changed(entry: KVEntry | None) -> Json:
+        def change_entry(entry: KVEntry | None) -> Json:
             return {"principal": name, "grants": change(_grants_of_entry(entry))}
 
-        await update_entry((await self._stores.of(OWN)).kv, _key_of_principal(tenant, name), changed)
+        store = (await self._stores.of(OWN)).kv
+        await update_entry(store, _key_of_principal(tenant, name), change_entry)
 
 
 def _check_names(tenant: str, namespace: str) -> None:
@@ -150,7 +156,7 @@ def _check_names(tenant: str, namespace: str) -> None:
 
 
 def _prefix_of_tenant(tenant: str) -> str:
-    """Return how the keys of a tenant's grants begin: of a hash, as no name can run into another one."""
+    """Return the prefix of the keys of a tenant's grants: a hash, so that no name is the prefix of another."""
     return f"grants/{sha256(tenant.encode()).hexdigest()}/"
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from hmac import compare_digest
@@ -32,12 +33,12 @@ from acms.storage.kv import update_entry
 __all__ = ["USUAL", "Key", "Keys"]
 
 FRESH = 1.0
-"""Seconds for which a shelf is believed."""
+"""Seconds for which a shelf is cached; with `rights.LOOK_SECONDS` a revoked key ends within two seconds."""
 _ID, _SECRET = 8, 52
 _SHELVES = "0123456789abcdefghjkmnpqrstvwxyz"
-_NOBODY = sha256(b"").digest()
+_NO_DIGEST = sha256(b"").digest()
 USUAL = frozenset(Scope) - {Scope.ERASE, Scope.ADMIN}
-"""What a key is for unless told otherwise."""
+"""Default scopes of a key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +46,9 @@ class Key:
     """An API key without its secret, which is not stored."""
 
     id: str
-    #: Whose data it opens.
+    #: The tenant whose data it opens.
     tenant: str
-    #: For people: who uses it.
+    #: Its user, for people.
     name: str
     scopes: frozenset[Scope]
     created_at: datetime
@@ -55,7 +56,7 @@ class Key:
     revoked_at: datetime | None = None
     #: Day on which it was last used.
     used_on: str | None = None
-    #: Id of the key that it takes the place of.
+    #: Id of the key that it replaces.
     succeeds: str | None = None
     #: The name under which namespaces are shared with it: the id of the first key before any rotation.
     principal: str = ""
@@ -63,7 +64,7 @@ class Key:
     namespaces: tuple[str, ...] | None = None
 
     def valid(self, now: datetime) -> bool:
-        """Return whether it opens anything at a point in time."""
+        """Return whether the key is valid at a point in time."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
 
@@ -95,42 +96,44 @@ class Keys:
         #: By the first digit of the ids: when it was read, and the keys by id.
         self._shelves: dict[str, tuple[float, Mapping[str, _Known]]] = {}
         self._reading: dict[str, asyncio.Future[Mapping[str, _Known]]] = {}
-        #: Keys whose use was noted, and the day.
-        self._noted: tuple[str, set[str]] = ("", set())
+        #: A day, and the keys whose use on it is recorded.
+        self._uses: tuple[str, set[str]] = ("", set())
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def find(self, given: str) -> Principal | None:
-        """Return whose key this is; None for every one that opens nothing, whatever the reason."""
+        """Return the principal of an Authorization header, or None if its key is not valid, whatever the reason."""
         id, secret = _parse_api_key(given)
         known = (await self._shelf(id[0])).get(id)
         digest = sha256(secret.encode()).digest()
         now = self._clock()
-        if not compare_digest(digest, _NOBODY if known is None else known.digest) or known is None:
-            return None
-        if not known.key.valid(now):
+        matches = compare_digest(digest, _NO_DIGEST if known is None else known.digest)
+        if known is None or not matches or not known.key.valid(now):
             return None
         day = now.date().isoformat()
         if known.key.used_on != day:
-            await self._use(id, day)
+            await self._record_use(id, day)
         return known.principal
 
     async def list(self, tenant: str | None = None) -> list[Key]:
-        """Return the keys of a tenant, or of all, oldest first; also those that expired or were revoked."""
+        """Return the keys of a tenant, or of all, oldest first, including expired and revoked ones."""
         shelves = await asyncio.gather(*[self._read(name) for name in _SHELVES])
-        found = [one.key for shelf in shelves for one in shelf.values()]
-        chosen = [one for one in found if tenant in (None, one.tenant)]
-        return sorted(chosen, key=lambda one: (one.created_at, one.id))
+        keys = [known.key for shelf in shelves for known in shelf.values()]
+        if tenant is not None:
+            keys = [key for key in keys if key.tenant == tenant]
+        return sorted(keys, key=lambda key: (key.created_at, key.id))
 
     async def get(self, id: str) -> Key:
         """Return a key by its id; raise `NotFoundError` for an unknown one."""
-        found = (await self._read(id[:1])).get(id) if id[:1] in _SHELVES and id else None
-        if found is None:
+        known = None
+        if id and id[0] in _SHELVES:
+            known = (await self._read(id[0])).get(id)
+        if known is None:
             raise NotFoundError(f"no key has the id {id!r}", options=("acms keys list",))
-        return found.key
+        return known.key
 
     async def any(self) -> bool:
-        """Return whether a key was ever made."""
+        """Return whether a key was ever created."""
         return bool(await self.list())
 
     # ── changing ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -152,34 +155,26 @@ class Keys:
             raise ValidationError(f"{OWN!r} is the service itself", field="tenant")
         if expires is not None and expires <= timedelta(0):
             raise ValidationError("must be in the future", field="expires")
-        chosen = frozenset(validation.parse_choice(one, Scope, "scopes") for one in scopes)
-        if not chosen:
-            raise ValidationError("must name at least one", field="scopes", options=tuple(Scope))
-        bound = None if namespaces is None else _validate_namespaces(namespaces)
-        if bound is not None and Scope.ADMIN in chosen:
-            raise ValidationError(
-                f"{Scope.ADMIN.value} is about the whole tenant: a key that is bound to namespaces cannot have it",
-                field="scopes",
-                options=tuple(one for one in Scope if one is not Scope.ADMIN),
-            )
+        own_namespaces = None if namespaces is None else _validate_namespaces(namespaces)
+        key_scopes = _validate_scopes(scopes, bound=own_namespaces is not None)
         id = draw_token(self._entropy, _ID)
         key = Key(
             id=id,
             principal=id,
-            namespaces=bound,
+            namespaces=own_namespaces,
             tenant=tenant,
             name=validation.validate_text(name, "name", limit=validation.NAME_CHARS),
-            scopes=chosen,
+            scopes=key_scopes,
             created_at=self._clock(),
             expires_at=None if expires is None else self._clock() + expires,
         )
-        async with self.audit.noted(tenant, "createKey", {"key_id": key.id}):
+        async with self.audit.record(tenant, "createKey", {"key_id": key.id}):
             return key, await self._add(key)
 
     async def rotate(self, id: str, *, overlap: timedelta = timedelta(days=1)) -> tuple[Key, str]:
-        """Make a key that takes the place of another, which goes on for the time of the overlap at most.
+        """Create the successor of a key, which stays valid for the overlap at most.
 
-        It is for the same and lasts as long. `NotFoundError` unless the other is valid.
+        The successor has the same rights and lifetime. `NotFoundError` unless the old key is valid.
         """
         if overlap < timedelta(0):
             raise ValidationError("must not be negative", field="overlap")
@@ -187,29 +182,27 @@ class Keys:
         old = await self.get(id)
         if not old.valid(now):
             raise NotFoundError(f"the key {id!r} is not valid any more", options=("acms keys create",))
-        key = Key(
+        key = replace(
+            old,
             id=draw_token(self._entropy, _ID),
-            tenant=old.tenant,
-            name=old.name,
-            scopes=old.scopes,
             created_at=now,
             expires_at=None if old.expires_at is None else now + (old.expires_at - old.created_at),
+            used_on=None,
             succeeds=old.id,
             principal=old.principal or old.id,
-            namespaces=old.namespaces,
         )
         end = now + overlap
-        async with self.audit.noted(old.tenant, "rotateKey", {"key_id": id, "new_key_id": key.id}):
-            shown = await self._add(key)
+        async with self.audit.record(old.tenant, "rotateKey", {"key_id": id, "new_key_id": key.id}):
+            token = await self._add(key)
             if old.expires_at is None or end < old.expires_at:
                 await self._change(id, {"expires_at": end.isoformat()})
-        return key, shown
+        return key, token
 
     async def revoke(self, id: str) -> Key:
         """End a key: here at once, on every other replica within two seconds. `NotFoundError` for an unknown one."""
         key = await self.get(id)
         if key.revoked_at is None:
-            async with self.audit.noted(key.tenant, "revokeKey", {"key_id": id}):
+            async with self.audit.record(key.tenant, "revokeKey", {"key_id": id}):
                 await self._change(id, {"revoked_at": self._clock().isoformat()})
         return await self.get(id)
 
@@ -219,9 +212,11 @@ class Keys:
         return (await self._stores.of(OWN)).kv
 
     async def _shelf(self, name: str) -> Mapping[str, _Known]:
-        found = self._shelves.get(name)
-        if found is not None and self._elapsed() - found[0] < FRESH:
-            return found[1]
+        cached = self._shelves.get(name)
+        if cached is not None:
+            read_at, shelf = cached
+            if self._elapsed() - read_at < FRESH:
+                return shelf
         reading = self._reading.get(name)
         if reading is None:
             reading = self._reading[name] = asyncio.ensure_future(self._read(name))
@@ -252,7 +247,9 @@ class Keys:
     async def _change(self, id: str, fields: Mapping[str, Json]) -> None:
         def change(entry: KVEntry | None) -> Json:
             rows = _rows_of_entry(entry)
-            return {**rows, id: {**rows[id], **fields}} if id in rows else rows
+            if id in rows:
+                rows[id] = {**rows[id], **fields}
+            return rows
 
         await self._update(id, change)
 
@@ -263,27 +260,41 @@ class Keys:
             self._shelves.pop(id[0], None)
             self._reading.pop(id[0], None)  # a read in progress may return the old state
 
-    async def _use(self, id: str, day: str) -> None:
-        """Note that a key is in use, once a day; a store that cannot be written to says nothing."""
-        if self._noted[0] != day:
-            self._noted = (day, set())
-        if id in self._noted[1]:
+    async def _record_use(self, id: str, day: str) -> None:
+        """Record that a key is in use, once a day; ignore a store that cannot be written to."""
+        recorded_day, ids = self._uses
+        if recorded_day != day:
+            ids = set()
+            self._uses = (day, ids)
+        if id in ids:
             return
-        self._noted[1].add(id)
-        try:
+        ids.add(id)
+        with suppress(ACMSError):
             await self._change(id, {"used_on": day})
-        except ACMSError:
-            return
+
+
+def _validate_scopes(given: Iterable[Scope | str], *, bound: bool) -> frozenset[Scope]:
+    """Return the scopes of a key, which cannot include the tenant's administration if it is bound to namespaces."""
+    scopes = frozenset(validation.parse_choice(scope, Scope, "scopes") for scope in given)
+    if not scopes:
+        raise ValidationError("must name at least one", field="scopes", options=tuple(Scope))
+    if bound and Scope.ADMIN in scopes:
+        raise ValidationError(
+            f"{Scope.ADMIN.value} is about the whole tenant: a key that is bound to namespaces cannot have it",
+            field="scopes",
+            options=tuple(scope for scope in Scope if scope is not Scope.ADMIN),
+        )
+    return scopes
 
 
 def _validate_namespaces(given: Iterable[str]) -> tuple[str, ...]:
     """Return the names of namespaces, without the service's own."""
     if isinstance(given, str):
         raise ValidationError("must be a list of names", field="namespaces")
-    found = tuple(sorted({validation.namespace_name(one, "namespaces") for one in given}))
-    if OWN in found:
+    names = {validation.namespace_name(name, "namespaces") for name in given}
+    if OWN in names:
         raise ValidationError(f"{OWN!r} is reserved", field="namespaces")
-    return found
+    return tuple(sorted(names))
 
 
 def _key_of_shelf(shelf: str) -> str:
@@ -305,13 +316,10 @@ def _parse_api_key(given: str) -> tuple[str, str]:
 
 
 def _parse_key_row(id: str, row: Mapping[str, Any]) -> _Known:
-    scopes = frozenset(Scope(one) for one in row["scopes"])
+    scopes = frozenset(Scope(scope) for scope in row["scopes"])
     key = decode_noun(Key, row, wire=False, id=id, scopes=scopes)
+    namespaces = None if key.namespaces is None else frozenset(key.namespaces)
     principal = Principal(
-        key=id,
-        tenant=key.tenant,
-        scopes=key.scopes,
-        name=key.principal or id,
-        namespaces=None if key.namespaces is None else frozenset(key.namespaces),
+        key=id, tenant=key.tenant, scopes=scopes, name=key.principal or id, namespaces=namespaces
     )
     return _Known(key, bytes.fromhex(row["digest"]), principal)

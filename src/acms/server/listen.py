@@ -1,4 +1,4 @@
-"""Connections: how much may arrive of a request beside its body, and for how long."""
+"""Connections: limits on the size and the time of a request outside its body."""
 
 from __future__ import annotations
 
@@ -14,28 +14,26 @@ from acms.server.rights import TRANSPORT
 
 __all__ = ["Bounded", "Listening", "build_bounded_protocol"]
 
-HEAD_BYTES = 65_536
-"""Of a request beside its body: the request line, all header fields and the trailer fields together."""
-HEAD_SECONDS = 10.0
-"""Limit for a complete head, from the first byte; and for the rest of a body that no handler reads."""
-WAITING = 100
-"""Requests of a connection that were sent before the one ahead of them was answered."""
+MAX_PIPELINED = 100
+"""Requests that a connection may send before the first of them is answered; clients send fewer than ten."""
 
 
 class _BeyondError(Exception):
-    """A connection crosses a bound: it is said to the parser, which stops."""
+    """A connection exceeds a limit: the parser stops."""
 
 
 class Bounded(HttpToolsProtocol):
-    """A connection with the bounds that uvicorn lacks: 431 or 408 when they are crossed, and the connection is closed.
+    """A connection with the limits that uvicorn lacks: beyond them it answers 431 or 408 and closes the connection.
 
-    uvicorn reads what httptools finds into lists, however long they become: header fields, trailer fields, requests
-    that wait for their turn. Trailer fields are counted and dropped: nothing reads them, and uvicorn would put them
-    beside the header fields, where one named `Authorization` would count.
+    uvicorn collects header fields, trailer fields and pipelined requests in lists without a limit. Trailer fields are
+    counted and dropped: nothing reads them, and uvicorn would add them to the header fields, where one named
+    `Authorization` would be used.
     """
 
-    head_bytes = HEAD_BYTES
-    head_seconds = HEAD_SECONDS
+    #: Bytes of the request line, all header fields and the trailer fields together.
+    head_bytes = 65_536
+    #: Time for a complete head from its first byte, and for the rest of a body that no handler reads.
+    head_seconds = 10.0
     _timer: asyncio.TimerHandle | None = None
     #: Bytes that came since the last one of a head, of a piece of a body or of a request: a line may never end.
     _fed = 0
@@ -45,17 +43,17 @@ class Bounded(HttpToolsProtocol):
     _rest = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Begin to wait for a head."""
+        """Start the timer of the first head."""
         super().connection_made(transport)
         self._start()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing more."""
+        """Stop the timer."""
         self._end()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read on; what the parser understands meanwhile sets the counts back."""
+        """Parse more data; complete elements reset the counts."""
         cycle = self.cycle
         self._fed += len(data)
         super().data_received(data)
@@ -67,8 +65,8 @@ class Bounded(HttpToolsProtocol):
             self._start()
 
     def send_400_response(self, msg: str) -> None:
-        """Say why the parser stopped."""
-        if self._lines > self.head_bytes or len(self.pipeline) > WAITING:
+        """Answer why the parser stopped."""
+        if self._lines > self.head_bytes or len(self.pipeline) > MAX_PIPELINED:
             self._refuse(b"431 Request Header Fields Too Large")
         else:
             super().send_400_response(msg)
@@ -79,26 +77,26 @@ class Bounded(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Take a piece of a request line."""
+        """Count a piece of a request line."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header field, or a trailer field, which goes no further."""
+        """Count a header field, and drop a trailer field."""
         self._count(len(name) + len(value) + 4)
         if not self._rest:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin to answer, or let the request wait for its turn."""
+        """Begin to answer, or queue the request."""
         self._fed, self._rest = 0, True
         cast("dict[str, Any]", self.scope)["extensions"] = {TRANSPORT: self.transport}
         super().on_headers_complete()
-        if len(self.pipeline) > WAITING:
+        if len(self.pipeline) > MAX_PIPELINED:
             raise _BeyondError
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of a body."""
+        """Receive a piece of a body."""
         self._fed = 0
         super().on_body(body)
 
@@ -137,7 +135,7 @@ class Bounded(HttpToolsProtocol):
 
 
 def build_bounded_protocol(
-    *, head_bytes: int = HEAD_BYTES, head_seconds: float = HEAD_SECONDS
+    *, head_bytes: int = Bounded.head_bytes, head_seconds: float = Bounded.head_seconds
 ) -> type[Bounded]:
     """Return the HTTP protocol of `acms serve`, for `http=` of any uvicorn."""
     return type("Bounded", (Bounded,), {"head_bytes": head_bytes, "head_seconds": head_seconds})

@@ -1,6 +1,6 @@
-"""What the service counts, in the format of Prometheus: requests, tokens, prompts, jobs. Names and numbers only.
+"""Metrics of the service in the Prometheus format: requests, tokens, prompts, jobs. Names and numbers only.
 
-No label holds what a caller chose: no id, no tenant, no path as it was written.
+No label holds a text of the client: no id, no tenant, no path as it was sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from acms.observability.logging import emit_event
 __all__ = ["MEDIA", "Metrics"]
 
 MEDIA = CONTENT_TYPE_LATEST
-"""Media type of the numbers."""
+"""Media type of the metrics."""
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SHARES = (0.0, 0.1, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 
@@ -80,48 +80,53 @@ class Metrics:
 
     def request(self, operation: str, method: str, status: int, code: str, seconds: float) -> None:
         """Count one answered request."""
-        known = method if method in _METHODS else "other"
-        self._child(self._requests, operation, known, str(status), code).inc()
+        method_label = method if method in _METHODS else "other"
+        self._child(self._requests, operation, method_label, str(status), code).inc()
         self._child(self._seconds, operation).observe(seconds)
         if code in ("BUDGET_EXCEEDED", "FIT"):
             self._child(self._refused, code).inc()
 
-    def listener(self, then: Callable[[Event], Any] | None) -> Callable[[Event], None]:
-        """Return what counts an engine's events, and passes them on."""
+    def listener(self, next_listener: Callable[[Event], Any] | None) -> Callable[[Event], None]:
+        """Return a listener that counts an engine's events and passes them on."""
 
         def count(event: Event) -> None:
             self.event(event)
-            emit_event(then, event)
+            emit_event(next_listener, event)
 
         return count
 
     def event(self, event: Event) -> None:
-        """Count what an engine reports."""
+        """Count an event of an engine."""
         match event:
-            case Ingested():
-                if not event.repeated:
-                    self._messages.inc()
+            case Ingested(repeated=False):
+                self._messages.inc()
             case Planned():
                 self._child(self._asked, event.verb).inc(event.budget)
                 self._child(self._used, event.verb).inc(event.used_tokens)
             case PromptRendered():
-                self._child(self._asked, "prompt").inc(event.budget or 0)
-                self._child(self._used, "prompt").inc(event.upper_bound)
-                if event.tokens:
-                    self._share.observe(event.predicted_cached_tokens / event.tokens)
-                for part in fields(event.use):
-                    self._child(self._parts, part.name).inc(getattr(event.use, part.name))
+                self._count_prompt(event)
             case PromptFailed():
                 self._child(self._asked, "prompt").inc(event.budget or 0)
             case JobFinished():
-                self._child(self._jobs, event.kind.partition(":")[0], "done").inc()
+                self._count_job(event.kind, "done")
             case JobFailed():
-                self._child(self._jobs, event.kind.partition(":")[0], event.state).inc()
+                self._count_job(event.kind, event.state)
             case _:
                 pass
 
-    def written(self) -> bytes:
-        """Return all of it as text."""
+    def _count_prompt(self, event: PromptRendered) -> None:
+        self._child(self._asked, "prompt").inc(event.budget or 0)
+        self._child(self._used, "prompt").inc(event.upper_bound)
+        if event.tokens:
+            self._share.observe(event.predicted_cached_tokens / event.tokens)
+        for part in fields(event.use):
+            self._child(self._parts, part.name).inc(getattr(event.use, part.name))
+
+    def _count_job(self, kind: str, state: str) -> None:
+        self._child(self._jobs, kind.partition(":")[0], state).inc()
+
+    def serialize(self) -> bytes:
+        """Return all metrics as text."""
         return generate_latest(self.registry)
 
 

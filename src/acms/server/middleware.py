@@ -1,4 +1,4 @@
-"""Around every request, also to a mounted application: id, span, numbers, log line, header fields, problem details."""
+"""Middleware of every request, also to mounted applications: id, span, metrics, log, headers, problem details."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ __all__ = [
 ]
 
 EXCHANGE = "acms.exchange"
-"""Where the scope of a request keeps its `Exchange`."""
+"""Key of the `Exchange` in the scope of a request."""
 ADMITTED = "acms.admitted"
-"""Where the scope of a request that is part of another one keeps the `Principal` of that one."""
+"""Key of the `Principal` in the scope of a request that is part of another request."""
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _FIELDS: Mapping[bytes, bytes] = {
     b"cache-control": b"no-store",
@@ -53,11 +53,11 @@ _FIELDS: Mapping[bytes, bytes] = {
     b"x-content-type-options": b"nosniff",
     b"x-frame-options": b"DENY",
 }
-"""What every answer tells a browser that should never have come here."""
+"""Security header fields of every answer, for browsers."""
 _SINGLE = frozenset(
     (b"authorization", b"content-type", b"host", b"idempotency-key", b"if-match", b"origin", b"x-request-id")
 )
-"""Header fields of a request that say one thing only."""
+"""Header fields that a request must not repeat."""
 
 
 class Exchange:
@@ -71,44 +71,45 @@ class Exchange:
         #: Header fields of the answer unless it says otherwise.
         self.fields = {**_FIELDS, b"x-request-id": self.request_id.encode("latin-1")}
         self.operation: Operation | None = None
-        #: Who asked, for the log.
+        #: The caller, for the log.
         self.who: Mapping[str, str] = {}
         #: Status of the answer; 0 before it begins.
         self.status = 0
         #: Code of the error; "" when there was none.
         self.code = ""
 
-    def completing(self, send: Send, *, bare: bool) -> Send:
-        """Return what sends the answer, with the header fields it lacks; a bare one without its body.
+    def complete_headers(self, send: Send, *, without_body: bool) -> Send:
+        """Return a `send` that adds missing header fields to the answer, and drops its body if asked to.
 
-        It is not kept here: the server's connection, the scope and this would hold on to each other.
+        It is not stored here: the server's connection, the scope and this object would refer to each other.
         """
 
-        async def complete(message: Message) -> None:
+        async def send_completed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self.status, given = message["status"], message.get("headers", ())
-                for name, _ in given:
+                headers = message.get("headers", ())
+                self.status = message["status"]
+                for name, _ in headers:
                     self.fields.pop(name, None)
-                message["headers"] = [*self.fields.items(), *given]
-            elif bare and message["type"] == "http.response.body":
+                message["headers"] = [*self.fields.items(), *headers]
+            elif without_body and message["type"] == "http.response.body":
                 message["body"] = b""
             await send(message)
 
-        return complete
+        return send_completed
 
 
 def _check_single_headers(scope: Scope) -> None:
     """Raise `ValidationError` for a request that a proxy in front of this service may have read in another way."""
     names = [name for name, _ in scope["headers"] if name in _SINGLE]
     if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValidationError("is given twice", field=twice.decode("latin-1"))
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise ValidationError("is given twice", field=duplicate.decode("latin-1"))
     if b"host" not in names and scope.get("http_version") == "1.1":
         raise ValidationError("is required", field="host", options=("name the service in a Host field",))
 
 
 def has_encoded_slash(scope: Scope) -> bool:
-    """Whether a name in the path holds a slash."""
+    """Return whether a name in the path contains a slash."""
     return b"%2f" in (scope.get("raw_path") or b"").lower()
 
 
@@ -122,26 +123,28 @@ class RequestMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] == "http":
-            if has_encoded_slash(
-                scope
-            ):  # routes are found by `path`, where it must not look like one between steps
-                scope["path"] = unquote(re.sub("(?i)%2F", "%252F", scope["raw_path"].decode("latin-1")))
-            await self._observed(scope, receive, send)
+            if has_encoded_slash(scope):
+                # Routes match `path`, in which a slash within a name must not separate two steps.
+                path = re.sub("(?i)%2F", "%252F", scope["raw_path"].decode("latin-1"))
+                scope["path"] = unquote(path)
+            await self._observe(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1000})
 
-    async def _observed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; count, trace and log how."""
+    async def _observe(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, and count, trace and log it."""
         service, method, began = self._service, scope["method"], perf_counter()
-        scope[EXCHANGE] = exchange = Exchange(scope)
+        exchange = Exchange(scope)
+        scope[EXCHANGE] = exchange
         service.open_requests += 1
         service.idle.clear()
-        correlated = correlation_id.set(exchange.request_id)
+        context_token = correlation_id.set(exchange.request_id)
         with request_span(method, exchange.headers) as span:
             try:
-                await self._answered(scope, receive, exchange.completing(send, bare=method == "HEAD"))
+                complete = exchange.complete_headers(send, without_body=method == "HEAD")
+                await self._answer(scope, receive, complete)
             except asyncio.CancelledError:
                 exchange.code = "CANCELLED"
                 raise
@@ -149,19 +152,19 @@ class RequestMiddleware:
                 seconds = perf_counter() - began
                 operation = exchange.operation
                 name, route = ("unknown", "") if operation is None else (operation.name, operation.path)
-                said: dict[str, Any] = {"operation": name, "status": exchange.status, "code": exchange.code}
+                fields: dict[str, Any] = {"operation": name, "status": exchange.status, "code": exchange.code}
                 service.metrics.request(name, method, exchange.status, exchange.code, seconds)
-                span.done(**said, route=route)
+                span.done(**fields, route=route)
                 if logger.isEnabledFor(logging.INFO):
-                    log_event(logging.INFO, "request", **said, ms=round(1000 * seconds, 3), **exchange.who)
-                correlation_id.reset(correlated)
+                    log_event(logging.INFO, "request", **fields, ms=round(1000 * seconds, 3), **exchange.who)
+                correlation_id.reset(context_token)
                 service.open_requests -= 1
                 service.answered = perf_counter()
                 if not service.open_requests:
                     service.idle.set()
 
-    async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let in who may call at all, and answer a problem when something goes wrong."""
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check the host and the origin, and answer errors as problems."""
         exchange: Exchange = scope[EXCHANGE]
         try:
             _check_single_headers(scope)
@@ -180,18 +183,31 @@ class RequestMiddleware:
 
 
 def build_scope_challenge(error: PermissionDeniedError) -> str:
-    """Return what an answer says in WWW-Authenticate when a key lacks a scope (RFC 6750, section 3.1)."""
+    """Return the value of WWW-Authenticate for a key that lacks a scope (RFC 6750, section 3.1)."""
     return f'Bearer error="insufficient_scope", scope="{error.scope}"'
 
 
 def _build_problem_response(error: ACMSError, exchange: Exchange) -> Response:
-    """Return a problem of RFC 9457 as the answer; raises the error when an answer has begun."""
+    """Return an RFC 9457 problem as the response; raise the error if the response has begun."""
     exchange.code = error.code
     status = problem_details.status_of(error)
     if status == 500:
         log_event(logging.ERROR, "request_failed", error=safe_error(error))
-    if exchange.status:  # a stream that breaks: the client sees that it is not whole
+    if exchange.status:  # an interrupted stream: the client sees that it is incomplete
         raise error
+    headers = _build_error_headers(error, status)
+    contract = exchange.operation is not None and exchange.operation.contract
+    if isinstance(error, ValidationError) and not contract:
+        error = wire.with_wire_field_name(error)
+    problem = problem_details.serialize_problem(error, request_id=exchange.request_id)
+    if contract:
+        problem |= {"message": problem["detail"], "request_id": exchange.request_id}
+        if error.retryable:
+            headers["X-Retry-After-Ms"] = str(1000 * int(headers.get("Retry-After", "1")))
+    return Response(wire.encode_json(problem), problem["status"], headers, problem_details.MEDIA)
+
+
+def _build_error_headers(error: ACMSError, status: int) -> dict[str, str]:
     headers: dict[str, str] = {}
     if isinstance(error, RateLimitError):
         headers["Retry-After"] = str(max(1, ceil(error.retry_after)))
@@ -203,12 +219,4 @@ def _build_problem_response(error: ACMSError, exchange: Exchange) -> Response:
         headers["WWW-Authenticate"] = build_scope_challenge(error)
     if isinstance(error, MethodError):
         headers["Allow"] = ", ".join(error.options)
-    contract = exchange.operation is not None and exchange.operation.contract
-    if isinstance(error, ValidationError) and not contract:
-        error = wire.with_wire_field_name(error)
-    written = problem_details.serialize_problem(error, request_id=exchange.request_id)
-    if contract:
-        written |= {"message": written["detail"], "request_id": exchange.request_id}
-        if error.retryable:
-            headers["X-Retry-After-Ms"] = str(1000 * int(headers.get("Retry-After", "1")))
-    return Response(wire.encode_json(written), written["status"], headers, problem_details.MEDIA)
+    return headers

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
+from importlib.resources import files
 from typing import Any
 
 from pydantic import BaseModel
@@ -57,7 +59,7 @@ _PATTERNS: Mapping[str, str] = {
     "Idempotency-Key": r"\S",
     "If-Match": r'^(\*|"[A-Za-z0-9_.:-]{1,128}")$',
 }
-_GIVES: Mapping[str, Mapping[str, str]] = {
+_LINKED_VALUES: Mapping[str, Mapping[str, str]] = {
     "createContext": {"context_id": "/data/id"},
     "forkContext": {"context_id": "/data/id"},
     "appendMessages": {"entry_id": "/data/0/id", "version": "/data/0/version"},
@@ -66,26 +68,43 @@ _GIVES: Mapping[str, Mapping[str, str]] = {
     "addWebhook": {"webhook_id": "/data/id"},
     "putTag": {"name": "/data/name"},
 }
-"""Where an answer has what the paths of other operations ask for: these become its links."""
+"""JSON pointers into a reply to the path parameters of other operations."""
+_PATH_PARAMETERS: Mapping[str, tuple[str, str]] = {
+    "context_id": ("Id of the context.", "0198c0de-0000-7000-8000-000000000001"),
+    "entry_id": ("Id of the entry.", "0198c0de-0000-7000-8000-000000000002"),
+    "job_id": ("Id of the job.", "0198c0de-0000-7000-8000-000000000003"),
+    "name": ("Name of the tag.", "release"),
+    "namespace": ("Namespace, percent-encoded.", "user:123"),
+    "principal": ("Id of the API key, or `oidc:` and the subject of an access token.", "oidc:alice"),
+    "render_id": ("Id of the logged render.", "0198c0de-0000-7000-8000-000000000004"),
+    "version": ("Version of the log.", "3"),
+    "webhook_id": ("Id of the webhook.", "0198c0de-0000-7000-8000-000000000005"),
+}
+"""Description and example of each path parameter."""
+
+_SchemaKeys = Mapping[Any, Mapping[str, Json]]
 
 
 def build_openapi_document(operations: Iterable[Operation], version: str) -> dict[str, Json]:
     """Return the document."""
     listed = list(operations)
-    bodies = {one.body for one in listed if _is_model(one.body)}
-    queries = {one.query for one in listed if one.query is not None}
-    wanted: list[tuple[Any, Any]] = [(one, "validation") for one in (*bodies, *queries)]
-    wanted.sort(key=lambda pair: pair[0].__name__)
-    keys, found = models_json_schema(wanted, by_alias=True, ref_template=REF)
-    schemas: dict[str, Json] = {**found.get("$defs", {}), "Problem": dict(_PROBLEM)}
+    bodies = {operation.body for operation in listed if _is_model(operation.body)}
+    queries = {operation.query for operation in listed if operation.query is not None}
+    models: list[tuple[Any, Any]] = [(model, "validation") for model in (*bodies, *queries)]
+    models.sort(key=lambda pair: pair[0].__name__)
+    keys, definitions = models_json_schema(models, by_alias=True, ref_template=REF)
+    schemas: dict[str, Json] = {**definitions.get("$defs", {}), "Problem": dict(_PROBLEM)}
+    reply_examples: Mapping[str, Json] = json.loads(
+        files("acms.server").joinpath("reply_examples.json").read_text(encoding="utf-8")
+    )
     paths: dict[str, dict[str, Json]] = {}
-    for one in listed:
-        path = one.path if one.rooted else BASE + one.path
-        paths.setdefault(path, {})[one.method.lower()] = _describe_operation(
-            one, path, keys, schemas, _build_links(one, listed)
-        )
+    for operation in listed:
+        path = operation.path if operation.rooted else BASE + operation.path
+        links = _build_links(operation, listed)
+        description = _describe_operation(operation, path, keys, schemas, links, reply_examples)
+        paths.setdefault(path, {})[operation.method.lower()] = description
     for query in queries:
-        schemas.pop(str(keys[query, "validation"]["$ref"]).rpartition("/")[2], None)
+        schemas.pop(_find_schema_name(keys, query), None)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -112,106 +131,146 @@ def build_openapi_document(operations: Iterable[Operation], version: str) -> dic
     }
 
 
+def _find_schema_name(keys: _SchemaKeys, model: Any) -> str:
+    reference: str = keys[model, "validation"]["$ref"]
+    return reference.rpartition("/")[2]
+
+
 def _is_model(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, BaseModel)
 
 
 def _describe_operation(
-    one: Operation,
+    operation: Operation,
     path: str,
-    keys: Mapping[Any, Mapping[str, Json]],
+    keys: _SchemaKeys,
     schemas: dict[str, Json],
     links: Mapping[str, Json],
+    reply_examples: Mapping[str, Json],
 ) -> dict[str, Json]:
-    answer = _describe_response(one, schemas, links)
-    written: dict[str, Json] = {
-        "operationId": one.name,
-        "tags": [one.tag],
-        "summary": one.summary,
-        "parameters": _describe_parameters(one, path, keys, schemas),
-        "responses": {
-            str(one.status): answer,
-            **{str(status): {**answer, "description": said} for status, said in one.also.items()},
-            "default": {"$ref": "#/components/responses/Problem"},
-        },
+    response = _describe_response(operation, schemas, links, reply_examples)
+    responses: dict[str, Json] = {str(operation.status): response}
+    for status, description in operation.also.items():
+        responses[str(status)] = {**response, "description": description}
+    responses["default"] = {"$ref": "#/components/responses/Problem"}
+    described: dict[str, Json] = {
+        "operationId": operation.name,
+        "tags": [operation.tag],
+        "summary": operation.summary,
+        "parameters": _describe_parameters(operation, path, keys, schemas),
+        "responses": responses,
     }
-    if one.description:
-        written["description"] = one.description
-    if one.scope is None:
-        written["security"] = []
+    if operation.description:
+        described["description"] = operation.description
+    if operation.scope is None:
+        described["security"] = []
     else:
-        written["x-scope"] = one.scope.value
-    if one.body is not None or one.streams:
-        written["requestBody"] = _describe_request_body(one, keys)
-    return written
+        described["x-scope"] = operation.scope.value
+    if operation.body is not None or operation.streams:
+        described["requestBody"] = _describe_request_body(operation, keys)
+    return described
 
 
 def _describe_parameters(
-    one: Operation, path: str, keys: Mapping[Any, Mapping[str, Json]], schemas: Mapping[str, Json]
+    operation: Operation, path: str, keys: _SchemaKeys, schemas: Mapping[str, Json]
 ) -> list[Json]:
-    parameters: list[Json] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in _find_path_parameters(path)
-    ]
-    if one.query is not None:
-        shape = schemas[str(keys[one.query, "validation"]["$ref"]).rpartition("/")[2]]
-        needed = shape.get("required", ())
-        parameters += [
-            {"name": name, "in": "query", "required": name in needed, "schema": schema}
-            for name, schema in shape.get("properties", {}).items()
-        ]
-    return parameters + [
-        {
-            "name": name,
-            "in": "header",
-            "required": False,
-            "description": _HEADERS[name],
-            "schema": {"type": "string", **({"pattern": _PATTERNS[name]} if name in _PATTERNS else {})},
-        }
-        for name in one.takes
-    ]
+    parameters = [_describe_path_parameter(name) for name in _find_path_parameters(path)]
+    if operation.query is not None:
+        query = schemas[_find_schema_name(keys, operation.query)]
+        required = query.get("required", ())
+        for name, schema in query.get("properties", {}).items():
+            parameters.append(_describe_query_parameter(name, schema, name in required))
+    parameters += [_describe_header(name) for name in operation.takes]
+    return parameters
+
+
+def _describe_path_parameter(name: str) -> dict[str, Json]:
+    description, example = _PATH_PARAMETERS[name]
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "description": description,
+        "schema": {"type": "string"},
+        "example": example,
+    }
+
+
+def _describe_query_parameter(name: str, schema: Mapping[str, Json], required: bool) -> dict[str, Json]:
+    value_schema = dict(schema)
+    description = " ".join(value_schema.pop("description").split())
+    return {
+        "name": name,
+        "in": "query",
+        "required": required,
+        "description": description,
+        "schema": value_schema,
+    }
+
+
+def _describe_header(name: str) -> dict[str, Json]:
+    schema = {"type": "string"}
+    if name in _PATTERNS:
+        schema["pattern"] = _PATTERNS[name]
+    return {
+        "name": name,
+        "in": "header",
+        "required": False,
+        "description": _HEADERS[name],
+        "schema": schema,
+    }
 
 
 def _describe_response(
-    one: Operation, schemas: dict[str, Json], links: Mapping[str, Json]
+    operation: Operation,
+    schemas: dict[str, Json],
+    links: Mapping[str, Json],
+    reply_examples: Mapping[str, Json],
 ) -> dict[str, Json]:
-    answer: dict[str, Json] = {"description": "Done."}
+    response: dict[str, Json] = {"description": "Done."}
     if links:
-        answer["links"] = dict(links)
-    if one.reply is not None:
-        shown = one.reply if isinstance(one.reply, dict) else build_reply_schema(one.reply, schemas)
-        answer["content"] = {one.media: {"schema": shown}}
-        if one.reply_example is not None:
-            answer["content"][one.media]["example"] = one.reply_example
-    return answer
+        response["links"] = dict(links)
+    if operation.reply is None:
+        return response
+    schema = operation.reply
+    if not isinstance(schema, dict):
+        schema = build_reply_schema(schema, schemas)
+    content: dict[str, Json] = {"schema": schema}
+    if operation.name in reply_examples:
+        content["example"] = reply_examples[operation.name]
+    response["content"] = {operation.media: content}
+    return response
 
 
-def _describe_request_body(one: Operation, keys: Mapping[Any, Mapping[str, Json]]) -> dict[str, Json]:
-    wanted: dict[str, Json] = dict(one.schema or {"type": "object"})
-    if _is_model(one.body):
-        wanted = dict(keys[one.body, "validation"])
-    elif one.streams and one.schema is None:
-        wanted = {"type": "string"}
-    content: dict[str, Json] = {"schema": wanted}
-    if one.example is not None:
-        content["example"] = one.example
-    media = one.streams or ("application/json",)
-    return {"required": not one.optional, "content": dict.fromkeys(media, content)}
+def _describe_request_body(operation: Operation, keys: _SchemaKeys) -> dict[str, Json]:
+    schema: dict[str, Json] = dict(operation.schema or {"type": "object"})
+    if _is_model(operation.body):
+        schema = dict(keys[operation.body, "validation"])
+    elif operation.streams and operation.schema is None:
+        schema = {"type": "string"}
+    content: dict[str, Json] = {"schema": schema}
+    if operation.example is not None:
+        content["example"] = operation.example
+    media_types = operation.streams or ("application/json",)
+    return {"required": not operation.optional, "content": dict.fromkeys(media_types, content)}
 
 
-def _build_links(one: Operation, listed: Iterable[Operation]) -> dict[str, Json]:
-    """Return what can be asked next with what an answer says: every operation whose path it fills."""
-    given = {name: f"$response.body#{where}" for name, where in _GIVES.get(one.name, {}).items()}
-    known = {name: f"$request.path.{name}" for name in _find_path_parameters(one.path)} | given
-    return {
-        each.name: {
-            "operationId": each.name,
-            "parameters": {name: known[name] for name in _find_path_parameters(each.path)},
-        }
-        for each in listed
-        if given.keys() & _find_path_parameters(each.path)
-        and known.keys() >= set(_find_path_parameters(each.path))
+def _build_links(operation: Operation, operations: Iterable[Operation]) -> dict[str, Json]:
+    """Return links to every operation whose path parameters the reply provides."""
+    provided = {
+        name: f"$response.body#{pointer}" for name, pointer in _LINKED_VALUES.get(operation.name, {}).items()
     }
+    known = {name: f"$request.path.{name}" for name in _find_path_parameters(operation.path)} | provided
+    links: dict[str, Json] = {}
+    for target in operations:
+        needed = _find_path_parameters(target.path)
+        uses_reply = any(name in provided for name in needed)
+        if uses_reply and all(name in known for name in needed):
+            links[target.name] = {
+                "operationId": target.name,
+                "parameters": {name: known[name] for name in needed},
+            }
+    return links
 
 
 def _find_path_parameters(path: str) -> list[str]:

@@ -27,9 +27,11 @@ BASE = "/api/v1"
 
 
 class Shape(BaseModel):
-    """What a reply looks like; names are camelCase on the wire."""
+    """The fields of a request or a reply; names are camelCase on the wire."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", use_attribute_docstrings=True
+    )
 
 
 class Body(Shape):
@@ -48,7 +50,7 @@ B = TypeVar("B")
 
 @dataclass(slots=True, kw_only=True)
 class Call(Generic[Q, B]):
-    """One request, checked: what a handler gets."""
+    """One checked request, as a handler receives it."""
 
     app: Service
     operation: Operation
@@ -78,9 +80,9 @@ class Call(Generic[Q, B]):
 
 @dataclass(slots=True, kw_only=True)
 class Reply:
-    """What a handler answers with."""
+    """The reply of a handler."""
 
-    #: Written as JSON unless it is bytes or a stream of them; None has no body.
+    #: Serialized as JSON unless it is bytes or a stream of them; None for no body.
     body: Json | bytes | AsyncIterator[bytes] | None = None
     status: int | None = None
     headers: Mapping[str, str] = field(default_factory=lambda: {})
@@ -108,11 +110,11 @@ class Operation:
     scope: Scope | None
     handler: Handler
     query: type[Query] | None = None
-    #: A `Body`; `dict` takes any JSON object as it is.
+    #: A `Body`, or `dict` for any JSON object.
     body: type[Any] | None = None
     #: JSON Schema of a body that is no `Body`.
     schema: Json = None
-    #: Whether the body may be left out.
+    #: Whether the body is optional.
     optional: bool = False
     reply: Any = None
     status: int = 200
@@ -120,32 +122,31 @@ class Operation:
     takes: tuple[str, ...] = ()
     #: Other answers with a meaning of their own: status by description.
     also: Mapping[int, str] = field(default_factory=lambda: {})
-    #: Media types of the body that is read as a stream, the usual one first; and that of the answer.
+    #: Media types of a streamed request body, the usual one first; and that of the reply.
     streams: tuple[str, ...] = ()
     media: str = "application/json"
-    #: Whether the path is as it stands.
+    #: Whether the path is not below `BASE`.
     rooted: bool = False
-    #: A request that can be sent as it stands, and the answer to it, for people who read the document.
+    #: A body that can be sent unchanged; `reply_examples.json` has a reply to each operation.
     example: Json = None
-    reply_example: Json = None
-    #: Whether it speaks the v0 contract: what goes wrong is told by the contract's names too.
+    #: Whether it implements the v0 contract: errors have the contract's fields too.
     contract: bool = False
     #: Whether it writes.
     writes: bool = False
-    #: Whether the audit trail has it.
+    #: Whether the audit trail records it.
     audited: bool = False
-    #: Of an audited one whose answer says what the trail must not keep: answers a repeat under the same Idempotency-Key
-    #: by the Location of the first answer, or with None when that is gone.
+    #: For an audited operation whose reply holds content, which the trail must not keep: answers a repeated request
+    #: under an Idempotency-Key by the Location of the first reply, or with None if that is gone.
     again: Callable[[Call[Any, Any], str], Awaitable[Reply | None]] | None = None
 
     @property
     def action(self) -> Action:
-        """What a namespace must be open for."""
+        """The action that a namespace must allow."""
         return Action.READ if self.scope in (Scope.READ, Scope.MEMORY_READ) else Action.WRITE
 
 
 class Operations:
-    """A list of operations that handlers are added to."""
+    """A list of operations; handlers register themselves."""
 
     def __init__(self, tag: str) -> None:
         self.tag = tag

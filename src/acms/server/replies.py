@@ -1,4 +1,4 @@
-"""Answers: nouns under `data`, written and described in the OpenAPI document by their dataclasses."""
+"""Replies: nouns under `data`, serialized and described in the OpenAPI document by their dataclasses."""
 
 from __future__ import annotations
 
@@ -40,79 +40,82 @@ _SCALARS: Mapping[Any, str] = {
     bytes: "string",
 }
 _COMPONENTS = {prompt_types.Change: "FirstChange"}
-"""Nouns that another one has the name of."""
-_CLOSER: Mapping[tuple[type[Any], str], Any] = {
+"""Component names of nouns that share a class name with another noun."""
+_MEMBER_TYPES: Mapping[tuple[type[Any], str], Any] = {
     (Compaction, "policy"): Mapping[str, float | int | bool | None]
 }
-"""Fields of which the document says more than their type."""
+"""Fields whose type in the document is narrower than in the code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What an answer holds under `data`."""
+    """The type of a reply's `data`."""
 
     kind: type[Any]
     many: bool = False
-    #: Of a page: what its cursor is.
+    #: The type of a page's cursor.
     cursor: type[Any] | None = None
 
 
 def describe_single_reply(kind: type[Any]) -> Envelope:
-    """Describe an answer that holds a noun."""
+    """Describe a reply with one noun."""
     return Envelope(kind)
 
 
 def describe_list_reply(kind: type[Any], cursor: type[Any] | None = None) -> Envelope:
-    """Describe an answer that holds a list of nouns, a page of them when it has a cursor."""
+    """Describe a reply with a list of nouns, or with a page of them if there is a cursor."""
     return Envelope(kind, many=True, cursor=cursor)
 
 
 def reply_with_data(noun: object, kind: type[Any] | None = None, **reply: Any) -> Reply:
-    """Answer with a noun."""
+    """Return a reply with one noun."""
     return Reply(body={"data": encode_noun(noun, kind)}, **reply)
 
 
 def reply_with_page(data: Sequence[Json], cursor: Json, **reply: Any) -> Reply:
-    """Answer with a page; without a cursor it is the last one."""
+    """Return a reply with a page; without a cursor it is the last page."""
     return Reply(body={"data": data, "nextCursor": cursor, "hasMore": cursor is not None}, **reply)
 
 
-def paginate_reply(found: Sequence[T], limit: int, place: Callable[[T], Json]) -> Reply:
-    """Answer with the first of some nouns; the cursor is the place of the last of them when more follow."""
-    page = found[:limit]
-    return reply_with_page(
-        [encode_noun(one) for one in page], place(page[-1]) if len(found) > limit else None
-    )
+def paginate_reply(items: Sequence[T], limit: int, cursor_of: Callable[[T], Json]) -> Reply:
+    """Return the first page of some nouns; its cursor is that of the last noun on it if more follow."""
+    page = items[:limit]
+    cursor = cursor_of(page[-1]) if len(items) > limit else None
+    return reply_with_page([encode_noun(item) for item in page], cursor)
 
 
 def build_reply_schema(shown: Any, components: dict[str, Json]) -> dict[str, Json]:
-    """Return the JSON Schema of a type as it is written; that of every noun in it is added to the components."""
+    """Return the JSON Schema of a type, and add the schemas of all nouns in it to the components."""
     if isinstance(shown, Envelope):
         return _build_envelope_schema(shown, components)
-    origin, args = get_origin(shown), get_args(shown)
     if shown == PAIRS:
         return {"type": "object", "additionalProperties": {"type": "integer"}}
     if shown == Part:
         return {"type": "object", "additionalProperties": True}
+    if get_origin(shown) is not None:
+        return _build_generic_schema(get_origin(shown), get_args(shown), components)
+    if isinstance(shown, type) and issubclass(shown, StrEnum):
+        return {"type": "string", "enum": [str(member) for member in shown]}
+    if is_noun(shown):
+        return _reference_noun_schema(shown, components)
+    return {"type": _SCALARS[shown]} if shown in _SCALARS else {}
+
+
+def _build_generic_schema(origin: Any, args: Sequence[Any], components: dict[str, Json]) -> dict[str, Json]:
+    """Return the JSON Schema of a union, a literal, a sequence or a mapping."""
     if origin in (Union, UnionType):
-        return {"anyOf": [build_reply_schema(one, components) for one in args]}
+        return {"anyOf": [build_reply_schema(arg, components) for arg in args]}
     if origin is Literal:
         return {"type": "string", "enum": list(args)}
-    if isinstance(origin, type) and issubclass(origin, Sequence):
-        if args[1:] in ((), (Ellipsis,)):
-            return {"type": "array", "items": build_reply_schema(args[0], components)}
-        items = [build_reply_schema(one, components) for one in args]
-        return {"type": "array", "prefixItems": items, "minItems": len(args), "maxItems": len(args)}
-    if origin is not None and issubclass(origin, Mapping):
+    if issubclass(origin, Mapping):
         values = True if args[1] is Any else build_reply_schema(args[1], components)
         return {"type": "object", "additionalProperties": values}
-    if isinstance(shown, type) and issubclass(shown, StrEnum):
-        return {"type": "string", "enum": [str(one) for one in shown]}
-    return _reference_noun_schema(shown, components) if is_noun(shown) else _build_scalar_schema(shown)
-
-
-def _build_scalar_schema(kind: Any) -> dict[str, Json]:
-    return {"type": _SCALARS[kind]} if kind in _SCALARS else {}
+    if not issubclass(origin, Sequence):
+        return {}
+    if len(args) == 1 or args[1] is Ellipsis:
+        return {"type": "array", "items": build_reply_schema(args[0], components)}
+    items = [build_reply_schema(arg, components) for arg in args]
+    return {"type": "array", "prefixItems": items, "minItems": len(args), "maxItems": len(args)}
 
 
 def _build_envelope_schema(shown: Envelope, components: dict[str, Json]) -> dict[str, Json]:
@@ -136,16 +139,14 @@ def _build_object_schema(properties: Mapping[str, Json], required: Sequence[str]
 def _reference_noun_schema(kind: type[Any], components: dict[str, Json]) -> dict[str, Json]:
     name = _COMPONENTS.get(kind, kind.__name__)
     if name not in components:
-        components[name] = {}  # known before it is written: a noun may hold its own kind
-        shown = list_json_members(kind)
-        components[name] = {
-            **_build_object_schema(
-                {
-                    one.name: build_reply_schema(_CLOSER.get((kind, one.name), one.hint), components)
-                    for one in shown
-                },
-                [one.name for one in shown if not one.when_given],
-            ),
-            "description": cleandoc(kind.__doc__ or ""),
-        }
+        components[name] = {}  # added before it is built, because a noun may contain its own kind
+        properties: dict[str, Json] = {}
+        required: list[str] = []
+        for member in list_json_members(kind):
+            member_type = _MEMBER_TYPES.get((kind, member.name), member.hint)
+            properties[member.name] = build_reply_schema(member_type, components)
+            if not member.when_given:
+                required.append(member.name)
+        schema = _build_object_schema(properties, required)
+        components[name] = {**schema, "description": cleandoc(kind.__doc__ or "")}
     return {"$ref": REF.format(model=name)}

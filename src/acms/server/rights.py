@@ -1,7 +1,7 @@
 """Ends a request when the right to make it ends: an event stream, an export, an import, a wait for a job.
 
 A request is admitted once and may last for hours. Therefore the right of every request that has lasted for
-`LOOK_SECONDS` is looked up again in the store, as another process may have withdrawn it. Together with
+`LOOK_SECONDS` is looked up again in the store, because another process may have revoked it. Together with
 `keys.FRESH` this closes a stream within two seconds.
 """
 
@@ -36,24 +36,20 @@ from acms.server.tenants import OWN, Stores
 __all__ = ["LOOK_SECONDS", "TRANSPORT", "Right", "Rights", "drop_client", "end_stream", "limit_send_buffer"]
 
 LOOK_SECONDS = 0.5
-"""Between two look-ups of the rights of requests that last."""
-STORE_SECONDS = 1.0
-"""That one tenant's store may take to answer: it must not delay the look-ups of other tenants."""
+"""Time between two look-ups of the rights of long requests."""
 UNKNOWN_SECONDS = 10.0
-"""After which a request ends whose right could not be looked up, as the store or the identity provider is down."""
+"""Time after which a request ends if its right cannot be looked up, because a store or a provider is down."""
 TRANSPORT = "acms.transport"
-"""Extension of a connection's scope: its transport, which can be dropped with what the client has not taken."""
-SEND_BYTES = 65_536
-"""Of a stream that the operating system holds for a client; Linux doubles it."""
+"""Extension of a connection's scope: its transport, which can be dropped with its unsent data."""
 LAST_SECONDS = 0.2
-"""That a client may take to receive the end of its stream."""
+"""Time that a client has to receive the end of its stream."""
 
 
 class Confirming(Protocol):
-    """What looks up again whether a request may go on: the gate that admitted it."""
+    """Confirms that a request may continue: the gate that admitted it."""
 
     async def confirm(self, admitted: Principal, authorization: str, scope: KeyScope | None) -> Access:
-        """Return which namespaces the request may use now; raises why it may not go on."""
+        """Return the namespaces that the request may use now; raise the reason if it may not continue."""
         ...
 
 
@@ -91,8 +87,9 @@ class Right:
         self.error: ACMSError | None = None
 
     def stream(self, epoch: int) -> None:
-        """Say that the log of the context is streamed, as it was at an erasure generation."""
-        self.streamed, self.epoch = True, epoch
+        """Mark the request as a stream of the context's log, which began at an erasure generation."""
+        self.streamed = True
+        self.epoch = epoch
 
     def end(self, error: ACMSError) -> None:
         """End the request with an error."""
@@ -152,28 +149,30 @@ class Rights:
             if now - right.confirmed >= least:
                 tenants[right.principal.tenant].append(right)
         if tenants:
-            await asyncio.gather(*[self._look_at_tenant(tenant, found) for tenant, found in tenants.items()])
+            await asyncio.gather(*[self._look_at_tenant(*item) for item in tenants.items()])
 
     async def _look_at_tenant(self, tenant: str, rights: Iterable[Right]) -> None:
         """Look up the rights of one tenant's requests; those with the same key and log share a look-up."""
-        same: dict[tuple[object, ...], list[Right]] = defaultdict(list)
+        groups: dict[tuple[object, ...], list[Right]] = defaultdict(list)
         for right in rights:
-            log_read = (right.context, right.action, right.streamed, right.epoch)
-            same[right.authorization, right.principal.key, right.scope, *log_read].append(right)
-        late = asyncio.get_running_loop().time() + STORE_SECONDS
-        for equal in same.values():
+            caller = (right.authorization, right.principal.key, right.scope)
+            log = (right.context, right.action, right.streamed, right.epoch)
+            groups[*caller, *log].append(right)
+        # A slow store of one tenant must not delay the look-ups of other tenants.
+        deadline = asyncio.get_running_loop().time() + 1.0
+        for group in groups.values():
             began = self._elapsed()
-            error = await self._find_error(tenant, equal[0], late)
-            for right in equal:
+            error = await self._find_error(tenant, group[0], deadline)
+            for right in group:
                 if error is None:
                     right.confirmed = began
                 elif _is_right_denied(error) or self._elapsed() - right.confirmed >= UNKNOWN_SECONDS:
                     right.end(error)
 
-    async def _find_error(self, tenant: str, right: Right, late: float) -> ACMSError | None:
+    async def _find_error(self, tenant: str, right: Right, deadline: float) -> ACMSError | None:
         """Return why a request must end, or why its right is unknown; None if it may go on."""
         try:
-            async with asyncio.timeout_at(late):
+            async with asyncio.timeout_at(deadline):
                 access = await self._gate.confirm(right.principal, right.authorization, right.scope)
                 if right.context is not None:
                     await self._confirm_context(tenant, right, access)
@@ -193,13 +192,14 @@ class Rights:
         assert right.context is not None
         handle = (await self._stores.of(tenant)).handle
         try:
-            found = await handle.context(right.context)
+            context = await handle.context(right.context)
         except SessionNotFoundError:
             if not right.streamed:  # the operation decides what a missing context means
                 return
             raise
-        unseen = found.namespace == OWN or not access.allows(found.namespace, right.action)
-        if unseen or (right.streamed and found.deleted_at is not None):
+        visible = context.namespace != OWN and access.allows(context.namespace, right.action)
+        deleted = right.streamed and context.deleted_at is not None
+        if deleted or not visible:
             raise SessionNotFoundError(f"no session or context is named {right.context!r}")
         if right.streamed and (await handle.head(right.context)).epoch != right.epoch:
             raise GoneError("something in this log was erased: resume after the last event")
@@ -211,10 +211,13 @@ def _is_right_denied(error: ACMSError) -> bool:
 
 
 def limit_send_buffer(connection: Connection) -> None:
-    """Let the operating system hold little of a stream: a client that takes nothing would fill megabytes."""
+    """Limit the operating system's send buffer of a stream: a client that reads nothing would fill megabytes."""
     transport = connection.get("extensions", {}).get(TRANSPORT)
-    if transport is not None and (found := transport.get_extra_info("socket")) is not None:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
+    if transport is None:
+        return
+    connected_socket = transport.get_extra_info("socket")
+    if connected_socket is not None:
+        connected_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)  # Linux doubles it
 
 
 async def end_stream(connection: Connection, send: Send) -> None:
@@ -232,8 +235,8 @@ async def end_stream(connection: Connection, send: Send) -> None:
 
 
 def drop_client(connection: Connection) -> None:
-    """Close a connection with what its client has not taken; raises `ClientDisconnect`."""
+    """Close a connection and drop its unsent data; raises `ClientDisconnect`."""
     transport = connection.get("extensions", {}).get(TRANSPORT)
-    if transport is not None:  # closing it would wait for the client to take the rest
+    if transport is not None:  # closing it would wait for the client to read the rest
         transport.abort()
     raise ClientDisconnect

@@ -1,4 +1,4 @@
-"""The service behind its HTTP door: stores of tenants, keys, audit, numbers, start and stop."""
+"""The service behind its HTTP interface: stores of tenants, keys, audit, metrics, start and stop."""
 
 from __future__ import annotations
 
@@ -26,28 +26,23 @@ from acms.server.streams import Streams
 from acms.server.tenants import OWN, Engine, Stores, with_worker_enabled
 
 LOOK_SECONDS = 15.0
-"""Seconds between two checks for jobs that other processes left."""
+"""Time between two checks for due jobs that other processes left without a commit, such as those of a dead worker."""
 GLANCE_SECONDS = 1.0
-"""Seconds between two checks for new commits in a store, after which jobs are looked for at once."""
-OPEN_TENANTS = 256
-"""Tenants whose stores are kept open; the least recently used one is closed."""
+"""Time between two checks for new commits in a store, after which jobs are looked for at once."""
 QUIET_SECONDS = 1.0
-"""Seconds after the last answer until the service counts as quiet."""
-READY_SECONDS = 2.0
-"""How long the store may take to answer before the service counts as unable to serve."""
+"""Time after the last answer until the service counts as quiet."""
 
 
 class Service:
-    """The service over one store, whatever protocol its requests come by."""
+    """The service over one store, whatever the protocol of its requests."""
 
     def __init__(self, url: str, config: ServerConfig, engine: Engine, document: Mapping[str, Json]) -> None:
         self.config = config
         self.metrics = Metrics()
-        told = replace(engine.config, on_event=self.metrics.listener(engine.config.on_event))
+        counted = replace(engine.config, on_event=self.metrics.listener(engine.config.on_event))
         self.stores = Stores(
             url,
-            with_worker_enabled(replace(engine, config=told), config.works),
-            most=OPEN_TENANTS,
+            with_worker_enabled(replace(engine, config=counted), config.works),
             ready=config.ready_sessions,
             read_only=not config.writes,
         )
@@ -85,39 +80,39 @@ class Service:
             self._tasks.append(asyncio.create_task(self._look(), name="acms-server-jobs"))
 
     async def _look(self) -> None:
-        """Look for jobs that others left: of processes that appended, that died, or that put something off."""
+        """Run jobs that other processes left: processes that appended, died or delayed a job."""
         due = perf_counter() + LOOK_SECONDS
         while True:
             await asyncio.sleep(min(GLANCE_SECONDS, LOOK_SECONDS))
             late = perf_counter() >= due
             if late:
                 due = perf_counter() + LOOK_SECONDS
-            for tenant in self.stores.open():
+            for tenant in self.stores.list_open():
                 # A request to the tenant reports any error of the store.
                 with suppress(ACMSError):
-                    if late or await tenant.changed():
+                    if late or await tenant.has_changed():
                         tenant.work()
 
     def quiet(self) -> bool:
         """Return whether no request but open streams was active for a second."""
         late = perf_counter() - self.answered > QUIET_SECONDS
-        return late and self.open_requests <= self.streams.open()
+        return late and self.open_requests <= self.streams.count()
 
     async def ready(self) -> float:
-        """Return how many seconds the store takes to answer; raise its error if it fails."""
+        """Return the seconds that the store takes to answer, two at most; raise its error if it fails."""
         began = perf_counter()
-        async with asyncio.timeout(READY_SECONDS):
+        async with asyncio.timeout(2.0):
             tenant = await self.stores.of(OWN if self.config.auth == "required" else self.config.tenant)
             await tenant.handle.contexts(ContextQuery(limit=1))
         return perf_counter() - began
 
     async def numbers(self) -> bytes:
         """Return the metrics in the Prometheus format."""
-        tenants = self.stores.open()
+        tenants = self.stores.list_open()
         due = JobQuery(states=(JobState.READY,), limit=PAGE)
         pages = await asyncio.gather(*[tenant.handle.jobs(due) for tenant in tenants])
         self.metrics.waiting.set(sum(len(page.items) for page in pages))
-        return await asyncio.to_thread(self.metrics.written)
+        return await asyncio.to_thread(self.metrics.serialize)
 
     async def stop(self) -> None:
         """Wait for open requests for at most `grace_seconds`, cancel the rest and close the stores."""

@@ -1,4 +1,4 @@
-"""The sources of a service: what `/orchestration/render` asks beside the contexts of a request, from a file.
+"""The knowledge sources of a service, from a file: `/orchestration/render` asks them besides the contexts.
 
 [[sources]]
 layer = "L2"
@@ -30,38 +30,42 @@ _FIELDS: Mapping[str, tuple[type, ...]] = {
 
 
 def load_http_sources(file: Path, environment: Mapping[str, str] = os.environ) -> list[HTTPSource]:
-    """Return the sources that a TOML file names; the caller closes them. Raise `ConfigurationError` for a bad file."""
+    """Return the sources of a TOML file; the caller closes them. Raise `ConfigurationError` for a bad file."""
     try:
-        read = tomllib.loads(file.read_text(encoding="utf-8"))
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from error
     except ValueError as error:  # also bytes that are no UTF-8
         raise ConfigurationError(f"{file} is no TOML: {error}") from error
-    if extra := set(read) - {"sources"}:
-        raise ConfigurationError(f"{file} has {', '.join(sorted(extra))}: there are [[sources]] only")
-    listed = read.get("sources", [])
-    if not isinstance(listed, list):
+    extra = sorted(set(document) - {"sources"})
+    if extra:
+        raise ConfigurationError(f"{file} has {', '.join(extra)}: there are [[sources]] only")
+    tables = document.get("sources", [])
+    if not isinstance(tables, list):
         raise ConfigurationError(f"{file}: write each source below a line [[sources]]")
     return [
-        _build_source(one, f"{file}: source {number}", environment) for number, one in enumerate(listed, 1)
+        _build_source(table, f"{file}: source {number}", environment)
+        for number, table in enumerate(tables, 1)
     ]
 
 
-def _build_source(given: Any, where: str, environment: Mapping[str, str]) -> HTTPSource:
-    if not isinstance(given, dict):
+def _build_source(table: Any, where: str, environment: Mapping[str, str]) -> HTTPSource:
+    if not isinstance(table, dict):
         raise ConfigurationError(f"{where}: write each source below a line [[sources]]")
-    for name, value in given.items():
+    options: dict[str, Any] = dict(table)
+    for name, value in options.items():
         if name not in _FIELDS:
             raise ConfigurationError(f"{where}: {name} is unknown", options=tuple(_FIELDS))
         if isinstance(value, bool) or not isinstance(value, _FIELDS[name]):
             raise ConfigurationError(f"{where}: {name} must be {_FIELDS[name][0].__name__}")
-    if missing := [name for name in ("layer", "url") if name not in given]:
-        raise ConfigurationError(f"{where}: {missing[0]} is missing")
-    options = {name: value for name, value in given.items() if name not in ("url", "key_env")}
-    key = given.get("key_env")
-    if key is not None and not environment.get(key):
-        raise ConfigurationError(f"{where}: {key} is not set in the environment")
+    for name in ("layer", "url"):
+        if name not in options:
+            raise ConfigurationError(f"{where}: {name} is missing")
+    variable = options.pop("key_env", None)
+    api_key = None if variable is None else environment.get(variable)
+    if variable is not None and not api_key:
+        raise ConfigurationError(f"{where}: {variable} is not set in the environment")
     try:
-        return HTTPSource(given["url"], api_key=None if key is None else environment[key], **options)
+        return HTTPSource(options.pop("url"), api_key=api_key, **options)
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}", options=error.options) from error

@@ -1,4 +1,4 @@
-"""Streams that go on: how many a key has open, and when they end."""
+"""Open event streams: their number per key, and their end."""
 
 from __future__ import annotations
 
@@ -9,29 +9,28 @@ from time import monotonic
 from acms.errors import RateLimitError
 from acms.server.rates import Buckets
 
-__all__ = ["Streams"]
+__all__ = ["PIECE_BYTES", "Streams"]
 
-AGAIN = 5.0
-"""Seconds after which a key that has too many streams open may ask again."""
-REFILL_SECONDS = 16.0
-"""In which a key may open as many streams again as it may have open: all of them may reconnect twice in a row."""
+
+PIECE_BYTES = 65_536
+"""Bytes of a stream that are sent at once: a connection buffers as much for a client that reads nothing."""
 
 
 class Streams:
-    """The streams of events that are open in this process."""
+    """The open event streams of this process."""
 
     def __init__(self, most: int, *, elapsed: Callable[[], float] = monotonic) -> None:
         self._most = most
-        #: How often a key may open one: opening costs more than other requests, as a page is read.
-        self._openings = Buckets(most / REFILL_SECONDS, 2 * most, clock=elapsed)
+        # All streams of a key may reconnect twice in a row, and again every 16 seconds: opening one costs a read.
+        self._openings = Buckets(most / 16, 2 * most, clock=elapsed)
         self._open: Counter[str] = Counter()
         self._ended = False
 
     def begin(self, key: str) -> Callable[[], None]:
-        """Count one more stream of a key and return what ends it; `RateLimitError` when it has too many."""
+        """Count one more stream of a key, and return a function that ends it; `RateLimitError` if it has too many."""
         if self._open[key] >= self._most:
             raise RateLimitError(
-                f"{self._most} streams of events are open with this key: close one", retry_after=AGAIN
+                f"{self._most} streams of events are open with this key: close one", retry_after=5.0
             )
         seconds = self._openings.take(key)
         if seconds:
@@ -48,14 +47,14 @@ class Streams:
         if not self._open[key]:
             del self._open[key]
 
-    def open(self) -> int:
-        """Return how many are open."""
+    def count(self) -> int:
+        """Return the number of open streams."""
         return self._open.total()
 
-    def ended(self) -> bool:
-        """Return whether the service is being stopped: no stream goes on then."""
+    def is_ending(self) -> bool:
+        """Return whether the service is stopping, which ends all streams."""
         return self._ended
 
     def end(self) -> None:
-        """End every stream within a second: the service is being stopped."""
+        """End every stream within a second, because the service is stopping."""
         self._ended = True

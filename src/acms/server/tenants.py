@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from acms import compose
@@ -31,19 +31,19 @@ from acms.storage.shards import Shards
 __all__ = ["OWN", "Engine", "Lease", "Stores", "Tenant"]
 
 OWN = validation.RESERVED_NAMESPACE
-"""Name of what the service keeps for itself: the tenant of its keys, and in every tenant the namespace of its audit."""
+"""Name of the service's own data: the tenant of its keys, and the namespace of the audit trail in every tenant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """What the sessions of a service are made with: decided by the operator, never by a request."""
+    """The configuration of a service's sessions, chosen by the operator, never by a request."""
 
     config: ACMSConfig
     embedder: Embedder | Literal["auto"] | None = "auto"
     reflector: Reflector | None = None
     reranker: Reranker | None = None
     summarizer: Summarizer | None = None
-    #: What the contract asks besides the memory that a request names: the same for every tenant.
+    #: Sources that the contract asks besides the contexts of a request, the same for every tenant.
     sources: tuple[KnowledgeSource, ...] = ()
 
 
@@ -55,7 +55,7 @@ class _Ready:
     #: Requests that use it.
     users: int = 0
     #: Whether it is closed when the last of them ends.
-    gone: bool = False
+    forgotten: bool = False
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -72,22 +72,22 @@ class Lease:
 
 
 _LEASE: ContextVar[Lease | None] = ContextVar("acms_lease", default=None)
-"""The request under way; None for what the service does for itself."""
+"""The current request, or None for the service's own work."""
 
 
 class Tenant:
-    """The data of one tenant: its store, its values under keys, its sessions."""
+    """The data of one tenant: its store, its key-value store, its sessions."""
 
-    def __init__(self, name: str, handle: Handle, kv: KVMemory, engine: Engine, ready: int) -> None:
+    def __init__(self, name: str, handle: Handle, kv: KVMemory, engine: Engine, max_ready: int) -> None:
         self.name = name
         self.handle = handle
         self._kv = kv
         self.engine = engine
-        self._ready = ready
+        self._max_ready = max_ready
         self._sessions: OrderedDict[str, _Ready] = OrderedDict()
         self._contracts: OrderedDict[tuple[str, ...], tuple[tuple[int, ...], list[ACMS], ACS]] = OrderedDict()
-        #: Closings under way.
-        self._leaving: set[asyncio.Future[None]] = set()
+        #: Sessions that are being closed.
+        self._closing: set[asyncio.Future[None]] = set()
         #: Requests under way: a store in use is not closed.
         self.users = 0
         self._works = False
@@ -95,7 +95,7 @@ class Tenant:
 
     @property
     def bound(self) -> bool:
-        """Whether the request under way is bound to namespaces."""
+        """Whether the current request is bound to namespaces."""
         return self._access.granted is not None
 
     @property
@@ -105,7 +105,7 @@ class Tenant:
 
     @property
     def kv(self) -> KVMemory:
-        """Values under keys, which belong to the whole tenant: pins and what they name."""
+        """The key-value store, which belongs to the whole tenant: pins and their values."""
         if self.bound:
             raise PermissionDeniedError(
                 "pins belong to the whole tenant, and the key is bound to namespaces",
@@ -114,9 +114,9 @@ class Tenant:
         return self._kv
 
     async def context(self, id: str) -> Context:
-        """Return a live context by its id; `SessionNotFoundError` also for one that the request may not know of.
+        """Return a live context by its id; `SessionNotFoundError` also for one that the request may not see.
 
-        `PermissionDeniedError` when it may only read there, and does more.
+        `PermissionDeniedError` if the request may only read there, and does more.
         """
         if "\0" in id:  # PostgreSQL could not even be asked about it
             raise _build_unknown_error(id)
@@ -127,37 +127,42 @@ class Tenant:
         return found
 
     async def contexts(self, query: ContextQuery) -> Page[Context]:
-        """Return a page of the contexts that the request under way may see.
+        """Return a page of the contexts that the current request may see, newest first.
 
-        Newest first; of who is bound to several namespaces one namespace after the other.
+        A request that is bound to several namespaces gets one namespace after the other.
         """
         granted = self._access.granted
         if granted is None:
             page = await self.handle.contexts(query)
-            return replace(page, items=tuple([one for one in page.items if one.namespace != OWN]))
-        names = sorted([name for name in granted if self.sees(name) and query.namespace in (None, name)])
-        after, found = query.after, list[Context]()
+            return replace(page, items=tuple([item for item in page.items if item.namespace != OWN]))
+        names = sorted(filter(self.sees, granted))
+        if query.namespace is not None:
+            names = [name for name in names if name == query.namespace]
+        after = query.after
         if after is not None:
-            begun = (await self.handle.context(after)).namespace
-            if begun not in names:
+            current = (await self.handle.context(after)).namespace
+            if current not in names:
                 raise _build_unknown_error(after)
-            names = names[names.index(begun) :]
+            names = names[names.index(current) :]
+        items: list[Context] = []
         for name in names:
-            if len(found) == query.limit:
-                return Page(items=tuple(found), next_after=found[-1].id)
-            asked = replace(query, namespace=name, after=after, limit=query.limit - len(found))
-            page, after = await self.handle.contexts(asked), None
-            found += page.items
+            if len(items) == query.limit:
+                return Page(items=tuple(items), next_after=items[-1].id)
+            page = await self.handle.contexts(
+                replace(query, namespace=name, after=after, limit=query.limit - len(items))
+            )
+            after = None
+            items += page.items
             if page.next_after is not None:
-                return Page(items=tuple(found), next_after=page.next_after)
-        return Page(items=tuple(found), next_after=None)
+                return Page(items=tuple(items), next_after=page.next_after)
+        return Page(items=tuple(items), next_after=None)
 
     def sees(self, namespace: str) -> bool:
-        """Return whether the request under way may know of a namespace; of the service's own none may."""
+        """Return whether the current request may see a namespace; the service's own is never visible."""
         return namespace != OWN and self._access.allows(namespace)
 
     async def knows(self, context: str) -> bool:
-        """Return whether the request under way may know what a context holds, be it deleted or not."""
+        """Return whether the current request may see a context, deleted or not."""
         try:
             return self.sees((await self.handle.context(context)).namespace)
         except SessionNotFoundError:  # a fork outlives it
@@ -173,7 +178,7 @@ class Tenant:
             )
 
     def enter(self, access: Access = EVERYWHERE, action: Action = Action.READ) -> Lease:
-        """Begin a request: neither the store nor a session that it asks for is closed before it leaves."""
+        """Begin a request: neither the store nor a session that it uses is closed before it ends."""
         self.users += 1
         lease = Lease(tenant=self.name, access=access, action=action)
         _LEASE.set(lease)
@@ -183,36 +188,40 @@ class Tenant:
         """End a request."""
         _LEASE.set(None)
         self.users -= 1
-        for one in lease.sessions:
-            one.users -= 1
-            if one.gone and not one.users:
-                self._leave(one.session)
+        for ready in lease.sessions:
+            ready.users -= 1
+            if ready.forgotten and not ready.users:
+                self._close_session(ready.session)
 
     async def session(self, id: str) -> ACMS:
         """Return the session of a live context by the context's id."""
-        found = self._sessions.get(id)
-        if found is None:
-            made = self.over(await self.context(id))
-            try:
-                await made.tags()  # finds its context
-            except BaseException:
-                self._leave(made)
-                raise
-            found = self._sessions.setdefault(id, _Ready(made))
-            if found.session is not made:  # another request was first
-                self._leave(made)
-        elif not self.sees(found.session.namespace):
+        ready = self._sessions.get(id)
+        if ready is None:
+            ready = await self._open_session(id)
+        elif not self.sees(ready.session.namespace):
             raise _build_unknown_error(id)
         else:
-            self.check(found.session.namespace)
+            self.check(ready.session.namespace)
             self._sessions.move_to_end(id)
         lease = _LEASE.get()
         if lease is not None:
-            found.users += 1
-            lease.sessions.append(found)
-        while len(self._sessions) > self._ready:
+            ready.users += 1
+            lease.sessions.append(ready)
+        while len(self._sessions) > self._max_ready:
             self.forget(next(iter(self._sessions)))
-        return found.session
+        return ready.session
+
+    async def _open_session(self, id: str) -> _Ready:
+        session = self.over(await self.context(id))
+        try:
+            await session.tags()  # finds its context
+        except BaseException:
+            self._close_session(session)
+            raise
+        ready = self._sessions.setdefault(id, _Ready(session))
+        if ready.session is not session:  # another request was first
+            self._close_session(session)
+        return ready
 
     def over(self, context: Context) -> ACMS:
         """Return a session on a context."""
@@ -230,37 +239,39 @@ class Tenant:
         )
 
     def forget(self, id: str) -> None:
-        """Let go of a session, which is closed when no request uses it any more."""
-        found = self._sessions.pop(id, None)
-        if found is None:
+        """Remove a session, which is closed when no request uses it any more."""
+        ready = self._sessions.pop(id, None)
+        if ready is None:
             return
-        found.gone = True
-        if not found.users:
-            self._leave(found.session)
+        ready.forgotten = True
+        if not ready.users:
+            self._close_session(ready.session)
 
-    def _leave(self, session: ACMS) -> None:
+    def _close_session(self, session: ACMS) -> None:
         task = asyncio.ensure_future(session.close())
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def contract(self, ids: tuple[str, ...]) -> ACS:
         """Return the object that answers the contract from the memory of some contexts.
 
-        The same contexts get the same object, which keeps the results of earlier attempts, until any process erases
-        something of theirs.
+        The same contexts get the same object, which caches the results of earlier attempts, until any process erases
+        an entry of theirs.
         """
         contexts = [await self.context(id) for id in ids]
-        epochs = tuple([(await self.handle.head(one.id)).epoch for one in contexts])
+        epochs = tuple([(await self.handle.head(context.id)).epoch for context in contexts])
         sessions = [await self.session(id) for id in ids]
-        known = self._contracts.get(ids)
-        if known is not None and known[:2] == (epochs, sessions):
-            self._contracts.move_to_end(ids)
-            return known[2]
-        made = await asyncio.to_thread(ACS, [*sessions, *self.engine.sources])
-        self._contracts[ids] = (epochs, sessions, made)
-        while len(self._contracts) > self._ready:
+        cached = self._contracts.get(ids)
+        if cached is not None:
+            known_epochs, known_sessions, contract = cached
+            if known_epochs == epochs and known_sessions == sessions:
+                self._contracts.move_to_end(ids)
+                return contract
+        contract = await asyncio.to_thread(ACS, [*sessions, *self.engine.sources])
+        self._contracts[ids] = (epochs, sessions, contract)
+        while len(self._contracts) > self._max_ready:
             self._contracts.popitem(last=False)
-        return made
+        return contract
 
     def unlearn(self) -> None:
         """Discard the cached contract objects: their results of earlier attempts may quote erased content."""
@@ -273,40 +284,40 @@ class Tenant:
 
     def work(self) -> None:
         """Run the due jobs, including those that another process left; do nothing if workers run elsewhere."""
-        engine = self.engine
-        config = engine.config
+        config = self.engine.config
         if not config.worker.enabled:
             return
-        one = get_background_worker(self.handle, self.handle, config.worker, config.retry, config.on_event)
+        worker = get_background_worker(self.handle, self.handle, config.worker, config.retry, config.on_event)
         if not self._works:
             self._works = True
-            summarizers = () if engine.summarizer is None else (engine.summarizer,)
-            reflectors = () if engine.reflector is None else (engine.reflector,)
-            found = compose.handlers(
-                config,
-                summarizers,
-                handles.get_shared_state(self.handle).counters,
-                reflectors=reflectors,
-                handle=self.handle,
-            )
-            for kind, handler in found.items():
-                one.serve(kind, handler)
-        one.poke()
+            for kind, handler in self._create_job_handlers().items():
+                worker.serve(kind, handler)
+        worker.poke()
 
-    async def changed(self) -> bool:
-        """Return whether anything was committed since this was asked last; False of a store that cannot tell."""
+    def _create_job_handlers(self) -> Mapping[str, Any]:
+        engine = self.engine
+        summarizers = () if engine.summarizer is None else (engine.summarizer,)
+        reflectors = () if engine.reflector is None else (engine.reflector,)
+        counters = handles.get_shared_state(self.handle).counters
+        return compose.handlers(
+            engine.config, summarizers, counters, reflectors=reflectors, handle=self.handle
+        )
+
+    async def has_changed(self) -> bool:
+        """Return whether anything was committed since the last call; False if the store cannot tell."""
         if not isinstance(self.handle, HasCommits):
             return False
-        before, self._commits = self._commits, await self.handle.commits()
-        return self._commits != before
+        previous = self._commits
+        self._commits = await self.handle.commits()
+        return self._commits != previous
 
     async def close(self) -> None:
         """Close every session and the store."""
         while self._sessions:
-            _, one = self._sessions.popitem()
-            await one.session.close()
-        if self._leaving:
-            await asyncio.wait(self._leaving)
+            _, ready = self._sessions.popitem()
+            await ready.session.close()
+        if self._closing:
+            await asyncio.wait(self._closing)
         await self.handle.__aexit__(None, None, None)
         await self._kv.aclose()
 
@@ -317,7 +328,7 @@ def _build_unknown_error(id: str) -> SessionNotFoundError:
 
 
 class Stores:
-    """The stores of all tenants, by the URL of one of them; each is opened when it is first asked for."""
+    """The stores of all tenants, by the URL of one of them; each is opened on first use."""
 
     def __init__(
         self, url: str, engine: Engine, *, most: int = 256, ready: int = 1024, read_only: bool = False
@@ -341,19 +352,20 @@ class Stores:
         self._first: Handle | None = None
 
     def handle(self, tenant: str) -> Handle:
-        """Return a handle on a tenant's data; where it can it shares the connections of the others."""
+        """Return a handle on a tenant's data; it shares the connections of the others if the store can."""
         validation.validate_name(tenant, "tenant")
         if self._shards is not None:
             return self._shards.of(tenant)
         share: Callable[[str], Handle] | None = getattr(self._first, "for_tenant", None)
         if share is not None:
             return share(tenant)
-        made = open_storage(f"{self.url}{'&' if '?' in self.url else '?'}tenant={quote(tenant, safe='')}")
-        self._first = self._first or made
-        return made
+        separator = "&" if "?" in self.url else "?"
+        handle = open_storage(f"{self.url}{separator}tenant={quote(tenant, safe='')}")
+        self._first = self._first or handle
+        return handle
 
     def kv(self, handle: Handle) -> KVHome:
-        """Return the values under keys that lie beside a log."""
+        """Return the key-value store beside a log."""
         make: Callable[[], KVHome] | None = getattr(handle, "kv", None)
         if make is not None:
             return make()
@@ -367,10 +379,10 @@ class Stores:
 
     async def of(self, name: str) -> Tenant:
         """Return the data of a tenant, open."""
-        found = self._tenants.get(name)
-        if found is not None:
+        tenant = self._tenants.get(name)
+        if tenant is not None:
             self._tenants.move_to_end(name)
-            return found
+            return tenant
         opening = self._opening.get(name)
         if opening is None:
             opening = self._opening[name] = asyncio.ensure_future(self._open(name))
@@ -382,14 +394,15 @@ class Stores:
         tenant = Tenant(name, handle, self.kv(handle), self.engine, self._ready)
         await tenant.open()
         self._tenants[name] = tenant
-        for other in [one for one in self._tenants.values() if not one.users and one is not tenant]:
+        idle = [other for other in self._tenants.values() if not other.users and other is not tenant]
+        for other in idle:
             if len(self._tenants) <= self._most:
                 break
             del self._tenants[other.name]
             await other.close()
         return tenant
 
-    def open(self) -> list[Tenant]:
+    def list_open(self) -> list[Tenant]:
         """Return the tenants whose stores are open."""
         return list(self._tenants.values())
 
@@ -403,6 +416,6 @@ class Stores:
 
 
 def with_worker_enabled(engine: Engine, works: bool) -> Engine:
-    """Return an engine whose sessions work off the jobs they ask for, or leave them to workers elsewhere."""
+    """Return an engine whose sessions run their jobs, or leave them to workers elsewhere."""
     worker = replace(engine.config.worker, enabled=works)
     return replace(engine, config=replace(engine.config, worker=worker))

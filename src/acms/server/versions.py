@@ -24,8 +24,11 @@ class Place(Query):
     """A version of a log: by its number, by how many messages were said, or by a name; the newest one without any."""
 
     at_version: Version | None = None
+    """Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`."""
     at_message: Version | None = None
+    """Number of messages after which to read the log."""
     at_tag: Name | None = None
+    """Tag of the version to read."""
 
 
 class Named(Protocol):

@@ -1,14 +1,15 @@
-"""What goes over the wire: requests are read and checked here, answers written. Nouns: `acms.nouns`."""
+"""Parses and checks requests, and serializes JSON. `acms.nouns` serializes the objects of replies."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import pydantic
 from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails
 
 from acms.errors import ValidationError
 from acms.model import Json
@@ -17,90 +18,98 @@ from acms.server.operation import Body, Operation, Query
 __all__ = ["encode_json", "parse_query_parameters", "parse_request_body", "with_wire_field_name"]
 
 _encode = pydantic.TypeAdapter(Any).dump_json  # four times as fast as json
-_WHOLE = re.compile(r"-?[0-9]+")
+_DIGITS = re.compile(r"-?[0-9]+")
 _OPAQUE = frozenset({"metadata", "arguments", "payload", "settings", "data", "value"})
-"""Names whose value belongs to the caller: the names in it are left unchanged."""
+"""Names whose value belongs to the client: names in it are left unchanged."""
 
 
 def encode_json(value: Json) -> bytes:
-    """Write JSON."""
+    """Serialize JSON."""
     return _encode(value)
 
 
-# ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── parsing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def parse_request_body(operation: Operation, data: bytes) -> Any:
-    """Read the body of a request; `ValidationError` names the field at fault."""
-    kind = operation.body
-    assert kind is not None
+    """Parse the body of a request; `ValidationError` names the field at fault."""
+    model = operation.body
+    assert model is not None
     if not data:
         if operation.optional:
-            return {} if kind is dict else _validate_body(kind, b"{}")
+            return {} if model is dict else _validate_body(model, b"{}")
         raise ValidationError("the request needs a body", field="body", options=("send a JSON object",))
-    if kind is dict:
-        found = _parse_strict_json(data)
-        if not isinstance(found, dict):
+    if model is dict:
+        value = _parse_strict_json(data)
+        if not isinstance(value, dict):
             raise ValidationError("must be a JSON object", field="body")
-        return cast("dict[str, Json]", found)
-    made = _validate_body(kind, data)
-    _load_json(data, float)  # of a name that stands twice pydantic would take the last one
-    return made
+        return cast("dict[str, Json]", value)
+    body = _validate_body(model, data)
+    _load_json(data, float)  # refuses duplicate names, of which pydantic would take the last one
+    return body
 
 
-def _validate_body(kind: type[Body], data: bytes) -> Body:
+def _validate_body(model: type[Body], data: bytes) -> Body:
     try:
-        return kind.model_validate_json(data)
+        return model.model_validate_json(data)
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        first = _first_error(error)
         if first["type"] == "json_invalid":
             _parse_strict_json(data)  # raises an error that names the fault and its position
             raise ValidationError(f"is no JSON that is understood: {first['msg']}", field="body") from None
-        raise _build_validation_error(first["loc"], first["type"], first["msg"], "body") from None
+        raise _build_validation_error(first, "body") from None
+
+
+def _first_error(error: pydantic.ValidationError) -> ErrorDetails:
+    return error.errors(include_url=False, include_context=False, include_input=False)[0]
 
 
 def parse_query_parameters(operation: Operation, given: Sequence[tuple[str, str]]) -> Query | None:
-    """Read the query parameters of a request; one that is not known, or comes twice, is refused."""
-    values: dict[str, str] = {}
-    for name, value in given:
-        if name in values:
+    """Parse the query parameters of a request; unknown and repeated ones are refused."""
+    texts: dict[str, str] = {}
+    for name, text in given:
+        if name in texts:
             raise ValidationError("is given twice", field=name[:64])
-        if "\0" in name + value:
+        if "\0" in name + text:
             raise ValidationError("must not contain a NUL character", field=name[:64].replace("\0", ""))
-        values[name] = value
-    if operation.query is None:
-        if values:
-            name = next(iter(values))
-            raise ValidationError("is no parameter of this operation", field=name[:64])
-        return None
+        texts[name] = text
+    if operation.query is not None:
+        return _validate_query(operation.query, texts)
+    for name in texts:
+        raise ValidationError("is no parameter of this operation", field=name[:64])
+    return None
+
+
+def _validate_query(model: type[Query], texts: Mapping[str, str]) -> Query:
     try:
-        found = operation.query.model_validate(values)
+        query = model.model_validate(texts)
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise _build_validation_error(first["loc"], first["type"], first["msg"], "query") from None
-    for name, field in operation.query.model_fields.items():
-        written, value = values.get(field.alias or name), getattr(found, name)
-        if written is not None and type(value) is int and not _WHOLE.fullmatch(written):  # 1_000, +1, 1.0
-            raise ValidationError("must be a whole number, in digits", field=field.alias or name)
-    return found
+        raise _build_validation_error(_first_error(error), "query") from None
+    for name, field in model.model_fields.items():
+        wire_name = field.alias or name
+        is_number = type(getattr(query, name)) is int and wire_name in texts
+        if is_number and not _DIGITS.fullmatch(texts[wire_name]):  # 1_000, +1, 1.0
+            raise ValidationError("must be a whole number, in digits", field=wire_name)
+    return query
 
 
-def _build_validation_error(at: tuple[int | str, ...], kind: str, said: str, where: str) -> ValidationError:
+def _build_validation_error(error: ErrorDetails, default_field: str) -> ValidationError:
     field = ""
-    for step in at:
+    for step in error["loc"]:
         if isinstance(step, int):
             field += f"[{step}]"
-        elif "[" not in step and "(" not in step:  # names of ours in a union say nothing to the caller
+        elif "[" not in step and "(" not in step:  # names of ours in a union mean nothing to the client
             field += f".{step[:64]}" if field else step[:64]
-    if kind == "extra_forbidden":
-        said = "is not known here"
-    elif kind == "missing":
-        said = "is required"
-    return ValidationError(said[:1].lower() + said[1:], field=field or where)
+    message = error["msg"]
+    if error["type"] == "extra_forbidden":
+        message = "is not known here"
+    elif error["type"] == "missing":
+        message = "is required"
+    return ValidationError(message[:1].lower() + message[1:], field=field or default_field)
 
 
 def with_wire_field_name(error: ValidationError) -> ValidationError:
-    """Return an error whose field has its name on the wire; names that are the caller's own stay as they are."""
+    """Return an error whose field has its name on the wire; the client's own names are left unchanged."""
     steps = error.field.split(".")
     for index, step in enumerate(steps):
         name = step.partition("[")[0]
@@ -115,51 +124,52 @@ def with_wire_field_name(error: ValidationError) -> ValidationError:
 
 
 def _parse_strict_json(data: bytes) -> Json:
-    """Read JSON strictly: no NaN, no name twice, no lone surrogate; `ValidationError` says what and where."""
-    found = _load_json(data, _no_constant)
-    for field, text in _iterate_texts(found):
+    """Parse JSON strictly: no NaN, no duplicate name, no lone surrogate; `ValidationError` names the fault."""
+    value = _load_json(data, _reject_constant)
+    for field, text in _iterate_texts(value):
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise ValidationError("holds half a character (a lone surrogate)", field=field)
-    return found
+    return value
 
 
-def _load_json(data: bytes, constant: Callable[[str], Json]) -> Json:
+def _load_json(data: bytes, parse_constant: Callable[[str], Json]) -> Json:
     try:
-        return json.loads(data, parse_constant=constant, object_pairs_hook=_reject_duplicate_names)
+        return json.loads(data, parse_constant=parse_constant, object_pairs_hook=_reject_duplicate_names)
     except ValidationError:
         raise
     except RecursionError:
         raise ValidationError("is nested too deeply", field="body") from None
-    except ValueError as error:  # also for text that is no UTF-8, and numbers of thousands of digits
-        said = (
-            f"{error.msg} at character {error.pos}" if isinstance(error, json.JSONDecodeError) else "bad text"
-        )
-        raise ValidationError(f"is not valid JSON: {said}", field="body") from None
+    except json.JSONDecodeError as error:
+        message = f"{error.msg} at character {error.pos}"
+    except ValueError:  # text that is no UTF-8, or a number of thousands of digits
+        message = "bad text"
+    raise ValidationError(f"is not valid JSON: {message}", field="body")
 
 
-def _no_constant(name: str) -> Json:
+def _reject_constant(name: str) -> Json:
     raise ValidationError(f"{name} is not JSON", field="body")
 
 
 def _reject_duplicate_names(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    value = dict(pairs)
+    if len(value) != len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValidationError(f"has the name {twice[:64]!r} twice", field="body")
-    return found
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise ValidationError(f"has the name {duplicate[:64]!r} twice", field="body")
+    return value
 
 
-def _iterate_texts(found: Json) -> Iterator[tuple[str, str]]:
+def _iterate_texts(document: Json) -> Iterator[tuple[str, str]]:
     """Yield every text and name with its path, without recursion: the JSON may be deeply nested."""
-    waiting: list[tuple[str, Json]] = [("", found)]
-    while waiting:
-        at, value = waiting.pop()
+    stack: list[tuple[str, Json]] = [("", document)]
+    while stack:
+        path, value = stack.pop()
         if isinstance(value, str):
-            yield at or "body", value
+            yield path or "body", value
         elif isinstance(value, dict):
             for name, item in cast("dict[str, Json]", value).items():
-                yield at or "body", name
-                waiting.append((f"{at}.{name}" if at else name, item))
+                yield path or "body", name
+                stack.append((f"{path}.{name}" if path else name, item))
         elif isinstance(value, list):
-            waiting.extend((f"{at}[{index}]", item) for index, item in enumerate(cast("list[Json]", value)))
+            for index, item in enumerate(cast("list[Json]", value)):
+                stack.append((f"{path}[{index}]", item))

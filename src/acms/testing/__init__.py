@@ -1,6 +1,6 @@
 """Suites that are shipped for third parties: a store or an embedder that passes its suite keeps the promise.
 
-They need pytest and hypothesis, which the package itself does not; so they are imported when they are asked for.
+They need pytest and hypothesis, which the package itself does not: they are imported on first use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "sound",
 ]
 
-_ROOMS = {
+_MODULES = {
     "EmbedderTests": "embedder",
     "HashEmbedder": "embedder",
     "KVMemoryTests": "kv",
@@ -44,8 +44,8 @@ _SHARED = ("logs", "books")
 
 def __getattr__(name: str) -> Any:
     """Import a suite on first use, with pytest's explanations of failed assertions."""
-    room = _ROOMS.get(name)
-    if room is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         import pytest
@@ -54,5 +54,6 @@ def __getattr__(name: str) -> Any:
             f"acms.testing.{name} is made of pytest tests, and {missing.name} is not installed",
             options=("pip install pytest anyio hypothesis",),
         ) from missing
-    pytest.register_assert_rewrite(*(f"{__name__}.{one}" for one in (room, *_SHARED)))
-    return getattr(import_module(f"{__name__}.{room}"), name)
+    for each in (module, *_SHARED):
+        pytest.register_assert_rewrite(f"{__name__}.{each}")
+    return getattr(import_module(f"{__name__}.{module}"), name)

@@ -13,7 +13,7 @@ from acms.model import Context, Entry, Kind, Span, State, ToolCall, ToolResult
 
 @dataclass(eq=False)
 class Cell:
-    """One entry as it was first read; forks hold the same cell, so what is erased once is erased for all."""
+    """One entry as it was first read. Forks share the cell, so an erasure affects all of them."""
 
     entry: Entry
     #: (Space, part) → (sequence number, data).
@@ -41,7 +41,7 @@ class Book:
     tail: dict[str, Any] = field(default_factory=dict)
     deleted: bool = False
     rev: int = 0
-    #: What was in force at each version when that version was the newest.
+    #: Active entries at each version when that version was the newest.
     views: dict[int, list[str]] = field(default_factory=dict)
 
     @property
@@ -56,27 +56,32 @@ class Book:
 
 
 def find_active_entries(entries: Sequence[Entry]) -> list[Entry]:
-    """Say what is read of a log, in order, the long way: newest first, each strikes out what it replaces.
+    """Return the active entries in reading order, found the slow way: from the newest, each replaces older ones.
 
-    A fact goes on doing so after a newer fact, or a retraction that ends it, has struck it out.
+    A replaced fact still replaces others if a newer fact, or a retraction that ends it, replaced it.
     """
-    struck: dict[int, Entry] = {}
-    read: list[Entry] = []
+    replaced_by: dict[int, Entry] = {}
+    active: list[Entry] = []
     for entry in reversed(entries):
-        by = struck.get(entry.version)
-        ended = by is not None and (by.kind is Kind.FACT or by.data.get("reason") in ("removed", "archived"))
-        if by is not None and not (entry.kind is Kind.FACT and ended):
+        replacement = replaced_by.get(entry.version)
+        if replacement is not None and not _ends_fact(replacement, entry):
             continue
-        if entry.state is State.ERASED and entry.kind in (Kind.FACT, Kind.SUMMARY) and by is None:
+        derived = entry.kind in (Kind.FACT, Kind.SUMMARY)
+        if derived and entry.state is State.ERASED and replacement is None:
             continue
-        for first, last in entry.replaces:
-            for version in range(first, min(last, entry.version - 1) + 1):
-                struck.setdefault(version, entry)
-        if entry.state is State.LIVE and (
-            entry.kind is Kind.MESSAGE or (entry.kind is Kind.SUMMARY and entry.replaces)
-        ):
-            read.append(entry)
-    return sorted(read, key=lambda entry: (anchor_version(entry), entry.version))
+        for version in versions_of_spans(entry.replaces):
+            if version < entry.version:
+                replaced_by.setdefault(version, entry)
+        is_summary = entry.kind is Kind.SUMMARY and bool(entry.replaces)
+        if entry.state is State.LIVE and (entry.kind is Kind.MESSAGE or is_summary):
+            active.append(entry)
+    return sorted(active, key=lambda entry: (anchor_version(entry), entry.version))
+
+
+def _ends_fact(replacement: Entry, entry: Entry) -> bool:
+    """Return whether a fact was replaced by a newer fact, or by a retraction that ends it."""
+    ends = replacement.kind is Kind.FACT or replacement.data.get("reason") in ("removed", "archived")
+    return entry.kind is Kind.FACT and ends
 
 
 def ids_of_entries(entries: Sequence[Entry]) -> list[str]:
@@ -95,26 +100,30 @@ def spans_of_versions(versions: set[int]) -> tuple[Span, ...]:
     return tuple(found)
 
 
+def versions_of_spans(spans: Sequence[Span]) -> set[int]:
+    """Return the versions in spans."""
+    versions: set[int] = set()
+    for first, last in spans:
+        versions.update(range(first, last + 1))
+    return versions
+
+
 def check_atomic_groups(sequence: Sequence[Entry]) -> None:
-    """Assert that units lose nothing, repeat nothing and never show half a tool group."""
-    found = history.fold_atomic_groups(sequence, whole=True)
-    shown = [entry for unit in found.units for entry in unit.entries]
-    hidden = [entry for entry, _ in found.hidden]
-    assert sorted(ids_of_entries([*shown, *hidden])) == sorted(ids_of_entries(sequence)), (
-        "a unit lost or repeated an entry"
-    )
-    assert found.unresolved == []
-    for unit in found.units:
+    """Assert that atomic groups lose nothing, repeat nothing and never hold half a tool group."""
+    folded = history.fold_atomic_groups(sequence, whole=True)
+    ids = [entry.id for unit in folded.units for entry in unit.entries]
+    ids += [entry.id for entry, _ in folded.hidden]
+    assert sorted(ids) == sorted(ids_of_entries(sequence)), "a unit lost or repeated an entry"
+    assert folded.unresolved == []
+    for unit in folded.units:
         group = unit.entries[0].group
         if group is None:
             assert len(unit.entries) == 1
             continue
-        assert ids_of_entries(unit.entries) == [entry.id for entry in sequence if entry.group == group], (
-            "a group is split"
-        )
-        calls = {part.call_id for entry in unit.entries for part in entry.parts if isinstance(part, ToolCall)}
-        answers = {
-            part.call_id for entry in unit.entries for part in entry.parts if isinstance(part, ToolResult)
-        }
+        members = [entry for entry in sequence if entry.group == group]
+        assert ids_of_entries(unit.entries) == ids_of_entries(members), "a group is split"
+        parts = [part for entry in unit.entries for part in entry.parts]
+        calls = {part.call_id for part in parts if isinstance(part, ToolCall)}
+        answers = {part.call_id for part in parts if isinstance(part, ToolResult)}
         assert calls, "answers are shown without their calls"
         assert unit.complete == (calls <= answers)

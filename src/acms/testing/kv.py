@@ -87,9 +87,9 @@ class KVMemoryTests:
         """Numbers keep their kind and digits, objects their order, texts every character."""
         for value in VALUES:
             await store.set("a", value)
-            found = await store.get("a")
-            assert found is not None
-            assert json.dumps(found.data) == json.dumps(value)
+            entry = await store.get("a")
+            assert entry is not None
+            assert json.dumps(entry.data) == json.dumps(value)
 
     async def test_other_values_and_keys_are_refused(self, store: KVMemory) -> None:
         """Every store refuses the same input, and names the field."""

@@ -16,6 +16,7 @@ from acms.model import (
     ContextDraft,
     Draft,
     Entry,
+    Head,
     Kind,
     Origin,
     Receipt,
@@ -31,7 +32,7 @@ DRAFT_FIELDS = tuple(field.name for field in fields(Draft))
 
 
 class ManualClock:
-    """A clock that stands still until it is told to move."""
+    """A clock that moves only by `advance`."""
 
     def __init__(self, now: datetime = WHEN) -> None:
         self.now = now
@@ -65,7 +66,7 @@ def draft_fact(content: str, **fields: Any) -> Draft:
 
 
 def draft_summary(first: int, last: int, **fields: Any) -> Draft:
-    """Make a summary that stands for a span of versions."""
+    """Make a summary that replaces a span of versions."""
     chosen: dict[str, Any] = {
         "content": f"what was said from {first} to {last}",
         "created_at": WHEN,
@@ -106,32 +107,28 @@ async def append_drafts(store: StorageBackend, context: Context, *drafts: Draft,
 async def sound(store: StorageBackend, context: str) -> list[Entry]:
     """Read a whole log, assert everything that holds for any log, and return its entries.
 
-    Versions have no gaps, positions and totals count, every id says where its entry lies, the head is what a
-    recount of the entries gives, and the hash chain verifies from the first entry to the head.
+    Versions have no gaps, positions and totals count, every id holds the entry's context and version, the head is
+    what a recount of the entries gives, and the hash chain verifies from the first entry to the head.
     """
-    head, entries = await store.head(context), await store.read(context)
-    while head != (
-        newer := await store.head(context)
-    ):  # an append whose outcome nobody waited for may still come
-        head, entries = newer, await store.read(context)
+    head, entries = await _read_log(store, context)
     assert head.context == context
     assert [entry.version for entry in entries] == list(range(1, head.version + 1)), "versions have gaps"
     messages = tokens = rewrites = batch = 0
     last: str | None = None
     for entry in entries:
+        position = None
         if entry.kind is Kind.MESSAGE:
-            messages, tokens, last = messages + 1, tokens + entry.tokens, entry.id
-        assert entry.position == (messages if entry.kind is Kind.MESSAGE else None), "a position is wrong"
+            messages += 1
+            tokens += entry.tokens
+            position = messages
+            last = entry.id
+        assert entry.position == position, "a position is wrong"
         assert entry.total == tokens, "a running total is wrong"
         assert parse_entry_id(entry.id) == (entry.context, entry.version), "an id points elsewhere"
         assert entry.batch in (batch, entry.version), "a batch does not start where an append started"
         batch = entry.batch
         rewrites += bool(entry.replaces)
-        assert (entry.salt is None) == (entry.state is not State.LIVE), "a salt outlived its content"
-        if entry.state is not State.LIVE:
-            assert (entry.content, entry.parts, dict(entry.data), dict(entry.metadata)) == ("", (), {}, {})
-        if entry.state is State.ERASED:
-            assert entry.key is None, "a key outlived its entry"
+        _check_blank_fields(entry)
     counted = (messages, tokens, last)
     assert (head.messages, head.tokens, head.last_message) == counted, "the head miscounts its log"
     assert head.rewrites >= rewrites
@@ -140,6 +137,26 @@ async def sound(store: StorageBackend, context: str) -> list[Entry]:
     assert list(verify_chain(entries, head=start, version=0)) == []
     assert head.chain == (entries[-1].chain if entries else start)
     return entries
+
+
+async def _read_log(store: StorageBackend, context: str) -> tuple[Head, list[Entry]]:
+    """Return a head and its entries, read again while appends without a waiting client still arrive."""
+    head = await store.head(context)
+    while True:
+        entries = await store.read(context)
+        newest = await store.head(context)
+        if newest == head:
+            return head, entries
+        head = newest
+
+
+def _check_blank_fields(entry: Entry) -> None:
+    """Assert that an expired entry has no content, and an erased one no key either."""
+    assert (entry.salt is None) == (entry.state is not State.LIVE), "a salt outlived its content"
+    if entry.state is not State.LIVE:
+        assert (entry.content, entry.parts, dict(entry.data), dict(entry.metadata)) == ("", (), {}, {})
+    if entry.state is State.ERASED:
+        assert entry.key is None, "a key outlived its entry"
 
 
 def draft_of_entry(entry: Entry) -> Draft:

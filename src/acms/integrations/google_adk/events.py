@@ -55,16 +55,19 @@ class EventDialect:
     def write(self, message: Event) -> dict[str, Any]:
         """Return an event as `ingest` takes it."""
         role = Role.USER if message.author == "user" else Role.ASSISTANT
-        role = Role.TOOL if message.get_function_responses() else role  # for any author
-        parts = [part for one in _parts_of_event(message) for part in _convert_part(one, role)]
-        parts.append(Raw(self.vendor, self.dumped(message)))
+        if message.get_function_responses():  # of any author
+            role = Role.TOOL
+        parts: list[Part] = []
+        for part in _parts_of_event(message):
+            parts += _convert_part(part, role)
+        parts.append(Raw(self.vendor, self.dump(message)))
         written: dict[str, Any] = {"key": message.id, "role": role, "parts": parts}
         if message.author not in ("", "user"):
             written["metadata"] = {"author": message.author}
         return written
 
-    def dumped(self, message: Event) -> str:
-        """Return an event as it is kept: JSON of whatever a tool has put into it."""
+    def dump(self, message: Event) -> str:
+        """Serialize an event as JSON, with any value that a tool has put into it."""
         try:
             plain = message.model_dump(mode="json", by_alias=True, exclude_none=True, fallback=str)
         except ValueError:
@@ -75,33 +78,36 @@ class EventDialect:
         return dumps(plain, ensure_ascii=False)
 
     def read(self, json: str) -> Event:
-        """Return the event that was kept."""
+        """Parse a stored event."""
         return Event.model_validate_json(json)
 
-    def make(self, said: Made) -> Event:
+    def make(self, written: Made) -> Event:
         """Return a message written by ACMS as an event of the user or of the agent that is called."""
-        own = said.role in (Role.ASSISTANT, Role.TOOL) and not said.results
-        parts = [types.Part(text=said.text)] if said.text and not said.results else []
-        for call in said.calls:
-            given = json_object(call.arguments, "arguments")
-            called = types.FunctionCall(id=call.call_id, name=call.name, args=given)
-            parts.append(types.Part(function_call=called))
-        for name, one in said.results:
-            given = json_object(one.output, "result")
-            answer = types.FunctionResponse(id=one.call_id, name=name, response=given)
-            parts.append(types.Part(function_response=answer))
-        content = types.Content(role="model" if own else "user", parts=parts)
-        return Event(author=self.agent if own else "user", content=content)
+        parts: list[types.Part] = []
+        if written.text and not written.results:
+            parts.append(types.Part(text=written.text))
+        for call in written.calls:
+            arguments = json_object(call.arguments, "arguments")
+            function_call = types.FunctionCall(id=call.call_id, name=call.name, args=arguments)
+            parts.append(types.Part(function_call=function_call))
+        for name, result in written.results:
+            output = json_object(result.output, "result")
+            function_response = types.FunctionResponse(id=result.call_id, name=name, response=output)
+            parts.append(types.Part(function_response=function_response))
+        if written.role in (Role.ASSISTANT, Role.TOOL) and not written.results:
+            return Event(author=self.agent, content=types.Content(role="model", parts=parts))
+        return Event(author="user", content=types.Content(role="user", parts=parts))
 
-    def unseen(self, message: Event, counter: TokenCounter) -> int:
-        """Count inline files, the JSON around the answers of tools, and the name of the author."""
-        found = counter.count(f"[{message.author}] :") + 8 if self.is_foreign(message) else 0
-        found += PER_MEDIUM * sum(part.inline_data is not None for part in _parts_of_event(message))
+    def count_unwritten_tokens(self, message: Event, counter: TokenCounter) -> int:
+        """Count inline files, the JSON around the results of tools, and the name of the author."""
+        tokens = 0
+        if self.is_foreign(message):
+            tokens += counter.count(f"[{message.author}] :") + 8
+        tokens += PER_MEDIUM * sum(part.inline_data is not None for part in _parts_of_event(message))
         for answer in message.get_function_responses():
-            found += counter.count(json_text(answer.response or {})) - counter.count(
-                _output_of_response(answer)
-            )
-        return found
+            tokens += counter.count(json_text(answer.response or {}))
+            tokens -= counter.count(_output_of_response(answer))
+        return tokens
 
     def is_foreign(self, event: Event) -> bool:
         """Return whether another agent is the author."""
@@ -116,60 +122,68 @@ def events_of(entries: Sequence[Entry]) -> list[Event]:
 
 def _event_of_entry(entry: Entry, names: dict[str, str]) -> Event:
     dialect = EventDialect(str(entry.metadata.get("author", "model")))
-    kept = original_of_entry(entry, dialect)
-    for answer in kept.get_function_responses() if kept is not None else ():
-        names.setdefault(answer.id or answer.name or "", answer.name or "")
-    shown = message_of_parts(entry.role or Role.USER, entry.parts or (Text(entry.content),), names)
-    if kept is not None and is_entry_unchanged(entry, dialect.write(kept)):
-        return kept
-    made = dialect.make(shown)
-    if kept is not None:
-        return kept.model_copy(update={"content": made.content})
-    return made.model_copy(
-        update={"id": client_supplied_key(entry.key) or entry.id, "timestamp": entry.created_at.timestamp()}
-    )
+    original = original_of_entry(entry, dialect)
+    if original is not None:
+        for answer in original.get_function_responses():
+            names.setdefault(answer.id or answer.name or "", answer.name or "")
+    current = message_of_parts(entry.role or Role.USER, entry.parts or (Text(entry.content),), names)
+    if original is not None and is_entry_unchanged(entry, dialect.write(original)):
+        return original
+    event = dialect.make(current)
+    if original is not None:
+        return original.model_copy(update={"content": event.content})
+    id = client_supplied_key(entry.key) or entry.id
+    return event.model_copy(update={"id": id, "timestamp": entry.created_at.timestamp()})
 
 
 def report_agent_event(event: Event) -> types.Content:
     """Return the words and actions of another agent as text of the user: they are not this model's own."""
-    said: list[str] = []
+    lines: list[str] = []
     for part in _parts_of_event(event):
         if part.text and not part.thought:
-            said.append(part.text)
+            lines.append(part.text)
         elif part.function_call:
-            said.append(f"{part.function_call.name}({part.function_call.args or {}})")
+            lines.append(f"{part.function_call.name}({part.function_call.args or {}})")
         elif part.function_response:
-            said.append(str(part.function_response.response or {}))
-    return types.Content(role="user", parts=[types.Part(text=f"[{event.author}]: " + "\n".join(said))])
+            lines.append(str(part.function_response.response or {}))
+    text = f"[{event.author}]: " + "\n".join(lines)
+    return types.Content(role="user", parts=[types.Part(text=text)])
 
 
 def _output_of_response(answer: types.FunctionResponse) -> str:
     """Return the output of a tool: ADK wraps values that are no objects."""
-    given = answer.response or {}
-    return json_text(given["result"] if given.keys() == {"result"} else given)
+    response = answer.response or {}
+    return json_text(response["result"] if response.keys() == {"result"} else response)
 
 
 def _parts_of_event(event: Event) -> list[types.Part]:
     return (event.content and event.content.parts) or []
 
 
-def _convert_part(given: types.Part, role: Role) -> list[Part]:
-    if given.function_call and role is Role.ASSISTANT:
-        call = given.function_call
-        return [ToolCall(call.id or call.name or "", call.name or "", json_text(call.args or {}))]
-    if given.function_response and role is Role.TOOL:
-        answer = given.function_response
+def _convert_part(part: types.Part, role: Role) -> list[Part]:
+    """Return a part of an event as parts of a message; none if it has no text."""
+    if part.function_call and role is Role.ASSISTANT:
+        call = part.function_call
+        name = call.name or ""
+        return [ToolCall(call.id or name, name, json_text(call.args or {}))]
+    if part.function_response and role is Role.TOOL:
+        answer = part.function_response
         return [ToolResult(answer.id or answer.name or "", _output_of_response(answer))]
-    if given.text:
-        thought = given.thought and role is Role.ASSISTANT
-        return [Reasoning(given.text) if thought else Text(given.text)]
-    file = given.file_data
-    if file and file.file_uri:
-        if role is Role.USER and (file.mime_type or "").startswith("image/"):
-            return [Media(file.mime_type or "", file.file_uri)]
-        return [Text(f"[{file.mime_type}: {file.file_uri}]")]
-    if given.inline_data:
-        return [Text(f"[{given.inline_data.mime_type}: {given.inline_data.display_name or 'inline'}]")]
-    code, result = given.executable_code, given.code_execution_result
-    text = (code and code.code) or (result and result.output)
-    return [Text(text)] if text else []
+    if part.text:
+        thought = part.thought and role is Role.ASSISTANT
+        return [Reasoning(part.text) if thought else Text(part.text)]
+    if part.file_data and part.file_data.file_uri:
+        return [_convert_file(part.file_data.mime_type, part.file_data.file_uri, role)]
+    if part.inline_data:
+        return [Text(f"[{part.inline_data.mime_type}: {part.inline_data.display_name or 'inline'}]")]
+    if part.executable_code and part.executable_code.code:
+        return [Text(part.executable_code.code)]
+    if part.code_execution_result and part.code_execution_result.output:
+        return [Text(part.code_execution_result.output)]
+    return []
+
+
+def _convert_file(media_type: str | None, uri: str, role: Role) -> Part:
+    if role is Role.USER and media_type is not None and media_type.startswith("image/"):
+        return Media(media_type, uri)
+    return Text(f"[{media_type}: {uri}]")

@@ -84,11 +84,14 @@ class ACMSMemoryService(BaseMemoryService):
 
 
 def _memory_of_item(item: ContextItem) -> MemoryEntry:
-    user = item.role is Role.USER
+    content_role = "model"
+    author = item.role and item.role.value
+    if item.role is Role.USER:
+        content_role = author = "user"
     return MemoryEntry(
         id=item.id,
-        content=types.Content(role="user" if user else "model", parts=[types.Part(text=item.content)]),
-        author="user" if user else item.role and item.role.value,
+        content=types.Content(role=content_role, parts=[types.Part(text=item.content)]),
+        author=author,
         timestamp=item.created_at and item.created_at.isoformat(),
         custom_metadata={"session_id": item.session_id},
     )

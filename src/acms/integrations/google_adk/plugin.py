@@ -89,12 +89,18 @@ def _extract_text(given: Any) -> str:
     )
 
 
-def _convert_tools(given: Sequence[Any] | None) -> list[Tool]:
-    found: list[Tool] = []
-    for one in [one for tool in given or () for one in getattr(tool, "function_declarations", None) or ()]:
-        schema = one.parameters_json_schema
-        if schema is None and one.parameters is not None:
-            schema = one.parameters.model_dump(mode="json", exclude_none=True)
-        schema = schema or {"type": "object"}
-        found.append(Tool(name=one.name, description=one.description or "", parameters=schema))
-    return found
+def _convert_tools(tools: Sequence[Any] | None) -> list[Tool]:
+    converted: list[Tool] = []
+    for tool in tools or ():
+        for declaration in getattr(tool, "function_declarations", None) or ():
+            schema = declaration.parameters_json_schema
+            if schema is None and declaration.parameters is not None:
+                schema = declaration.parameters.model_dump(mode="json", exclude_none=True)
+            converted.append(
+                Tool(
+                    name=declaration.name,
+                    description=declaration.description or "",
+                    parameters=schema or {"type": "object"},
+                )
+            )
+    return converted

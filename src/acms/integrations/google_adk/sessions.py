@@ -38,7 +38,7 @@ __all__ = ["ACMSSessionService"]
 
 _ROOT = "google-adk"
 _BEGUN = 64
-"""How many events a session remembers that were begun and never ended."""
+"""Interrupted events that a session remembers, so that its row stays small."""
 
 
 class ACMSSessionService(BaseSessionService):
@@ -108,14 +108,15 @@ class ACMSSessionService(BaseSessionService):
         return session
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
-        """List the sessions of a user, or of all, without events: the one last used comes last."""
-        of = _build_key("session", app_name, *([] if user_id is None else [user_id]), "")
-        found: list[Session] = []
-        async for row in list_entries(self._kv, of):
+        """List the sessions of a user, or of all, without events; the last used session comes last."""
+        names = [app_name] if user_id is None else [app_name, user_id]
+        prefix = _build_key("session", *names, "")
+        sessions: list[Session] = []
+        async for row in list_entries(self._kv, prefix):
             user, id = map(unquote, row.key.split("/")[-2:])
-            found.append(await self._session(app_name, user, id, row.data))
-        found.sort(key=lambda one: (one.last_update_time, one.user_id, one.id))
-        return ListSessionsResponse(sessions=found)
+            sessions.append(await self._session(app_name, user, id, row.data))
+        sessions.sort(key=lambda session: (session.last_update_time, session.user_id, session.id))
+        return ListSessionsResponse(sessions=sessions)
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Delete a session and hide its log: `erase_user` erases."""
@@ -150,7 +151,8 @@ class ACMSSessionService(BaseSessionService):
             raise SessionNotFoundError(f"Session {session.id} not found.")
         event.id = event.id or str(uuid4())
         known = await self._is_known(session, event)
-        if known and row.data["updated"] >= event.timestamp and event.id not in row.data.get("begun", ()):
+        interrupted = event.id in row.data.get("begun", ())
+        if known and not interrupted and row.data["updated"] >= event.timestamp:
             return event
         self._apply_temp_state(session, event)
         event = self._trim_temp_delta_state(event)
@@ -189,43 +191,46 @@ class ACMSSessionService(BaseSessionService):
     async def _update(
         self, session: Session, event: Event, state: Mapping[str, Any] = EMPTY, *, begun: bool = False
     ) -> None:
-        """Note that an event is about to be stored, or change the state of its session: then it has ended."""
+        """Record that an event is about to be stored, or that it is stored and changes the state of its session."""
 
-        def updated(entry: KVEntry | None) -> Json:
+        def update(entry: KVEntry | None) -> Json:
             if entry is None:
                 raise SessionNotFoundError(f"Session {session.id} not found.")
             data = entry.data
             others = [id for id in data.get("begun", ()) if id != event.id]
             if begun:
                 return {**data, "begun": [*others, event.id][-_BEGUN:]}
-            newest = max(data["updated"], event.timestamp)
-            return {
+            updated = {
                 "state": {**data["state"], **state},
-                "updated": newest,
-                **({"begun": others} if others else {}),
+                "updated": max(data["updated"], event.timestamp),
             }
+            if others:
+                updated["begun"] = others
+            return updated
 
         key = _build_key("session", session.app_name, session.user_id, session.id)
-        await update_entry(self._kv, key, updated)
+        await update_entry(self._kv, key, update)
 
     async def _session(self, app_name: str, user_id: str, session_id: str, data: Any) -> Session:
         state = dict(data["state"])
-        for prefix, key in (
-            (State.APP_PREFIX, ("app", app_name)),
-            (State.USER_PREFIX, ("user", app_name, user_id)),
-        ):
-            found = await self._kv.get(_build_key(*key))
-            state.update({prefix + name: value for name, value in (found.data if found else {}).items()})
-        made = Session(app_name=app_name, user_id=user_id, id=session_id, state=state)
-        made.last_update_time = data["updated"]
-        return made
+        shared = {
+            State.APP_PREFIX: _build_key("app", app_name),
+            State.USER_PREFIX: _build_key("user", app_name, user_id),
+        }
+        for prefix, key in shared.items():
+            entry = await self._kv.get(key)
+            if entry is not None:
+                state |= {prefix + name: value for name, value in entry.data.items()}
+        session = Session(app_name=app_name, user_id=user_id, id=session_id, state=state)
+        session.last_update_time = data["updated"]
+        return session
 
     async def _change(self, key: str, delta: dict[str, Any]) -> None:
-        def changed(entry: KVEntry | None) -> Json:
+        def change(entry: KVEntry | None) -> Json:
             return {**(entry.data if entry else {}), **delta}
 
         if delta:
-            await update_entry(self._kv, key, changed)
+            await update_entry(self._kv, key, change)
 
 
 def _build_key(kind: str, *names: str) -> str:
@@ -234,13 +239,14 @@ def _build_key(kind: str, *names: str) -> str:
 
 def _split_state(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return the state of the app, of the user and of the session; temporary state is dropped."""
-    split: dict[str, dict[str, Any]] = {
-        State.APP_PREFIX: {},
-        State.USER_PREFIX: {},
-        State.TEMP_PREFIX: {},
-        "": {},
-    }
+    app: dict[str, Any] = {}
+    user: dict[str, Any] = {}
+    own: dict[str, Any] = {}
     for name, value in to_jsonable_python(state).items():
-        prefix = next(one for one in split if name.startswith(one))
-        split[prefix][name.removeprefix(prefix)] = value
-    return split[State.APP_PREFIX], split[State.USER_PREFIX], split[""]
+        if name.startswith(State.APP_PREFIX):
+            app[name.removeprefix(State.APP_PREFIX)] = value
+        elif name.startswith(State.USER_PREFIX):
+            user[name.removeprefix(State.USER_PREFIX)] = value
+        elif not name.startswith(State.TEMP_PREFIX):
+            own[name] = value
+    return app, user, own

@@ -22,7 +22,7 @@ class Visible(NamedTuple):
 
     #: Ids of the events that it leaves out.
     hidden: frozenset[str]
-    #: Contents that no event says, each with the id of the event it stands behind; "" at the beginning.
+    #: Contents without an event, each with the id of the event before it; "" at the beginning.
     added: Sequence[tuple[str, types.Content]]
 
 
@@ -31,57 +31,62 @@ def find_visible_events(contents: Sequence[types.Content], events: Sequence[Even
 
     Events that ADK has compacted are not left out: the log selects on its own, and ADK's summary is not needed.
     """
-    others = {one.author for one in events}.difference(("user", agent))
-    said = [
-        (_unwrap_quote(mark, others), at)
-        for at, one in enumerate(contents)
-        for mark in map(_mark_of_part, _parts_of_content(one))
-    ]
-    kept = [
-        (_event_mark(part, one.author, others), one.id)
-        for one in events
-        for part in _parts_of_content(one.content)
-    ]
-    pairs = _pair_marks([mark for mark, _ in said], [mark for mark, _ in kept])
-    placed = {said[place][1]: kept[at][1] for place, at in pairs.items()}
-    seen = {kept[at][1] for at in pairs.values()}
-    compacted = [one.actions.compaction for one in events if one.actions and one.actions.compaction]
-    spans = [(one.start_timestamp, one.end_timestamp) for one in compacted]
-    missing = {id for mark, id in kept if mark} - seen
-    hidden = {
-        one.id
-        for one in events
-        if one.id in missing
-        and not any((first or 0.0) <= one.timestamp <= (last or 0.0) for first, last in spans)
-    }
-    summaries = [list(map(_mark_of_part, _parts_of_content(one.compacted_content))) for one in compacted]
+    others = {event.author for event in events}.difference(("user", agent))
+    request_marks: list[str] = []
+    content_indexes: list[int] = []
+    for index, content in enumerate(contents):
+        for mark in _marks_of_content(content):
+            request_marks.append(_unwrap_quote(mark, others))
+            content_indexes.append(index)
+    event_marks: list[str] = []
+    event_ids: list[str] = []
+    for event in events:
+        for part in _parts_of_content(event.content):
+            event_marks.append(_event_mark(part, event.author, others))
+            event_ids.append(event.id)
+    pairs = _pair_marks(request_marks, event_marks)
+    event_of_content = {content_indexes[at]: event_ids[event_at] for at, event_at in pairs.items()}
+    shown = {event_ids[event_at] for event_at in pairs.values()}
+    marked = {id for id, mark in zip(event_ids, event_marks, strict=True) if mark}
+    compactions = [event.actions.compaction for event in events if event.actions and event.actions.compaction]
+    hidden: set[str] = set()
+    for event in events:
+        compacted = any(
+            (compaction.start_timestamp or 0.0) <= event.timestamp <= (compaction.end_timestamp or 0.0)
+            for compaction in compactions
+        )
+        if event.id in marked - shown and not compacted:
+            hidden.add(event.id)
+    summaries = [_marks_of_content(compaction.compacted_content) for compaction in compactions]
     added: list[tuple[str, types.Content]] = []
     last = ""
-    for at, content in enumerate(contents):
-        last = placed.get(at, last)
-        if at not in placed and list(map(_mark_of_part, _parts_of_content(content))) not in summaries:
+    for index, content in enumerate(contents):
+        if index in event_of_content:
+            last = event_of_content[index]
+        elif _marks_of_content(content) not in summaries:
             added.append((last, content))
     return Visible(frozenset(hidden), added)
 
 
-def _pair_marks(said: Sequence[str], kept: Sequence[str]) -> dict[int, int]:
-    """Pair equal marks in order; then those that were moved, as answers of tools are behind their calls."""
-    places: dict[str, list[int]] = {}
-    for at, mark in enumerate(kept):
+def _pair_marks(request_marks: Sequence[str], event_marks: Sequence[str]) -> dict[int, int]:
+    """Pair equal marks in order, then the moved ones: results of tools may be moved behind their calls."""
+    indexes: dict[str, list[int]] = {}
+    for index, mark in enumerate(event_marks):
         if mark:
-            places.setdefault(mark, []).append(at)
+            indexes.setdefault(mark, []).append(index)
     pairs: dict[int, int] = {}
     last = -1
-    for place, mark in enumerate(said):
-        found = places.get(mark, ())
-        later = bisect_right(found, last)
-        if later < len(found):
-            pairs[place] = last = found[later]
-    taken = set(pairs.values())
-    left = {mark: iter([at for at in found if at not in taken]) for mark, found in places.items()}
-    for place, mark in enumerate(said):
-        if place not in pairs and (at := next(left.get(mark, iter(())), None)) is not None:
-            pairs[place] = at
+    for at, mark in enumerate(request_marks):
+        candidates = indexes.get(mark, [])
+        next_candidate = bisect_right(candidates, last)
+        if next_candidate < len(candidates):
+            last = candidates[next_candidate]
+            pairs[at] = last
+    for index in pairs.values():
+        indexes[event_marks[index]].remove(index)
+    for at, mark in enumerate(request_marks):
+        if at not in pairs and indexes.get(mark):
+            pairs[at] = indexes[mark].pop(0)
     return pairs
 
 
@@ -89,31 +94,43 @@ def _parts_of_content(content: types.Content | None) -> Sequence[types.Part]:
     return (content and content.parts) or ()
 
 
+def _marks_of_content(content: types.Content | None) -> list[str]:
+    return [_mark_of_part(part) for part in _parts_of_content(content)]
+
+
 def _mark_of_part(part: types.Part) -> str:
-    if call := part.function_call:
-        return f"{call.name}({dumps(call.args or {}, sort_keys=True, default=str)})"
-    if answer := part.function_response:
-        return f"{answer.name} = {dumps(answer.response or {}, sort_keys=True, default=str)}"
+    """Return a text that identifies a part: its call, result, text or file."""
+    if part.function_call:
+        arguments = dumps(part.function_call.args or {}, sort_keys=True, default=str)
+        return f"{part.function_call.name}({arguments})"
+    if part.function_response:
+        response = dumps(part.function_response.response or {}, sort_keys=True, default=str)
+        return f"{part.function_response.name} = {response}"
     if part.text:
         return part.text
-    given = part.file_data or part.inline_data or part.executable_code or part.code_execution_result
-    return given.model_dump_json(exclude_none=True) if given else ""
+    data = part.file_data or part.inline_data or part.executable_code or part.code_execution_result
+    return data.model_dump_json(exclude_none=True) if data else ""
 
 
 def _event_mark(part: types.Part, author: str, others: Collection[str]) -> str:
     """Return the mark of a part of an event in a request: "" for thoughts, a quote for other agents."""
-    if part.thought or author not in others:
-        return "" if part.thought else _mark_of_part(part)
-    called, answer = part.function_call, part.function_response
-    text = str(dict(sorted((called.args or {}).items()))) if called else part.text
-    text = str(answer.response) if answer else text
+    if part.thought:
+        return ""
+    if author not in others:
+        return _mark_of_part(part)
+    text = part.text
+    if part.function_call:
+        text = str(dict(sorted((part.function_call.args or {}).items())))
+    if part.function_response:
+        text = str(part.function_response.response)
     return f"[{author}]\n{text}" if text else _mark_of_part(part)
 
 
 def _unwrap_quote(mark: str, others: Collection[str]) -> str:
     """Reduce a quotation of another agent to its heading and the text between its marks; keep other texts."""
-    heading, _, told = mark.partition("\n")
+    heading, _, quoted = mark.partition("\n")
     author, closed, _ = heading.partition("]")
     if not closed or author.removeprefix("[") not in others:
         return mark
-    return f"{author}]\n" + "\n".join(told.split("\n")[1:-1])
+    inner_lines = quoted.split("\n")[1:-1]
+    return f"{author}]\n" + "\n".join(inner_lines)

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _KEPT = (ai.UserPromptPart, ai.ToolReturnPart, ai.RetryFeedbackPart)
-"""Parts of requests that are kept; instructions, system prompts and notes of the framework are made anew."""
+"""Parts of requests that are stored; the framework rebuilds instructions, system prompts and notes."""
 _COUNTED = (*_KEPT, ai.TextPart, ai.ThinkingPart, ai.ToolCallPart, ai.FilePart, ai.SpeechPart)
 """Parts that are counted by their written text, or as files."""
 
@@ -88,23 +88,27 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
         parameters = request_context.model_request_parameters
         system = _find_system_prompts(request_context.messages)
         instructions = [part.content for part in (*system, *(parameters.instruction_parts or ()))]
+        tools = [
+            Tool(name=tool.name, description=tool.description or "", parameters=tool.parameters_json_schema)
+            for tool in (*parameters.function_tools, *parameters.output_tools)
+        ]
         request = Request(
             codec=self.codec,
             budget=self.budget,
             query=_find_last_question(known),
             instructions="\n\n".join(instructions),
-            tools=[
-                Tool(name=one.name, description=one.description or "", parameters=one.parameters_json_schema)
-                for one in (*parameters.function_tools, *parameters.output_tools)
-            ],
+            tools=tools,
         )
-        shown = await model_input(self._session(ctx), request, DIALECT, known, self._stored.hidden)
-        messages: list[ai.ModelMessage] = [ai.ModelRequest(list(system))] if system else []
-        messages += [piece.message for piece in shown]
+        pieces = await model_input(self._session(ctx), request, DIALECT, known, self._stored.hidden)
+        messages: list[ai.ModelMessage] = []
+        if system:
+            messages.append(ai.ModelRequest(list(system)))
+        messages += [piece.message for piece in pieces]
         newest = request_context.messages[-1]
-        notes = [part for part in newest.parts if not isinstance(part, (ai.SystemPromptPart, *_KEPT))]
-        if isinstance(newest, ai.ModelRequest) and notes:
-            messages.append(replace(newest, parts=notes))
+        if isinstance(newest, ai.ModelRequest):
+            notes = [part for part in newest.parts if not isinstance(part, (ai.SystemPromptPart, *_KEPT))]
+            if notes:
+                messages.append(replace(newest, parts=notes))
         return replace(request_context, messages=messages)  # which puts adjacent requests together
 
     async def after_run(
@@ -138,22 +142,22 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
 
 
 def _find_system_prompts(messages: Sequence[ai.ModelMessage]) -> list[ai.SystemPromptPart]:
-    """Return the system prompts of a history, one of each text; those of one request only where it is this one."""
-    found: dict[str, ai.SystemPromptPart] = {}
+    """Return the system prompts of a history, one of each text; those of one request only if it is the last."""
+    prompts: dict[str, ai.SystemPromptPart] = {}
     for message in messages:
+        newest = message is messages[-1]
         for part in message.parts:
-            if isinstance(part, ai.SystemPromptPart) and (
-                part.scope == "conversation" or message is messages[-1]
-            ):
-                found.setdefault(part.content, part)
-    return list(found.values())
+            if isinstance(part, ai.SystemPromptPart) and (newest or part.scope == "conversation"):
+                prompts.setdefault(part.content, part)
+    return list(prompts.values())
 
 
 def _find_last_question(known: dict[str, Piece]) -> str:
     """Return the last message of the user."""
     for piece in reversed(known.values()):
         if piece.message.kind == "request" and not isinstance(piece.message.parts[0], ai.ToolReturnPart):
-            return "\n".join(part.text for part in DIALECT.write(piece)["parts"] if isinstance(part, Text))
+            texts = [part.text for part in DIALECT.write(piece)["parts"] if isinstance(part, Text)]
+            return "\n".join(texts)
     return ""
 
 
@@ -163,31 +167,42 @@ class _Dialect:
     vendor = "pydantic-ai"
 
     def write(self, message: Piece) -> Mapping[str, Any]:
-        given = message.message
-        role, parts = Role.ASSISTANT, [said for part in given.parts for said in _convert_part(part)]
-        if isinstance(given, ai.ModelRequest):
-            role = Role.TOOL if isinstance(given.parts[0], ai.ToolReturnPart) else Role.USER
+        original = message.message
+        role = Role.ASSISTANT
+        if isinstance(original, ai.ModelRequest):
+            role = Role.TOOL if isinstance(original.parts[0], ai.ToolReturnPart) else Role.USER
+        parts: list[Part] = []
+        for part in original.parts:
+            parts += _convert_part(part)
         if not has_binary_content(message):
-            kept = {"key": message.key, "message": dump_model_message(given)}
-            parts.append(Raw(self.vendor, dumps(kept, ensure_ascii=False)))
-        return {"key": message.key, "role": role, "parts": parts or [Text("")], "created_at": given.timestamp}
+            raw = {"key": message.key, "message": dump_model_message(original)}
+            parts.append(Raw(self.vendor, dumps(raw, ensure_ascii=False)))
+        return {
+            "key": message.key,
+            "role": role,
+            "parts": parts or [Text("")],
+            "created_at": original.timestamp,
+        }
 
     def read(self, json: str) -> Piece:
-        kept = loads(json)
-        return Piece(kept["key"], load_model_message(kept["message"]))
+        raw = loads(json)
+        return Piece(raw["key"], load_model_message(raw["message"]))
 
-    def make(self, said: Made) -> Piece:
-        if said.role is Role.ASSISTANT:
-            calls = [ai.ToolCallPart(one.name, one.arguments, one.call_id) for one in said.calls]
-            text = [ai.TextPart(said.text)] if said.text else []
-            return Piece("", ai.ModelResponse([*text, *calls]))
-        results = [ai.ToolReturnPart(name, one.output, one.call_id) for name, one in said.results]
-        return Piece("", ai.ModelRequest(results or [ai.UserPromptPart(said.text)]))
+    def make(self, written: Made) -> Piece:
+        if written.role is Role.ASSISTANT:
+            response: list[ai.ModelResponsePart] = []
+            if written.text:
+                response.append(ai.TextPart(written.text))
+            for call in written.calls:
+                response.append(ai.ToolCallPart(call.name, call.arguments, call.call_id))
+            return Piece("", ai.ModelResponse(response))
+        results = [ai.ToolReturnPart(name, result.output, result.call_id) for name, result in written.results]
+        return Piece("", ai.ModelRequest(results or [ai.UserPromptPart(written.text)]))
 
-    def unseen(self, message: Piece, counter: TokenCounter) -> int:
-        given = message.message
-        others = [str(part) for part in given.parts if not isinstance(part, _COUNTED)]
-        return PER_MEDIUM * len(_find_binary_content(given)) + sum(map(counter.count, others))
+    def count_unwritten_tokens(self, message: Piece, counter: TokenCounter) -> int:
+        original = message.message
+        others = [str(part) for part in original.parts if not isinstance(part, _COUNTED)]
+        return PER_MEDIUM * len(_find_binary_content(original)) + sum(map(counter.count, others))
 
 
 DIALECT = _Dialect()
@@ -238,29 +253,38 @@ def _key_of_message(message: ai.ModelMessage) -> str:
 
 
 def _convert_part(part: ai.ModelResponsePart | ai.ModelRequestPart) -> list[Part]:
-    if isinstance(part, ai.TextPart):
-        return [Text(part.content)] if part.content else []
-    if isinstance(part, ai.ThinkingPart):
-        return [Reasoning(part.content, part.signature)] if part.content else []
-    if isinstance(part, ai.ToolCallPart):
-        return [ToolCall(part.tool_call_id, part.tool_name, json_text(part.args or {}))]
-    if isinstance(part, ai.ToolReturnPart):
-        return [ToolResult(part.tool_call_id, part.model_response_str(), part.outcome != "success")]
-    if isinstance(part, ai.RetryFeedbackPart):
-        return [Text(part.model_response())]
-    content = part.content if isinstance(part, ai.UserPromptPart) else ()
-    return [_convert_user_content(one) for one in ([content] if isinstance(content, str) else content)]
+    match part:
+        case ai.TextPart():
+            return [Text(part.content)] if part.content else []
+        case ai.ThinkingPart():
+            return [Reasoning(part.content, part.signature)] if part.content else []
+        case ai.ToolCallPart():
+            return [ToolCall(part.tool_call_id, part.tool_name, json_text(part.args or {}))]
+        case ai.ToolReturnPart():
+            failed = part.outcome != "success"
+            return [ToolResult(part.tool_call_id, part.model_response_str(), failed)]
+        case ai.RetryFeedbackPart():
+            return [Text(part.model_response())]
+        case ai.UserPromptPart():
+            contents = [part.content] if isinstance(part.content, str) else part.content
+            return [_convert_user_content(content) for content in contents]
+        case _:
+            return []
 
 
 def _convert_user_content(content: ai.UserContent) -> Part:
-    if isinstance(content, str | ai.TextContent):
-        return Text(content if isinstance(content, str) else content.content)
-    if isinstance(content, ai.ImageUrl):
-        return Media(content.media_type, content.url)
-    if isinstance(content, ai.CachePoint):
-        return Text("")
-    named = getattr(content, "url", None) or content.identifier
-    return Text(f"[{content.media_type}: {named}]")
+    match content:
+        case str():
+            return Text(content)
+        case ai.TextContent():
+            return Text(content.content)
+        case ai.ImageUrl():
+            return Media(content.media_type, content.url)
+        case ai.CachePoint():
+            return Text("")
+        case _:
+            name = getattr(content, "url", None) or content.identifier
+            return Text(f"[{content.media_type}: {name}]")
 
 
 def _find_binary_content(message: ai.ModelMessage) -> list[object]:

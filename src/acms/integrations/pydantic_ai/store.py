@@ -84,9 +84,14 @@ class ACMSConversationStore(ConversationStore):
         self, *, scope: str | None = None, limit: int | None = None
     ) -> Sequence[ConversationRecord]:
         """Return the records of a scope, or all, the last saved first; it reads them all."""
-        found = [_record_of_row(row) async for row in list_entries(self._kv, _RECORD) if row.data["record"]]
-        chosen = [record for record in found if scope is None or record.scope == scope]
-        return sorted(chosen, key=lambda record: record.updated_at, reverse=True)[:limit]
+        records: list[ConversationRecord] = []
+        async for row in list_entries(self._kv, _RECORD):
+            if row.data["record"]:
+                record = _record_of_row(row)
+                if scope is None or record.scope == scope:
+                    records.append(record)
+        records.sort(key=lambda record: record.updated_at, reverse=True)
+        return records[:limit]
 
     async def write_record(
         self,
@@ -102,32 +107,44 @@ class ACMSConversationStore(ConversationStore):
         key = _RECORD + record.conversation_id
         row = await self._kv.get(key)
         stored = None if row is None or not row.data["record"] else _record_of_row(row)
-        if (None if stored is None else stored.revision) != expected_revision:
-            raise ConversationConflict(record.conversation_id)
-        new = {entry.id for entry in new_entries}
-        if record.head_id and record.head_id not in new and not await self._kv.get(_ENTRY + record.head_id):
+        stored_revision = None if stored is None else stored.revision
+        if stored_revision != expected_revision or not await self._has_head(record, new_entries):
             raise ConversationConflict(record.conversation_id)
         namespace = record.scope or "default"
         forked = stored is None and await self._fork(record, namespace)
         async with self._sessions.use(namespace, record.conversation_id) as session:
-            told = await self._tell(session, new_entries)
+            appended = await self._append_entries(session, new_entries)
             data = {"namespace": namespace, "record": _RECORDS.dump_python(record, mode="json")}
             try:
                 await self._kv.compare_and_set(key, data, expect=None if row is None else row.revision)
             except ConflictError as error:
-                gone = [one for one in await self._storage.get(told) if one is not None]
-                if gone:
-                    await withdraw_from_session(session, gone, reason="conflict")
-                for entry in new_entries:
-                    await self._kv.delete(_ENTRY + entry.id)
+                await self._withdraw_entries(session, new_entries, appended)
                 raise ConversationConflict(record.conversation_id) from error
-            grown = new_entries[0].parent_id if new_entries else record.head_id
-            if not forked and grown != (None if stored is None else stored.head_id):
-                history = await self.read_history(record.head_id)
-                line = [
-                    DIALECT.write(piece) for piece in split_into_pieces([entry.message for entry in history])
-                ]
-                await session.sync(line, gone="retract")
+            previous_head = new_entries[0].parent_id if new_entries else record.head_id
+            stored_head = None if stored is None else stored.head_id
+            if not forked and previous_head != stored_head:
+                await self._retract_left_branch(session, record)
+
+    async def _has_head(self, record: ConversationRecord, new_entries: Sequence[ConversationEntry]) -> bool:
+        """Return whether the last entry of a record is stored, or among the new ones."""
+        if not record.head_id or any(entry.id == record.head_id for entry in new_entries):
+            return True
+        return bool(await self._kv.get(_ENTRY + record.head_id))
+
+    async def _withdraw_entries(
+        self, session: ACMS, entries: Sequence[ConversationEntry], appended: Sequence[str]
+    ) -> None:
+        stored = [entry for entry in await self._storage.get(appended) if entry is not None]
+        if stored:
+            await withdraw_from_session(session, stored, reason="conflict")
+        for entry in entries:
+            await self._kv.delete(_ENTRY + entry.id)
+
+    async def _retract_left_branch(self, session: ACMS, record: ConversationRecord) -> None:
+        """Retract the messages that the history of a record does not hold any more."""
+        history = await self.read_history(record.head_id)
+        pieces = split_into_pieces([entry.message for entry in history])
+        await session.sync([DIALECT.write(piece) for piece in pieces], gone="retract")
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
         """Delete a record and hide its session; entries stay, as forks may share them."""
@@ -160,39 +177,43 @@ class ACMSConversationStore(ConversationStore):
                 raise KeyError(head_id)
             rows.append((head_id, row.data))
             head_id = row.data["parent"]
-        return await self._read_entries(rows[::-1])
+        rows.reverse()
+        return await self._read_entries(rows)
 
     async def _read_entries(self, rows: Sequence[tuple[str, Any]]) -> list[ConversationEntry]:
         """Put entries together, without those that were erased."""
         ids = list(dict.fromkeys(id for _, data in rows for _, id in data["kept"] if id))
-        kept: dict[str, Piece] = {}
+        pieces: dict[str, Piece] = {}
         for id, entry in zip(ids, await self._storage.get(ids), strict=True):
             piece = None if entry is None else original_of_entry(entry, DIALECT)
             if piece is not None:
-                kept[id] = piece
-        found: list[ConversationEntry] = []
+                pieces[id] = piece
+        entries: list[ConversationEntry] = []
         for id, data in rows:
-            message = _assemble_message(data, kept)
+            message = _assemble_message(data, pieces)
             if message is not None:
-                found.append(ConversationEntry(id=id, parent_id=data["parent"], message=message))
-        return found
+                entries.append(ConversationEntry(id=id, parent_id=data["parent"], message=message))
+        return entries
 
-    async def _tell(self, session: ACMS, entries: Sequence[ConversationEntry]) -> Sequence[str]:
+    async def _append_entries(self, session: ACMS, entries: Sequence[ConversationEntry]) -> Sequence[str]:
         """Store the messages of entries in a session, and the entries with their ids; return the appended ids."""
-        said = [split_into_pieces([entry.message]) for entry in entries]
+        pieces_of_entries = [split_into_pieces([entry.message]) for entry in entries]
+        messages = {piece.key: DIALECT.write(piece) for pieces in pieces_of_entries for piece in pieces}
         ids: dict[str, str] = {}
         appended: Sequence[str] = ()
-        if any(said):
-            told = {piece.key: DIALECT.write(piece) for found in said for piece in found}
-            done = await session.sync(list(told.values()))
-            keys = await session.keys([*done.unchanged, *done.appended, *done.replaced])
-            ids, appended = {key: id for id, key in keys.items()}, done.appended
-            ids.update(dict.fromkeys([list(told)[at] for at in done.erased], ""))
-        for entry, found in zip(entries, said, strict=True):
+        if messages:
+            result = await session.sync(list(messages.values()))
+            appended = result.appended
+            keys = await session.keys([*result.unchanged, *result.appended, *result.replaced])
+            ids = {key: id for id, key in keys.items()}
+            message_keys = list(messages)
+            for index in result.erased:
+                ids[message_keys[index]] = ""
+        for entry, pieces in zip(entries, pieces_of_entries, strict=True):
             data = {
                 "namespace": session.namespace,
                 "parent": entry.parent_id,
-                **_entry_row(entry, found, ids),
+                **_entry_row(entry, pieces, ids),
             }
             await self._kv.set(_ENTRY + entry.id, data)
         return appended
@@ -210,7 +231,7 @@ class ACMSConversationStore(ConversationStore):
         try:
             async with self._sessions.use(namespace, str(record.forked_from)) as session:
                 await session.fork(at=last.version, session_id=record.conversation_id)
-        except ConflictError:  # there is a session of this name: it is told the history
+        except ConflictError:  # a session of this name exists: the history is appended to it
             return False
         return True
 
@@ -224,22 +245,21 @@ def _record_of_row(row: KVEntry) -> ConversationRecord:
     return _RECORDS.validate_python(row.data["record"])
 
 
-def _entry_row(entry: ConversationEntry, found: Sequence[Piece], ids: Mapping[str, str]) -> dict[str, Json]:
+def _entry_row(entry: ConversationEntry, pieces: Sequence[Piece], ids: Mapping[str, str]) -> dict[str, Json]:
     """Return the record of an entry beside its log: the ids of its messages, and the parts that these do not hold.
 
     The id of an erased message is empty.
     """
-    kept = [piece for piece in found if piece.key in ids and not has_binary_content(piece)]
+    logged = [piece for piece in pieces if piece.key in ids and not has_binary_content(piece)]
     message = dump_model_message(entry.message)
     if isinstance(entry.message, ModelResponse):
-        return {"message": None if kept else message, "kept": [[0, ids[piece.key]] for piece in kept]}
-    places = [int(piece.key.rpartition("/")[2]) for piece in kept]
-    for place in places:
-        message["parts"][place] = None
-    return {
-        "message": message,
-        "kept": [[place, ids[one.key]] for place, one in zip(places, kept, strict=True)],
-    }
+        return {"message": None if logged else message, "kept": [[0, ids[piece.key]] for piece in logged]}
+    kept: list[Json] = []
+    for piece in logged:
+        index = int(piece.key.rpartition("/")[2])
+        message["parts"][index] = None
+        kept.append([index, ids[piece.key]])
+    return {"message": message, "kept": kept}
 
 
 def _assemble_message(data: Any, kept: Mapping[str, Piece]) -> ModelMessage | None:

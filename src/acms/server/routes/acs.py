@@ -24,40 +24,37 @@ __all__ = ["operations"]
 
 operations = Operations("contract")
 
-_CONTEXTS = 16
-"""Contexts that one request may name."""
-_TIME = 0.9
-"""Share of the deadline of a request that its sources may take."""
 _PRINTED = "".join(map(chr, range(0x21, 0x7F)))
 
 
 def _load_schema(name: str) -> dict[str, Json]:
-    written = json.loads((files("acms") / "schemas" / f"{name}.v0.json").read_text(encoding="utf-8"))
-    return {key: value for key, value in written.items() if not key.startswith("$")}
+    text = (files("acms") / "schemas" / f"{name}.v0.json").read_text(encoding="utf-8")
+    return {key: value for key, value in json.loads(text).items() if not key.startswith("$")}
 
 
 class RenderQuery(Query):
-    """What the contract leaves to the adapter; lists are separated by commas."""
+    """Parameters that the contract leaves to the adapter. Lists are separated by commas."""
 
-    #: Ids of the contexts whose memory is meant.
     contexts: str = ""
-    #: Execute an option of an earlier error: the same `request_id`, as attempt 2.
+    """Ids of the contexts to read, separated by commas."""
     action: str | None = None
+    """Option of an earlier error to execute; send the same `request_id` as attempt 2."""
     attempt: Annotated[int, Field(ge=1)] = 1
-    #: Keys that the caller's cache holds: `kv_policy` advises about them too.
+    """Number of this attempt, from 1."""
     cache: str = ""
-    #: The intent may be an object `{goal, entities}`, and unknown fields are ignored.
+    """Keys that the caller's cache holds, separated by commas; `kv_policy` also gives advice about them."""
     lenient: bool = False
-    #: Add what is not in strict v0: the layer of each fragment, the slice of experience.
+    """Accept an intent of the form `{goal, entities}`, and ignore unknown fields."""
     extended: bool = False
+    """Add fields beyond strict v0: the layer of each fragment and the experience slice."""
 
 
-def _split_names(written: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one for one in written.split(",") if one))
+def _split_names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, text.split(","))))
 
 
 def _quote_header(value: str) -> str:
-    """Return a text of somebody else's as a header, percent-encoded where it holds what no header can."""
+    """Return a text as a header value, percent-encoded where it holds characters that a header cannot."""
     return quote(value, safe=_PRINTED)
 
 
@@ -84,9 +81,9 @@ def _quote_header(value: str) -> str:
 async def render_context(call: Call[RenderQuery, Mapping[str, Json]]) -> Reply:
     """Answer a `render_request.v0`: fragments within the budget, or an error with options.
 
-    `contexts` names whose memory is meant. Errors of the contract come with status 200 in `error`; 400 is a request
-    that is none, and nobody was asked. `X-Request-ID` is the `request_id` of the body, `X-Warnings` lists the codes of
-    the warnings. The reply is one JSON object: streams of v0.2 are refused with 406.
+    `contexts` names the contexts to read. Errors of the contract come with status 200 in `error`; status 400 is an
+    invalid request, for which no source was asked. `X-Request-ID` is the `request_id` of the body, `X-Warnings` lists
+    the codes of the warnings. The reply is one JSON object: streams of v0.2 are refused with 406.
     """
     _check_accept(call.headers.get("accept", ""))
     try:
@@ -106,27 +103,31 @@ async def render_context(call: Call[RenderQuery, Mapping[str, Json]]) -> Reply:
 
 async def _build_render_reply(call: Call[RenderQuery, Mapping[str, Json]]) -> Reply:
     query = call.query
-    asked = RenderRequest.of(call.body, lenient=query.lenient)
+    request = RenderRequest.of(call.body, lenient=query.lenient)
     ids = _split_names(query.contexts)
-    if len(ids) > _CONTEXTS:
-        raise ValidationError(f"names {len(ids)} contexts, the limit is {_CONTEXTS}", field="contexts")
+    if len(ids) > 16:  # each is a search of its own
+        raise ValidationError(f"names {len(ids)} contexts, the limit is 16", field="contexts")
     if not ids and not call.tenant.engine.sources:
         raise ValidationError("must name the contexts whose memory is meant", field="contexts")
     acs = await call.tenant.contract(ids)
+    # The sources get nine tenths of the deadline, the reply the rest.
+    most_ms = 0.9 * 1000 * call.config.limits.deadline_seconds
     reply = await acs.render(
-        replace(asked, time_ms=min(asked.time_ms, _TIME * 1000 * call.config.limits.deadline_seconds)),
+        replace(request, time_ms=min(request.time_ms, most_ms)),
         action=query.action,
         attempt=query.attempt,
         cache=_split_names(query.cache) or None,
     )
     headers = {"X-Request-ID": _quote_header(reply.request_id)}
     if reply.warnings:
-        headers["X-Warnings"] = ",".join(dict.fromkeys(_quote_header(one.code) for one in reply.warnings))
+        codes = dict.fromkeys(_quote_header(warning.code) for warning in reply.warnings)
+        headers["X-Warnings"] = ",".join(codes)
     return Reply(body=reply.to_wire(extended=query.extended), headers=headers)
 
 
 def _check_accept(accept: str) -> None:
-    """Raise `NotAcceptableError` when a caller takes no JSON."""
-    taken = [one.partition(";")[0].strip().lower() for one in accept.split(",") if one.strip()]
-    if taken and not {"application/json", "application/*", "*/*"} & set(taken):
+    """Raise `NotAcceptableError` if the client does not accept JSON."""
+    media_types = {media_type.partition(";")[0].strip().lower() for media_type in accept.split(",")}
+    media_types.discard("")
+    if media_types and media_types.isdisjoint(("application/json", "application/*", "*/*")):
         raise NotAcceptableError("the reply is application/json; there are no streams", field="accept")

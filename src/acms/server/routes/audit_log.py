@@ -21,14 +21,16 @@ class ReadAudit(Query):
     """Which entries to read."""
 
     cursor: Annotated[int, Field(ge=1)] | None = None
+    """Version before which the page begins: `nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=500)] = 50
+    """Largest number of items in the page."""
 
 
 @operations("GET", "/audit", scope=Scope.ADMIN, query=ReadAudit, reply=describe_list_reply(Noted, str))
 async def read_audit(call: Call[ReadAudit, None]) -> Reply:
     """Read the audit trail, newest first.
 
-    A change is two entries: the intent before it and the outcome after it. Neither holds what was said.
+    A change has two entries: the intent before it and the outcome after it. Neither holds the content of messages.
     """
     found = await audit.read_audit_trail(call.tenant, before=call.query.cursor, limit=call.query.limit)
     after = str(found[-1].version) if found and found[-1].version > 1 else None

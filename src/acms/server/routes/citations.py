@@ -1,4 +1,4 @@
-"""What answers used, over HTTP: note it, and list it."""
+"""Citations over HTTP: record the entries that an answer used, and list them."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ __all__ = ["operations"]
 operations = Operations("citations")
 
 _PATH = "/contexts/{context_id}/citations"
-_MOST = 256
 
 
 class CitedBody(Body):
-    """What an answer used: the ids of entries, or the answer itself, in which they are named."""
+    """The entries that an answer used: their ids, or the answer itself, which names them."""
 
-    ids: Annotated[list[str], Field(max_length=_MOST)] | None = None
-    #: As the provider sent it, or its text.
+    ids: Annotated[list[str], Field(max_length=256)] | None = None
+    """Ids of the entries that the answer used."""
     answer: Any = None
+    """The answer as the provider sent it, or its text."""
 
 
 @operations(
     "POST", _PATH, scope=Scope.APPEND, body=CitedBody, reply=describe_list_reply(str), example={"ids": []}
 )
 async def note_citations(call: Call[None, CitedBody]) -> Reply:
-    """Note which entries an answer used, and return their ids.
+    """Record the entries that an answer used, and return their ids.
 
-    An answer's citations and annotations are read, and ids in its text.
+    They are read from the answer's citations and annotations, and from ids in its text.
     """
     body = call.body
     if (body.ids is None) == (body.answer is None):
@@ -50,19 +50,19 @@ async def note_citations(call: Call[None, CitedBody]) -> Reply:
 
 
 async def _check_entries_visible(tenant: Tenant, ids: Sequence[str]) -> None:
-    """Raise the same error for an entry that is not there and for one that the request may not know of."""
-    known: dict[str, bool] = {}
-    for id, row in zip(ids, await tenant.handle.get(ids), strict=True):
-        if row is not None and row.state is not State.ERASED:
-            if row.context not in known:
-                known[row.context] = await tenant.knows(row.context)
-            if known[row.context]:
-                continue
-        raise EntryNotFoundError(f"there is no entry {id!r}")
+    """Raise the same error for a missing entry and for one that the request may not know of."""
+    visible: dict[str, bool] = {}
+    for id, entry in zip(ids, await tenant.handle.get(ids), strict=True):
+        if entry is None or entry.state is State.ERASED:
+            raise EntryNotFoundError(f"there is no entry {id!r}")
+        if entry.context not in visible:
+            visible[entry.context] = await tenant.knows(entry.context)
+        if not visible[entry.context]:
+            raise EntryNotFoundError(f"there is no entry {id!r}")
 
 
 @operations("GET", _PATH, scope=Scope.READ, reply=describe_list_reply(Citation))
 async def list_citations(call: Call[None, None]) -> Reply:
-    """List how often answers cited which entry, the one cited last first."""
+    """List how often answers cited each entry, the last cited first."""
     session = await call.tenant.session(call.path["context_id"])
     return Reply(body={"data": [encode_noun(one) for one in await session.citations()]})

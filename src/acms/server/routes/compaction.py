@@ -29,26 +29,27 @@ _CONTEXT = "/contexts/{context_id}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedCompaction:
-    """A compaction that was asked for."""
+    """A requested compaction."""
 
     job: Job
-    #: What it made; null while it is under way, and when nothing was worth it.
+    #: Its result; null while it is in progress, and if there was nothing worth compacting.
     compaction: Compaction | None
 
 
 class ListCompactions(Place):
     """Which compactions to list."""
 
-    #: A version: those after it are listed.
     cursor: Annotated[int, Field(ge=0)] = 0
+    """Version after which the page begins: `nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=500)] = 50
+    """Largest number of items in the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
-    """What was written."""
+    """The entry that a rewrite added to the log."""
 
-    #: Of the entry that did it: taking that one back brings back what it took.
+    #: Version of the new entry; undoing it makes the replaced entries active again.
     version: int
 
 
@@ -56,10 +57,10 @@ class Rewrite:
 
 
 async def _compact_again(call: Call[None, PolicyBody], location: str) -> Reply | None:
-    """Answer a request that was made before by the job it asked for."""
+    """Answer a repeated request with the job of the first one."""
     session = await call.tenant.session(call.path["context_id"])
-    found = (await call.tenant.handle.jobs(JobQuery(ids=(location.rpartition("/")[2],)))).items
-    return await _job_reply(call, session, found[0]) if found else None
+    jobs = (await call.tenant.handle.jobs(JobQuery(ids=(location.rpartition("/")[2],)))).items
+    return await _job_reply(call, session, jobs[0]) if jobs else None
 
 
 @operations(
@@ -76,22 +77,22 @@ async def _compact_again(call: Call[None, PolicyBody], location: str) -> Reply |
     example={"preserveRecentCount": 20, "summaryTokens": 400},
 )
 async def compact_context(call: Call[None, PolicyBody]) -> Reply:
-    """Ask for the older part of a log to be summarised now, whatever the threshold.
+    """Request a compaction of the older part of a log now, whatever the threshold.
 
-    The body overrides the policy this time only. The answer names a job, which `GET /jobs/{id}` tells the state of;
-    with `Prefer: wait=n` it comes when the job has ended, or after n seconds. Nothing is deleted: earlier versions
-    read as before, and `undo` brings back what the summary stands for. While one is under way it is returned, 409
-    when the body has other settings than it has.
+    The body overrides the policy for this compaction only. The reply names a job; `GET /jobs/{id}` returns its state.
+    With `Prefer: wait=n` the reply comes when the job has ended, or after n seconds. Nothing is deleted: earlier
+    versions read as before, and `undo` makes the replaced entries active again. While a compaction is in progress its
+    job is returned, or 409 if the body has other settings.
     """
     session = await call.tenant.session(call.path["context_id"])
-    return await _job_reply(call, session, await session.compact(**call.body.given()))
+    return await _job_reply(call, session, await session.compact(**call.body.set_fields()))
 
 
 async def _job_reply(call: Call[None, PolicyBody], session: ACMS, job: Job) -> Reply:
-    """Answer with a job, and with what came of it while it was waited for."""
+    """Return a job as a reply, with its compaction if it ended within the wait."""
     done = await wait_for_requested_job(call, session, job)
-    made = RequestedCompaction(job=done.job, compaction=done.compaction)
-    return reply_with_data(made, status=200 if done.ended else 202, headers=done.headers)
+    requested = RequestedCompaction(job=done.job, compaction=done.compaction)
+    return reply_with_data(requested, status=200 if done.ended else 202, headers=done.headers)
 
 
 @operations(
@@ -102,15 +103,17 @@ async def _job_reply(call: Call[None, PolicyBody], session: ACMS, job: Job) -> R
     reply=describe_list_reply(Compaction, int),
 )
 async def list_compactions(call: Call[ListCompactions, None]) -> Reply:
-    """List the compactions of a context, oldest first, also those that were undone."""
+    """List the compactions of a context, oldest first, including those that were undone."""
     query = call.query
     session = await view_at(call, query)
-    found = [one for one in await session.compactions() if one.version > query.cursor]
-    return paginate_reply(found, query.limit, lambda one: one.version)
+    following = [
+        compaction for compaction in await session.compactions() if compaction.version > query.cursor
+    ]
+    return paginate_reply(following, query.limit, lambda compaction: compaction.version)
 
 
 def version_of(written: str) -> int:
-    """Read a version off a path."""
+    """Parse a version in a path."""
     if not (written.isascii() and written.isdecimal() and len(written) < 19):
         raise ValidationError("must be a whole number", field="version")
     return validation.validate_integer(int(written), "version")
@@ -124,10 +127,10 @@ def version_of(written: str) -> int:
     reply=describe_list_reply(Entry),
 )
 async def expand_compaction(call: Call[Place, None]) -> Reply:
-    """Return what a summary stands for, as it was read before: messages and earlier summaries."""
+    """Return the entries that a summary replaced, as they were read before: messages and earlier summaries."""
     version = version_of(call.path["version"])
-    found = await (await view_at(call, call.query)).expand(version)
-    return Reply(body={"data": [encode_noun(one, Entry) for one in found]})
+    entries = await (await view_at(call, call.query)).expand(version)
+    return Reply(body={"data": [encode_noun(entry, Entry) for entry in entries]})
 
 
 @operations(
@@ -137,15 +140,15 @@ async def expand_compaction(call: Call[Place, None]) -> Reply:
     reply=describe_single_reply(Rewrite),
 )
 async def undo_compaction(call: Call[None, None]) -> Reply:
-    """Take a summary back: what it stands for is in force again.
+    """Undo a compaction: the entries that its summary replaced are active again.
 
-    Doing it again changes nothing and answers the same. 410 when retention has deleted what would come back, 409 when
-    a later entry replaced it.
+    Repeating it changes nothing and returns the same. 410 if retention has deleted the replaced entries, 409 if a later
+    entry replaced the summary.
     """
     id, version = call.path["context_id"], version_of(call.path["version"])
     session = await call.tenant.session(id)
-    found = await call.tenant.handle.read(id, after=version - 1, before=version + 1) if version else []
-    if not found or found[0].kind is not Kind.SUMMARY or not found[0].replaces:
+    entries = await call.tenant.handle.read(id, after=version - 1, before=version + 1) if version else []
+    if not entries or entries[0].kind is not Kind.SUMMARY or not entries[0].replaces:
         raise EntryNotFoundError(f"there is no compaction at v{version}")
     return reply_with_data(Rewrite(version=await session.undo(version)))
 
@@ -168,9 +171,9 @@ _PolicyInForce = make_dataclass(
 
 @operations("GET", f"{_CONTEXT}/policy", scope=Scope.READ, reply=describe_single_reply(_PolicyInForce))
 async def get_policy(call: Call[None, None]) -> Reply:
-    """Return the policy in force of a context.
+    """Return the effective compaction policy of a context.
 
-    `levels` says of every field whether the service, the namespace or the context decided it.
+    `levels` names for every field the level that decided it: the service, the namespace or the context.
     """
     return reply_with_data(await (await call.tenant.session(call.path["context_id"])).policy())
 
@@ -184,9 +187,9 @@ async def get_policy(call: Call[None, None]) -> Reply:
     example={"budget": 8000, "threshold": 0.8},
 )
 async def replace_policy(call: Call[None, PolicyBody]) -> Reply:
-    """Say all that a context says about its policy: a field that is left out is decided by the levels above."""
+    """Replace the context's own policy: the levels above decide every omitted field."""
     session = await call.tenant.session(call.path["context_id"])
-    return reply_with_data(await session.set_policy(**{**dict.fromkeys(FIELDS), **call.body.given()}))
+    return reply_with_data(await session.set_policy(**{**dict.fromkeys(FIELDS), **call.body.set_fields()}))
 
 
 @operations(
@@ -198,6 +201,6 @@ async def replace_policy(call: Call[None, PolicyBody]) -> Reply:
     example={"preserveRecentCount": 20, "budget": None},
 )
 async def change_policy(call: Call[None, PolicyBody]) -> Reply:
-    """Change fields of a context's policy; null takes one back to the levels above (RFC 7396)."""
+    """Change fields of a context's policy; null leaves a field to the levels above (RFC 7396)."""
     session = await call.tenant.session(call.path["context_id"])
-    return reply_with_data(await session.set_policy(**call.body.given()))
+    return reply_with_data(await session.set_policy(**call.body.set_fields()))

@@ -1,4 +1,4 @@
-"""Contexts over HTTP: create, look at, list, delete."""
+"""Contexts over HTTP: create, get, list, change and delete."""
 
 from __future__ import annotations
 
@@ -44,31 +44,43 @@ _Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class PolicyBody(Body):
-    """When a context is compacted; what is left out is decided by the namespace or the service."""
+    """A compaction policy. The namespace or the service decides every omitted field."""
 
     threshold: _Share | None = None
+    """Compact when the active tokens reach this share of the budget, from 0 to 1."""
     preserve_recent_count: Annotated[int, Field(ge=0)] | None = None
+    """Number of newest messages that are never summarized."""
     enabled: bool | None = None
+    """Whether an append may start a compaction; an explicit request always may."""
     budget: Annotated[int, Field(ge=0, le=validation.BUDGET)] | None = None
+    """Tokens that the active log should stay below; without it no append starts a compaction."""
     keep: _Share | None = None
+    """Share of the active tokens, from 0 to 1, that stays verbatim besides the newest messages."""
     summary_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Largest number of tokens of a summary; by default a fifth of the tokens it replaces."""
     smallest_prompt: Annotated[int, Field(ge=1)] | None = None
+    """Tokens of the smallest prompt that shows a summary."""
 
-    def given(self) -> dict[str, Json]:
-        """Return what was said, by the names of `CompactionPolicy`."""
+    def set_fields(self) -> dict[str, Json]:
+        """Return the fields of the request, by the names of `CompactionPolicy`."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
 class ContextBody(Body):
-    """A context to be created."""
+    """A context to create."""
 
     name: Annotated[str, Field(max_length=255)] | None = None
-    #: What it is listed by.
+    """Name to show."""
     labels: list[str] | None = None
+    """Labels to list it by."""
     key: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    """The client's own id: creating it again returns the existing context."""
     namespace: Annotated[str, Field(min_length=1, max_length=255)] = "default"
+    """Namespace of the context."""
     metadata: dict[str, Any] | None = None
+    """Any JSON object; kept with the context."""
     policy_config: PolicyBody | None = None
+    """When the context is compacted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,39 +88,48 @@ class ContextDetails(ContextInfo):
     """One conversation's log."""
 
     policy_config: Mapping[str, Json]
-    #: Whether what is said in it is kept from the other contexts of its namespace.
+    #: Whether its content is hidden from the other contexts of its namespace.
     private: bool
 
 
 class ListPage(Query):
-    """Which page of a list of contexts to show."""
+    """A page of a list of contexts."""
 
-    #: `nextCursor` of the page before.
     cursor: str | None = None
+    """`nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=500)] = 50
+    """Largest number of items in the page."""
 
 
 class ListContexts(ListPage):
-    """Which contexts to list."""
+    """The contexts to list."""
 
     namespace: str | None = None
+    """List only the contexts of this namespace."""
     key: str | None = None
+    """List only the context with this key, chosen by the client when it was created."""
     parent: str | None = None
-    #: Only those that have this label, or this name.
+    """List only the forks of the context with this id."""
     label: Name | None = None
+    """List only the contexts with this label."""
     name: Name | None = None
-    #: A JSON object: only those that have all it names, a `label` or a list of them, a `name`, values of `metadata`.
+    """List only the contexts with this name."""
     where: str | None = None
+    """A JSON object; list only the contexts that match all of it: `label` (one or a list), `name`, `metadata`
+    (values)."""
 
 
 class ChangeBody(Body):
-    """What to change about a context; what is left out stays, null removes."""
+    """Changes of a context. Omitted fields stay as they are; null removes one."""
 
     name: Annotated[str, Field(max_length=255)] | None = None
+    """Name to show; null removes it."""
     labels: list[str] | None = None
+    """Labels to list it by; null removes them."""
     metadata: dict[str, Any] | None = None
-    #: Whether what is said in it is kept from the other contexts of its namespace.
+    """Replaces the metadata; null removes it."""
     private: bool = False
+    """Whether its content is hidden from the other contexts of its namespace."""
 
 
 def build_etag_header(head: Head) -> dict[str, str]:
@@ -117,13 +138,13 @@ def build_etag_header(head: Head) -> dict[str, str]:
 
 
 def context_json(context: Context, head: Head) -> dict[str, Json]:
-    """Write a context."""
+    """Serialize a context."""
     settings = context.settings
     policy: Mapping[str, Json] = read_setting(settings, POLICY, {})
-    found = build_context_info(context, head)
+    info = build_context_info(context, head)
     return encode_noun(
         ContextDetails(
-            **{one.name: getattr(found, one.name) for one in fields(found)},
+            **{field.name: getattr(info, field.name) for field in fields(info)},
             policy_config=CompactionPolicy().to_json() | dict(policy),
             private=bool(settings.get(PRIVATE)),
         )
@@ -144,7 +165,7 @@ def context_json(context: Context, head: Head) -> dict[str, Json]:
 async def create_context(call: Call[None, ContextBody]) -> Reply:
     """Create a context.
 
-    With a `key`, the caller's own name for it, the same request again returns the same context with status 200.
+    With a `key`, a repeated request returns the same context with status 200.
     """
     body, storage = call.body, call.tenant.handle
     namespace = validation.namespace_name(body.namespace)
@@ -153,22 +174,24 @@ async def create_context(call: Call[None, ContextBody]) -> Reply:
     settings = {name: value for name, value in about.items() if value is not None}
     if body.policy_config is not None:
         try:
-            policy = merge_policy({}, body.policy_config.given())
+            policy = merge_policy({}, body.policy_config.set_fields())
         except ValidationError as error:
-            said = str(error).removeprefix(f"{error.field}: ")
-            raise ValidationError(said, field=f"policyConfig.{error.field}", options=error.options) from error
+            message = str(error).removeprefix(f"{error.field}: ")
+            raise ValidationError(
+                message, field=f"policyConfig.{error.field}", options=error.options
+            ) from error
         if policy:
             settings[POLICY] = policy
     key = None if body.key is None else validation.session_name(body.key, "key")
     if key is not None:
         try:
-            found = await storage.context(key, namespace=namespace)
+            existing = await storage.context(key, namespace=namespace)
         except SessionNotFoundError:
             pass
         else:
-            if found.key == key:
-                return await one_context(call.tenant, found, status=200)
-    made = await storage.create(
+            if existing.key == key:
+                return await one_context(call.tenant, existing, status=200)
+    created = await storage.create(
         ContextDraft(
             key=key,
             namespace=namespace,
@@ -177,20 +200,20 @@ async def create_context(call: Call[None, ContextBody]) -> Reply:
             created_at=datetime.now(UTC),
         )
     )
-    reply = await one_context(call.tenant, made, status=201)
-    reply.headers = {**reply.headers, "Location": f"/api/v1/contexts/{made.id}"}
+    reply = await one_context(call.tenant, created, status=201)
+    reply.headers = {**reply.headers, "Location": f"/api/v1/contexts/{created.id}"}
     return reply
 
 
 async def one_context(tenant: Tenant, context: Context, *, status: int = 200) -> Reply:
-    """Answer with a context and where its log stands."""
+    """Return a context as a reply, with the head of its log."""
     head = await tenant.handle.head(context.id)
     return Reply(body={"data": context_json(context, head)}, status=status, headers=build_etag_header(head))
 
 
 @operations("GET", "/contexts/{context_id}", scope=Scope.READ, reply=describe_single_reply(ContextDetails))
 async def get_context(call: Call[None, None]) -> Reply:
-    """Return a context and where its log stands."""
+    """Return a context with the head of its log."""
     return await one_context(call.tenant, await call.tenant.context(call.path["context_id"]))
 
 
@@ -200,7 +223,8 @@ async def get_context(call: Call[None, None]) -> Reply:
 async def list_contexts(call: Call[ListContexts, None]) -> Reply:
     """List contexts, newest first.
 
-    `namespace`, `parent`, `key`, `label`, `name` and `where` choose; pass `nextCursor` as `cursor` for the next page.
+    `namespace`, `parent`, `key`, `label`, `name` and `where` filter the list. Pass `nextCursor` as `cursor` for the
+    next page.
     """
     query = call.query
     if query.key is None:
@@ -213,9 +237,9 @@ async def list_contexts(call: Call[ListContexts, None]) -> Reply:
             limit=query.limit,
         )
     try:
-        found = await call.tenant.handle.context(query.key, namespace=query.namespace or "default")
-        seen = found.key == query.key not in validation.INNER and call.tenant.sees(found.namespace)
-        items = [found] if seen else []
+        context = await call.tenant.handle.context(query.key, namespace=query.namespace or "default")
+        seen = context.key == query.key not in validation.INNER and call.tenant.sees(context.namespace)
+        items = [context] if seen else []
     except NotFoundError:
         items = []
     return await _build_page_reply(call.tenant, items, None)
@@ -230,7 +254,7 @@ async def reply_with_contexts(
     cursor: str | None = None,
     limit: int,
 ) -> Reply:
-    """Answer with a page of contexts, newest first."""
+    """Return a page of contexts as a reply, newest first."""
     query = ContextQuery(
         namespace=namespace,
         parent=parent,
@@ -247,22 +271,24 @@ async def reply_with_contexts(
 
 
 def _parse_filter(query: ListContexts) -> dict[str, Any]:
-    """Return what the contexts of a list must have."""
+    """Return the conditions that the listed contexts must match."""
     try:
-        found = json.loads(query.where or "{}")
+        conditions = json.loads(query.where or "{}")
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        conditions = None
+    if not isinstance(conditions, dict):
         raise ValidationError(
             "must be a JSON object", field="where", options=('a JSON object such as {"label": "support"}',)
         )
     given = {"label": query.label, "name": query.name}
-    return {**found, **{name: value for name, value in given.items() if value is not None}}
+    return {**conditions, **{name: value for name, value in given.items() if value is not None}}
 
 
 async def _build_page_reply(tenant: Tenant, items: Sequence[Context], after: str | None) -> Reply:
-    heads = await heads_of(tenant.handle, [one.id for one in items])
-    data = [context_json(one, head) for one, head in zip(items, heads, strict=True) if head is not None]
+    heads = await heads_of(tenant.handle, [context.id for context in items])
+    data = [
+        context_json(context, head) for context, head in zip(items, heads, strict=True) if head is not None
+    ]
     return replies.reply_with_page(data, after)
 
 
@@ -275,7 +301,7 @@ async def _build_page_reply(tenant: Tenant, items: Sequence[Context], after: str
     example={"name": "Orders migration"},
 )
 async def change_context(call: Call[None, ChangeBody]) -> Reply:
-    """Change what a context is called and listed by, and whether it is private: that stands outside its log."""
+    """Change the name, labels, metadata or privacy of a context. These are not part of its log."""
     tenant, body = call.tenant, call.body
     context = await tenant.context(call.path["context_id"])
     given = body.model_fields_set
@@ -291,7 +317,7 @@ async def change_context(call: Call[None, ChangeBody]) -> Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
-    """A live context that keeps on reading what it shares with a deleted one."""
+    """A live context that still reads entries it shares with a deleted one."""
 
     id: str
     key: str | None
@@ -299,9 +325,9 @@ class Fork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedContext(ContextDetails):
-    """A context that was deleted."""
+    """A deleted context."""
 
-    #: What it shares with these can still be read there: erase it to take it away from them too.
+    #: Live forks that still read entries they share with it. Erase these entries to remove them there too.
     live_forks: tuple[Fork, ...]
 
 
@@ -311,7 +337,7 @@ class DeletedContext(ContextDetails):
 async def delete_context(call: Call[None, None]) -> Reply:
     """Hide a context.
 
-    Its key is free again. The answer names the forks that go on reading what they share with it.
+    Its key can be used again. The reply lists the forks that still read entries they share with it.
     """
     tenant, id = call.tenant, call.path["context_id"]
     session = await tenant.session(id)
@@ -319,5 +345,5 @@ async def delete_context(call: Call[None, None]) -> Reply:
     forks = await session.delete()
     tenant.forget(id)
     context = await tenant.handle.context(id)
-    live = [encode_noun(Fork(id=one.context_id, key=one.session_id)) for one in forks]
+    live = [encode_noun(Fork(id=fork.context_id, key=fork.session_id)) for fork in forks]
     return Reply(body={"data": {**context_json(context, head), "liveForks": live}})

@@ -49,20 +49,22 @@ async def _whole_entry(call: Call[Any, Any], id: str, place: Place = _NOW) -> di
 async def get_entry(call: Call[Place, None]) -> Reply:
     """Return any entry of a context by its id: a message, a fact, a summary, a retraction.
 
-    What is private of it is redacted or withheld as everywhere; an export, for which a key of an administrator is
-    needed, is verbatim.
+    Private content is redacted or withheld. Only an export, which requires an administrator's key, is verbatim.
     """
     return Reply(body={"data": await _whole_entry(call, call.path["entry_id"], call.query)})
 
 
 class KeysBody(Body):
-    """Entries whose keys are asked for."""
+    """The entries whose keys are requested."""
 
     ids: Annotated[list[str], Field(max_length=10_000)]
-    #: Look at the log as it was at a version, right after a message, or at a tag.
+    """Ids of the entries."""
     at_version: Version | None = None
+    """Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`."""
     at_message: Version | None = None
+    """Number of messages after which to read the log."""
     at_tag: str | None = None
+    """Tag of the version to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,16 +84,17 @@ class Keys:
     example={"ids": ["m_0123456789abcdef_1_abcdef"]},
 )
 async def find_keys(call: Call[None, KeysBody]) -> Reply:
-    """Return the caller's keys of entries by id; of an edit that of the message it edits."""
+    """Return the client's keys of entries by entry id. An edit has the key of the message it edits."""
     return reply_with_data(Keys(keys=await (await view_at(call, call.body)).keys(call.body.ids)))
 
 
 class ReplaceBody(Body):
-    """What a message should have said."""
+    """The corrected text of a message."""
 
     content: str
-    #: Of the text that is corrected, in hex: refused when it says something else by now.
+    """The corrected text."""
     sha256: Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")] | None = None
+    """SHA-256 of the text to correct, in hex; refused when the text has changed since."""
 
 
 @operations(
@@ -103,26 +106,27 @@ class ReplaceBody(Body):
     example={"content": "Which database should the orders service use? We expect 2 TB."},
 )
 async def replace_entry(call: Call[None, ReplaceBody]) -> Reply:
-    """Correct the text of a message; the answer is the new entry.
+    """Correct the text of a message, and return the new entry.
 
-    The correction is read at the old place; earlier versions read as before. Facts that were made from the old text
-    are retired. 412 when `sha256` is not that of the text as it is now; 410 when the message was retracted or its
-    content is gone.
+    The correction is read at the position of the message; earlier versions read as before. Facts made from the old text
+    are retired. 412 if `sha256` does not match the current text; 410 if the message was retracted or its content is
+    gone.
     """
     content, most = call.body.content, call.config.limits.message_bytes
     if (size := len(content.encode("utf-8", "surrogatepass"))) > most:
         raise TooLargeError(f"has {size} bytes, the limit is {most}", field="content")
     session = await call.tenant.session(call.path["context_id"])
-    made = await session.replace(call.path["entry_id"], content, sha256=call.body.sha256)
-    return Reply(body={"data": await _whole_entry(call, made)})
+    id = await session.replace(call.path["entry_id"], content, sha256=call.body.sha256)
+    return Reply(body={"data": await _whole_entry(call, id)})
 
 
 class RetractBody(Body):
-    """Why an entry is put out of force."""
+    """The reason for a retraction."""
 
     reason: Annotated[str, Field(min_length=1, max_length=255)] = "retracted"
-    #: Leave the rest of a tool group in the log.
+    """Reason to record."""
     alone: bool = False
+    """Leave the rest of a tool group active."""
 
 
 @operations(
@@ -135,10 +139,10 @@ class RetractBody(Body):
     example={"reason": "said by mistake"},
 )
 async def retract_entry(call: Call[None, RetractBody]) -> Reply:
-    """Put an entry out of force from now on, a tool group whole; the answer is the version that does it.
+    """Retract an entry from now on, with its whole tool group, and return the version of the retraction.
 
-    Earlier versions still show it. Facts that were made from a message go with it. Doing it again changes nothing and
-    answers the same version.
+    Earlier versions still show it. Facts made from a message are retracted with it. Repeating it changes nothing and
+    returns the same version.
     """
     session = await call.tenant.session(call.path["context_id"])
     body = call.body
@@ -147,9 +151,10 @@ async def retract_entry(call: Call[None, RetractBody]) -> Reply:
 
 
 class EraseEntry(Query):
-    """Whether to look for what is left."""
+    """Whether to search for remaining copies."""
 
     verify: bool = False
+    """Search the store afterwards for other places that hold the erased text; `remaining` lists them."""
 
 
 @operations(
@@ -161,26 +166,27 @@ class EraseEntry(Query):
     takes=("Idempotency-Key",),
 )
 async def erase_entry(call: Call[EraseEntry, None]) -> Reply:
-    """Delete the content of an entry for ever, in every fork; its version stays as a tombstone.
+    """Delete the content of an entry permanently, in every fork. Its version stays as a tombstone.
 
-    Its edits go too, and every summary and fact made from it: what such a summary stood for is in force again. With
-    `verify` the store is searched afterwards for what is left. `remaining` lists the places that say the same and stay,
-    as far as the key may read them; `verified` is false while there is one, listed or not. Not undoable; doing it again
-    completes what was interrupted. 423 under a legal hold.
+    Its edits are erased too, with every summary and fact made from it; the entries that such a summary replaced are
+    active again. With `verify` the store is searched afterwards for copies. `remaining` lists places that hold the same
+    text, as far as the key may read them; `verified` is false while there is one, listed or not. This cannot be undone;
+    repeating it completes an interrupted erasure. 423 under a legal hold.
     """
     session = await call.tenant.session(call.path["context_id"])
     try:
         done = await session.erase(call.path["entry_id"], verify=call.query.verify)
     finally:
         call.tenant.unlearn()
-    seen = [one for one in done.remaining if await call.tenant.knows(one.context)]
-    return reply_with_data(replace(done, remaining=tuple(seen)))
+    visible = [copy for copy in done.remaining if await call.tenant.knows(copy.context)]
+    return reply_with_data(replace(done, remaining=tuple(visible)))
 
 
 class UndoBody(Body):
-    """Which rewrite to take back."""
+    """The rewrite to undo."""
 
     version: Annotated[int, Field(ge=1)]
+    """Version of the rewrite to undo."""
 
 
 @operations(
@@ -192,19 +198,20 @@ class UndoBody(Body):
     example={"version": 12},
 )
 async def undo_rewrite(call: Call[None, UndoBody]) -> Reply:
-    """Take back the summary, edit, fact or retraction at a version: what it replaced is in force again.
+    """Undo the summary, edit, fact or retraction at a version: the entries it replaced are active again.
 
-    Doing it again changes nothing and answers the same version. 409 when a later entry replaced it, or another fact
-    fills the address of one that would come back: the options name what to take back first.
+    Repeating it changes nothing and returns the same version. 409 if a later entry replaced it, or if another fact has
+    the address of a returning one: the options name the entry to undo first.
     """
     session = await call.tenant.session(call.path["context_id"])
     return reply_with_data(Rewrite(version=await session.undo(call.body.version)))
 
 
 class ClearBody(Body):
-    """Why everything is put out of force."""
+    """The reason for clearing a context."""
 
     reason: Annotated[str, Field(min_length=1, max_length=255)] = "cleared"
+    """Reason to record."""
 
 
 @operations(

@@ -1,4 +1,4 @@
-"""What happens to a log, over HTTP: a stream of server-sent events that whoever reads can resume."""
+"""Events of a log over HTTP: a stream of server-sent events that clients can resume."""
 
 from __future__ import annotations
 
@@ -8,45 +8,40 @@ from typing import Annotated
 from pydantic import Field
 
 from acms.errors import ACMSError
-from acms.events.cursor import Cursor
 from acms.events.follow import Followed, parse_cursor
-from acms.events.pages import Page
 from acms.model import Entry, Json
 from acms.nouns import encode_noun
 from acms.results import LogEvent
 from acms.server import wire
 from acms.server.operation import Call, Operations, Query, Reply, Scope
+from acms.server.streams import PIECE_BYTES
 
 __all__ = ["operations"]
 
 operations = Operations("events")
 
 EVENTS = "text/event-stream"
-AGAIN = 2_000
-"""Milliseconds after which a reader whose stream has ended asks again."""
-PIECE_BYTES = 65_536
-"""Of a stream that are sent at once: what the connection of a client that takes nothing holds beside its page."""
 
 
 _EVENT: Json = {
     "type": "object",
-    "description": "One server-sent event; those without data say where the stream stands.",
+    "description": "One server-sent event; one without data only moves the cursor.",
     "properties": {
         "event": {"type": "string", "enum": ["entry", "job"]},
-        "id": {"type": "string", "description": "The cursor behind it."},
-        "data": {"type": "string", "description": "The entry, as one is got by its id, or the job: JSON."},
-        "retry": {"type": "integer", "description": "Milliseconds until a reader that lost it asks again."},
+        "id": {"type": "string", "description": "The cursor after it."},
+        "data": {"type": "string", "description": "The entry, as `getEntry` returns it, or the job: JSON."},
+        "retry": {"type": "integer", "description": "Milliseconds until a disconnected client reconnects."},
     },
 }
 
 
 class EventsQuery(Query):
-    """Where a stream of events begins, and whether it goes on."""
+    """The start of an event stream, and whether it stays open."""
 
-    #: The id of the last event that was handled, or a version: what came after it is sent. 0: from the beginning.
     after: Annotated[str, Field(max_length=2048)] = "0"
-    #: Go on with what happens; else the stream ends where the log does.
+    """Id of the last event that was handled, or a version; events after it are sent. 0 begins at the first."""
     follow: bool = True
+    """Keep the stream open for new events; otherwise it ends at the newest one."""
 
 
 @operations(
@@ -59,52 +54,51 @@ class EventsQuery(Query):
     reply=_EVENT,
 )
 async def stream_events(call: Call[EventsQuery, None]) -> Reply:
-    """Stream what is appended to a log, and how its jobs change, as server-sent events.
+    """Stream the new entries of a log and the changes of its jobs as server-sent events.
 
-    Each `entry` is sent once, in the order of versions, as messages are listed; a `job` as it stands, after what it
-    appended. The id of an event is the cursor behind it: whoever comes again with `Last-Event-ID` or `after` goes on
-    there, at any process of the service, without a gap and without a repetition. Every 15
-    seconds a comment says that the stream is there. It ends when the service stops, and within two seconds when the
-    right to read the log ends or the log is deleted. An erasure in the log ends it too: resume it.
+    Each `entry` is sent once, in the order of versions, as messages are listed. A `job` is sent with its current state,
+    after the entries it appended. The id of an event is a cursor: a client that reconnects with `Last-Event-ID` or
+    `after` continues there, at any process of the service, without a gap or a repetition. A comment is sent every 15
+    seconds to keep the connection alive. The stream ends when the service stops, and within two seconds when the right
+    to read the log ends or the log is deleted. An erasure in the log ends it too: resume it.
     """
     context = call.path["context_id"]
     streams = call.app.streams
-    call.ends.append(streams.begin(call.principal.key))  # a refusal costs no look into the store
+    call.ends.append(
+        streams.begin(call.principal.key)
+    )  # before the store is read, so that a refusal is cheap
     session = await call.tenant.session(context)
-    call.right.stream((await session.storage.head(context)).epoch)
-    cursor = await parse_cursor(
-        session.storage, context, call.headers.get("last-event-id") or call.query.after
-    )
+    storage = session.storage
+    call.right.stream((await storage.head(context)).epoch)
+    after = call.headers.get("last-event-id") or call.query.after
+    cursor = await parse_cursor(storage, context, after)
     followed = Followed(
-        session.storage, context, cursor, session.stage, handle=call.tenant.handle, ended=streams.ended
+        storage, context, cursor, session.stage, handle=call.tenant.handle, ended=streams.is_ending
     )
     headers = {"X-Accel-Buffering": "no"}
     return Reply(body=_stream_event_lines(followed, call.query.follow), media=EVENTS, headers=headers)
 
 
 async def _stream_event_lines(followed: Followed, follow: bool) -> AsyncGenerator[bytes]:
-    """Yield the lines of a stream; what goes wrong ends it, and is told when the reader asks again."""
-    yield f"retry: {AGAIN}\n\n".encode()
+    """Yield the lines of a stream. An error ends it; the client receives the error when it reconnects."""
+    yield b"retry: 2000\n\n"  # milliseconds
     events = followed.events(follow=follow)
     try:
         async for event in events:
-            block = (
-                _format_heartbeat(followed.cursor) if event is None else _format_event(event, followed.page)
-            )
-            for start_of_piece in range(0, len(block), PIECE_BYTES):
-                yield block[start_of_piece : start_of_piece + PIECE_BYTES]
+            block = _format_event(event, followed)
+            for start in range(0, len(block), PIECE_BYTES):
+                yield block[start : start + PIECE_BYTES]
     except ACMSError:
         return
     finally:
         await events.aclose()
 
 
-def _format_heartbeat(cursor: Cursor) -> bytes:
-    return f": {cursor}\nid: {cursor}\n\n".encode()
-
-
-def _format_event(event: LogEvent, page: Page | None) -> bytes:
-    """Return an event as it is sent."""
+def _format_event(event: LogEvent | None, followed: Followed) -> bytes:
+    """Serialize an event, or a comment that keeps the connection alive."""
+    if event is None:
+        return f": {followed.cursor}\nid: {followed.cursor}\n\n".encode()
+    page = followed.page
     if event.entry is None or page is None:
         name, data = b"job", wire.encode_json(encode_noun(event.job))
     else:

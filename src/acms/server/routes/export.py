@@ -35,6 +35,7 @@ from acms.providers.tokens import default_counter
 from acms.runtime.threads import in_thread
 from acms.server.operation import BASE, Call, Operations, Query, Reply, Scope
 from acms.server.replies import describe_single_reply, reply_with_data
+from acms.server.streams import PIECE_BYTES
 from acms.server.tenants import OWN, Tenant
 from acms.session import ACMS
 
@@ -44,23 +45,21 @@ operations = Operations("moving")
 
 LINES = "application/x-ndjson"
 MEDIA = (LINES, "application/json", "application/octet-stream")
-"""What an import may come as: lines, a JSON document, any other file."""
-PIECE = 65_536
-"""Characters of an export that are sent at once, at least."""
+"""Media types of an import: lines, a JSON document, any other file."""
 BODY = "body"
-"""What errors call the file that is imported."""
-_MIB = 1_048_576
-"""Bytes of a body that are looked at together. The line that describes a context is shorter."""
+"""Name of the imported file in errors."""
 
 
 # ── export ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class ExportQuery(Query):
-    """What to export: one context, or a namespace."""
+    """The context or the namespace to export."""
 
     context_id: str | None = None
+    """Id of the context to export."""
     namespace: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    """Namespace to export, with all its contexts. Give either this or `contextId`."""
 
 
 @operations(
@@ -72,76 +71,81 @@ class ExportQuery(Query):
     media=LINES,
 )
 async def export(call: Call[ExportQuery, None]) -> Reply:
-    """Stream a context verbatim, or all contexts of a namespace, parents first: also what is private.
+    """Stream a context verbatim, or all contexts of a namespace, parents first. Private content is included.
 
-    A context is a line that describes it and then its own entries, a line each: ids, versions, hashes, tombstones. Its
-    first line says at which version it ends, so that a stream which was cut off is recognised. `/import` reads it.
+    Each context is a line that describes it, followed by a line for each of its own entries: ids, versions, hashes,
+    tombstones. The first line holds the last version, so a truncated stream can be recognized. `/import` reads this
+    format.
     """
     query, tenant = call.query, call.tenant
     if (query.context_id is None) == (query.namespace is None):
         raise ValidationError("give contextId or namespace", field="contextId")
     if query.context_id is not None:
-        found = [await tenant.context(query.context_id)]
+        contexts = [await tenant.context(query.context_id)]
     else:
-        found = await _list_parents_first(tenant.handle, cast("str", query.namespace))
-    return Reply(body=_stream_export(tenant.handle, [one.id for one in found]), media=LINES)
+        contexts = await _list_parents_first(tenant.handle, cast("str", query.namespace))
+    ids = [context.id for context in contexts]
+    return Reply(body=_stream_export(tenant.handle, ids), media=LINES)
 
 
 async def _list_namespace_contexts(storage: StorageBackend, namespace: str) -> list[Context]:
-    """Return the live contexts of a namespace, the newest first."""
-    found: list[Context] = []
-    query = ContextQuery(namespace=namespace, limit=validation.PAGE)
-    while namespace != OWN:
-        page = await storage.contexts(query)
-        found += page.items
-        if page.next_after is None:
-            break
-        query = ContextQuery(namespace=namespace, after=page.next_after, limit=validation.PAGE)
-    return found
+    """Return the live contexts of a namespace, newest first."""
+    contexts: list[Context] = []
+    if namespace == OWN:
+        return contexts
+    after: str | None = None
+    while True:
+        page = await storage.contexts(ContextQuery(namespace=namespace, after=after, limit=validation.PAGE))
+        contexts += page.items
+        after = page.next_after
+        if after is None:
+            return contexts
 
 
 async def _list_parents_first(storage: StorageBackend, namespace: str) -> list[Context]:
     """Return the live contexts of a namespace, a parent before its forks."""
-    found = (await _list_namespace_contexts(storage, namespace))[::-1]
+    contexts = await _list_namespace_contexts(storage, namespace)
+    contexts.reverse()
     known: set[str | None] = {None}
-    for one in found:
-        if one.parent not in known:
+    for context in contexts:
+        if context.parent not in known:
             raise ConflictError(
-                f"{one.id} is a fork of {one.parent}, which was deleted: it cannot be restored alone",
+                f"{context.id} is a fork of {context.parent}, which was deleted: it cannot be restored alone",
                 retryable=False,
-                options=(f"POST {BASE}/contexts/{one.id}/copy, and delete the fork",),
+                options=(f"POST {BASE}/contexts/{context.id}/copy, and delete the fork",),
             )
-        known.add(one.id)
-    return found
+        known.add(context.id)
+    return contexts
 
 
 async def _stream_export(storage: StorageBackend, ids: Sequence[str]) -> AsyncIterator[bytes]:
-    piece: list[str] = []
+    lines: list[str] = []
     size = 0
     for id in ids:
         async for line in transfer.export(storage, id):
-            piece.append(line)
+            lines.append(line)
             size += len(line)
-            if size >= PIECE:
-                yield "".join(piece).encode()
-                piece, size = [], 0
-                await asyncio.sleep(0)  # a fast reader never makes this wait: others want to be served too
-    if piece:
-        yield "".join(piece).encode()
+            if size >= PIECE_BYTES:
+                yield "".join(lines).encode()
+                lines, size = [], 0
+                await asyncio.sleep(0)  # a fast client never makes this wait, and other requests must run
+    if lines:
+        yield "".join(lines).encode()
 
 
 # ── import ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class ImportQuery(Query):
-    """Where conversations go, and whether they may instruct."""
+    """The destination of conversations, and whether they may instruct the model."""
 
-    #: The context that the one conversation of the file goes to; a file of chat messages needs it.
     context_id: str | None = None
-    #: Where each conversation becomes a context of its own, with its name as key.
+    """Id of the context that receives the one conversation of the file; required for a file of chat messages."""
     namespace: Annotated[str, Field(min_length=1, max_length=255)] | None = None
-    #: Whether system and developer messages may instruct the model: only when you know who wrote the file.
+    """Namespace in which each conversation becomes a context, with its name as key."""
     trust: bool = False
+    """Allow system and developer messages of the file to instruct the model. Use it only for files whose author you
+    trust."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +163,7 @@ class ImportedContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What an import did."""
+    """The result of an import."""
 
     #: `export`, or the name of the format.
     format: str
@@ -181,36 +185,36 @@ class Imported:
     example='{"role": "user", "content": "Which database should the orders service use?"}\n',
 )
 async def import_file(call: Call[ImportQuery, None]) -> Reply:
-    """Read what `/export` wrote, verbatim, or the conversations of another program; the content says which.
+    """Import an export of `/export` verbatim, or conversations of another program. The content decides which.
 
-    An export keeps its ids, versions, hashes and roles, and may hold several contexts, parents first; it needs the
-    scope admin:config, as it brings settings too, and `trust` when it has system or developer messages. Any other file
-    is read as `acms import` reads it: transcripts of coding agents, logs of providers, exports of chat programs. Each
-    conversation becomes a context in `namespace`, with a fork for each branch; one alone may go into `contextId`, and
-    chat messages, `{"role", "content"}` a line, must. System and developer messages are stored as external text, unless
-    `trust` is given. All of it is checked before anything is stored: what is wrong is refused with the number of its
-    line. The same import again stores nothing twice.
+    An export keeps its ids, versions, hashes and roles, and may hold several contexts, parents first. It requires the
+    scope admin:config, as it brings settings too, and `trust` if it has system or developer messages. Any other file is
+    read as by `acms import`: transcripts of coding agents, logs of providers, exports of chat programs. Each
+    conversation becomes a context in `namespace`, with a fork for each branch. A single conversation may go into
+    `contextId`; chat messages, one `{"role", "content"}` per line, must. System and developer messages are stored as
+    external text unless `trust` is set. The whole file is checked before anything is stored: an error names its line.
+    Importing the same file again stores nothing twice.
     """
     assert call.stream is not None
     async with _spool_body(call.stream, call.config.limits.deadline_seconds) as path:
         lines = await in_thread(partial(_count_lines, path))
+        skipped: dict[str, int] = {}
         if _is_export(path):
+            format = "export"
             contexts = await _restore_exports(call, path)
-            new = sum(one.new for one in contexts)
-            return reply_with_data(
-                Imported(format="export", lines=lines, new=new, contexts=contexts, skipped={})
+        else:
+            opened = await in_thread(
+                partial(open_import, path, trust=call.query.trust, most=limits.LINE_BYTES)
             )
-        opened = await in_thread(partial(open_import, path, trust=call.query.trust, most=limits.LINE_BYTES))
-        contexts = await _import_conversations(call, opened)
-    new, skipped = sum(one.new for one in contexts), dict(opened.skipped)
-    return reply_with_data(
-        Imported(format=opened.format, lines=lines, new=new, contexts=contexts, skipped=skipped)
-    )
+            contexts = await _import_conversations(call, opened)
+            format, skipped = opened.format, dict(opened.skipped)
+    new = sum(context.new for context in contexts)
+    return reply_with_data(Imported(format=format, lines=lines, new=new, contexts=contexts, skipped=skipped))
 
 
 @asynccontextmanager
 async def _spool_body(stream: AsyncIterator[bytes], seconds: float) -> AsyncGenerator[Path]:
-    """Keep a body in a file while the block runs: it is read twice, to be checked and to be stored."""
+    """Write a body to a temporary file for the block, which reads it twice: to check it and to store it."""
     with TemporaryDirectory(prefix="acms-") as folder:
         path = Path(folder) / BODY
         with path.open("wb") as file:
@@ -229,25 +233,25 @@ async def _spool_body(stream: AsyncIterator[bytes], seconds: float) -> AsyncGene
 def _count_lines(path: Path) -> int:
     count, last = 0, b"\n"
     with path.open("rb") as file:
-        while data := file.read(_MIB):
+        while data := file.read(1 << 20):
             count += data.count(b"\n")
             last = data[-1:]
     return count + (last != b"\n")
 
 
 def _is_export(path: Path) -> bool:
-    """Return whether the first line describes a context."""
+    """Return whether the first line describes a context; such a line is shorter than a MiB."""
     with path.open("rb") as file:
         line = b"\n"
         while line and not line.strip():
-            line = file.readline(_MIB)
+            line = file.readline(1 << 20)
     if b'"acms"' not in line:
         return False
     try:
-        found = limits.parse_json(line.decode("utf-8-sig"), f"{BODY}:1")
+        document = limits.parse_json(line.decode("utf-8-sig"), f"{BODY}:1")
     except ValueError:
         return False
-    return isinstance(found, dict) and "acms" in found
+    return isinstance(document, dict) and "acms" in document
 
 
 def _numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -280,7 +284,7 @@ async def _restore_exports(call: Call[ImportQuery, None], path: Path) -> list[Im
 
 
 async def _find_stored_version(storage: StorageBackend, context: Context) -> int:
-    """Return up to which version a context is there."""
+    """Return the last stored version of a context; the version of the fork if nothing is stored."""
     try:
         return (await storage.head(context.id)).version
     except SessionNotFoundError:
@@ -311,7 +315,7 @@ class _Contexts:
 
     @asynccontextmanager
     async def session(self, name: str) -> AsyncGenerator[ACMS]:
-        """Return the session of a context, which is made if it is not there. The tenant closes it."""
+        """Return the session of a context, and create the context if it is missing. The tenant closes the session."""
         if name not in self.ids:
             self.ids[name] = await self._find(name)
         yield await self._tenant.session(self.ids[name])
@@ -333,41 +337,54 @@ class _Contexts:
 
 
 def _name_of(context: Context) -> str:
-    """Return the key of a context, or its id in a form that the forks of it can be named after."""
+    """Return the key of a context, or its id in a form that its forks can be named after."""
     return context.key or context.id.removeprefix("c_")
 
 
 async def _import_conversations(call: Call[ImportQuery, None], opened: Import) -> list[ImportedContext]:
-    """Store the conversations of a file, and say where each of them is."""
-    query, tenant = call.query, call.tenant
-    given = None if query.context_id is None else await tenant.context(query.context_id)
-    if given is not None and query.namespace is not None:
-        raise ValidationError("give contextId or namespace", field="contextId")
-    if given is None and opened.format == "chat":
-        raise ValidationError("must name the context that the messages go to", field="contextId")
-    namespace = validation.namespace_name(query.namespace or "default") if given is None else given.namespace
+    """Store the conversations of a file, and return their contexts."""
+    tenant = call.tenant
+    target = await _find_import_target(call, opened)
+    namespace = validation.namespace_name(call.query.namespace or "default")
+    if target is not None:
+        namespace = target.namespace
     tenant.check(namespace)
-    contexts = _Contexts(tenant, namespace, given)
-    names = [_name_of(one) for one in await _list_namespace_contexts(tenant.handle, namespace)]
+    contexts = _Contexts(tenant, namespace, target)
+    names = [_name_of(context) for context in await _list_namespace_contexts(tenant.handle, namespace)]
     importer = Importer(tenant.handle, contexts, names, follows=True)
+    target_name = None if target is None else _name_of(target)
     try:
         survey = await survey_import(opened, _size_check(call.config.limits.message_bytes))
-        done = await importer.import_file(opened, survey, None if given is None else _name_of(given), BODY)
+        conversations = await importer.import_file(opened, survey, target_name, BODY)
     except ValidationError as error:
         if error.field != "session":
             raise
-        said = str(error).removeprefix("session: ")
-        field = BODY if given is None else "contextId"
-        raise ValidationError(said, field=field, options=error.options) from error
-    told: list[ImportedContext] = []
-    for one in done:
-        context = await tenant.handle.context(contexts.ids[one.session])
-        told.append(replace(await _build_imported_context(tenant.handle, context, 0), new=one.new))
-    return told
+        message = str(error).removeprefix("session: ")
+        field = BODY if target is None else "contextId"
+        raise ValidationError(message, field=field, options=error.options) from error
+    imported: list[ImportedContext] = []
+    for conversation in conversations:
+        context = await tenant.handle.context(contexts.ids[conversation.session])
+        described = await _build_imported_context(tenant.handle, context, 0)
+        imported.append(replace(described, new=conversation.new))
+    return imported
+
+
+async def _find_import_target(call: Call[ImportQuery, None], opened: Import) -> Context | None:
+    """Return the context that the one conversation of a file goes to; `ValidationError` if it is missing."""
+    query = call.query
+    if query.context_id is None:
+        if opened.format == "chat":
+            raise ValidationError("must name the context that the messages go to", field="contextId")
+        return None
+    target = await call.tenant.context(query.context_id)
+    if query.namespace is not None:
+        raise ValidationError("give contextId or namespace", field="contextId")
+    return target
 
 
 def _size_check(most: int) -> Callable[[Conversation], None]:
-    """Return what refuses a message with a text of more than so many bytes."""
+    """Return a check that refuses a message whose text has more bytes than the limit."""
     numbers = count()
 
     def check(piece: Conversation) -> None:

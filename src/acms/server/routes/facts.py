@@ -1,8 +1,9 @@
-"""What is known over HTTP: facts, episodes, and asking for a reflection."""
+"""Knowledge over HTTP: facts, episodes and reflection."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -31,68 +32,85 @@ _CONTEXT = "/contexts/{context_id}"
 
 
 class ListFacts(Place):
-    """Which facts to list."""
+    """The facts to list."""
 
     subject: str | None = None
+    """List only facts about this subject."""
     attribute: str | None = None
+    """List only facts of this attribute."""
     fact_type: str | None = None
-    #: Also those that are no longer in force.
+    """List only facts of this type."""
     history: bool = False
-    #: Those of this conversation, or of the profile of its namespace.
+    """Also list facts that are no longer active."""
     scope: Literal["session", "namespace"] = "session"
-    #: What was known at a version or at a time, and what was so at a moment; times are RFC 3339.
+    """`session` for this conversation, `namespace` for the profile of its namespace."""
     as_of: str | None = None
+    """List the facts as they were recorded at a version or at a time (RFC 3339)."""
     valid_at: str | None = None
-    #: A version: those after it are listed.
+    """List the facts that were valid at a time (RFC 3339)."""
     cursor: Annotated[int, Field(ge=0)] = 0
+    """Version after which the page begins: `nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=500)] = 100
+    """Largest number of items in the page."""
 
 
 @operations(
     "GET", f"{_CONTEXT}/facts", scope=Scope.MEMORY_READ, query=ListFacts, reply=describe_list_reply(Fact, int)
 )
 async def list_facts(call: Call[ListFacts, None]) -> Reply:
-    """List the facts in force, oldest first; with `history` also those that were retired, each with the reason.
+    """List the active facts, oldest first. With `history` retired facts are listed too, each with the reason.
 
-    Addresses match without regard to case, articles, plurals and punctuation. A fact is an entry: its `contextId` and
-    `id` are what retract and erase take.
+    Addresses match regardless of case, articles, plurals and punctuation. A fact is an entry: pass its `contextId` and
+    `id` to retract or erase it.
     """
     query = call.query
     session = await view_at(call, query)
-    as_of = query.as_of
-    numbered = as_of is not None and as_of.isascii() and as_of.isdecimal() and len(as_of) < 19
-    found = await session.facts(
+    facts = await session.facts(
         subject=query.subject,
         attribute=query.attribute,
         fact_type=query.fact_type,
         history=query.history,
         scope=query.scope,
-        as_of=None if as_of is None else int(as_of) if numbered else validation.parse_moment(as_of, "as_of"),
+        as_of=_parse_as_of(query.as_of),
         valid_at=None if query.valid_at is None else validation.parse_moment(query.valid_at, "valid_at"),
     )
-    found = sorted([one for one in found if one.version > query.cursor], key=lambda one: one.version)
-    return paginate_reply(found, query.limit, lambda one: one.version)
+    following = [fact for fact in facts if fact.version > query.cursor]
+    following.sort(key=lambda fact: fact.version)
+    return paginate_reply(following, query.limit, lambda fact: fact.version)
+
+
+def _parse_as_of(text: str | None) -> int | datetime | None:
+    """Parse a version or a time."""
+    if text is None:
+        return None
+    if text.isascii() and text.isdecimal() and len(text) < 19:
+        return int(text)
+    return validation.parse_moment(text, "as_of")
 
 
 class StateBody(Body):
-    """A fact that is stated."""
+    """A fact to store."""
 
     subject: str
+    """Subject of the fact."""
     attribute: str
+    """Attribute of the fact."""
     value: str
-    #: Other names of the subject.
+    """Value of the fact."""
     names: Annotated[list[str], Field(default_factory=list[str])]
-    #: From when and until before when it is so: dates, or times as of RFC 3339.
+    """Other names of the subject."""
     valid_from: str | None = None
+    """First moment at which it is valid: a date, or a time (RFC 3339)."""
     valid_to: str | None = None
-    #: Ids or keys of the messages it comes from.
+    """Moment at which it stops being valid: a date, or a time (RFC 3339)."""
     sources: Annotated[list[str], Field(default_factory=list[str])]
-    #: Whether it takes the place of what is known about the subject and the attribute, or is added.
+    """Ids or keys of the messages it comes from."""
     cardinality: Literal["one", "many"] = "one"
-    #: Whether it goes to this conversation, or to the profile of its namespace.
+    """`one` replaces the known values of the subject and attribute, `many` adds another value."""
     scope: Literal["session", "namespace"] = "session"
-    #: Version of the newest fact in force there, as the caller knows it; 0 for none. 412 when it is another one.
+    """`session` for this conversation, `namespace` for the profile of its namespace."""
     expected: Annotated[int, Field(ge=0)] | None = None
+    """Version of the newest active fact there, as the client knows it; 0 for none. Any other is refused with 412."""
 
 
 @operations(
@@ -104,20 +122,21 @@ class StateBody(Body):
     example={"subject": "orders service", "attribute": "database", "value": "PostgreSQL 18"},
 )
 async def state_fact(call: Call[None, StateBody]) -> Reply:
-    """Write a fact without a reflector; one that says just that already is answered as it is."""
+    """Store a fact without a reflector. If the same fact is stored already, it is returned unchanged."""
     session = await call.tenant.session(call.path["context_id"])
-    return reply_with_data(
-        await session.state(**{name: getattr(call.body, name) for name in StateBody.model_fields})
-    )
+    arguments = {name: getattr(call.body, name) for name in StateBody.model_fields}
+    return reply_with_data(await session.state(**arguments))
 
 
 class UnstateBody(Body):
-    """What is no longer known."""
+    """The subject and attribute of facts to withdraw."""
 
     subject: str
+    """Subject of the facts to withdraw."""
     attribute: str
-    #: Whether of this conversation, or of the profile of its namespace.
+    """Attribute of the facts to withdraw."""
     scope: Literal["session", "namespace"] = "session"
+    """`session` for this conversation, `namespace` for the profile of its namespace."""
 
 
 @operations(
@@ -129,20 +148,22 @@ class UnstateBody(Body):
     example={"subject": "orders service", "attribute": "database"},
 )
 async def unstate_facts(call: Call[None, UnstateBody]) -> Reply:
-    """Withdraw what is known about a subject and an attribute; the answer lists it, and nothing comes back for it."""
+    """Withdraw the facts about a subject and an attribute without a replacement, and return them."""
     session = await call.tenant.session(call.path["context_id"])
     body = call.body
-    found = await session.unstate(body.subject, body.attribute, scope=body.scope)
-    return reply_with_page([encode_noun(one) for one in found], None)
+    facts = await session.unstate(body.subject, body.attribute, scope=body.scope)
+    return reply_with_page([encode_noun(fact) for fact in facts], None)
 
 
 class ListEpisodes(Place):
-    """Which episodes to list."""
+    """The episodes to list."""
 
     status: EpisodeStatus | None = None
-    #: An ordinal: those after it are listed.
+    """List only episodes with this status."""
     cursor: Annotated[int, Field(ge=0)] = 0
+    """Ordinal after which the page begins: `nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=500)] = 50
+    """Largest number of items in the page."""
 
 
 @operations(
@@ -156,19 +177,22 @@ async def list_episodes(call: Call[ListEpisodes, None]) -> Reply:
     """List the episodes of a context, oldest first."""
     query = call.query
     session = await view_at(call, query)
-    found = [one for one in await session.episodes(query.status) if one.ordinal > query.cursor]
-    return paginate_reply(found, query.limit, lambda one: one.ordinal)
+    following = [
+        episode for episode in await session.episodes(query.status) if episode.ordinal > query.cursor
+    ]
+    return paginate_reply(following, query.limit, lambda episode: episode.ordinal)
 
 
 class CloseBody(Body):
-    """Why an episode ends."""
+    """The reason for closing an episode."""
 
     reason: Annotated[str, Field(min_length=1, max_length=255)] = "manual"
+    """Reason to record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """The episode that was ended."""
+    """The episode that was closed."""
 
     episode_id: str
 
@@ -183,9 +207,9 @@ class Closed:
     example={"reason": "topic changed"},
 )
 async def close_episode(call: Call[None, CloseBody]) -> Reply:
-    """End the current episode.
+    """Close the current episode.
 
-    With nothing open it answers the last one; 404 when there is none.
+    If none is open, the last one is returned; 404 if there is none.
     """
     session = await call.tenant.session(call.path["context_id"])
     return reply_with_data(Closed(episode_id=await session.close_episode(call.body.reason)))

@@ -25,41 +25,48 @@ operations = Operations("forks")
 
 
 class PlaceBody(Body):
-    """A version of a log: by its number, by how many messages were said, or by a name; the newest one without any."""
+    """A version of a log: by its number, by a number of messages, or by a tag. The newest one by default."""
 
     at_version: Version | None = None
+    """Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`."""
     at_message: Version | None = None
+    """Number of messages after which to read the log."""
     at_tag: Name | None = None
+    """Tag of the version to read."""
 
 
 class ForkBody(PlaceBody):
-    """Where to fork, and what to call it."""
+    """The version to fork, and the key of the fork."""
 
     key: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    """The client's own id of the fork: forking again under it returns the existing one."""
 
 
 class TagBody(PlaceBody):
-    """The version that gets a name."""
+    """The version to tag."""
 
-    #: Whether the name may be taken off another version.
     move: bool = False
+    """Allow the tag to be moved from another version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeBranch(Branch):
-    """One context of a fork tree, and how far below the first one it stands."""
+    """A context of a fork tree, with its depth below the root."""
 
     depth: int
 
 
 class DiffQuery(Place):
-    """What to compare: this context at a place, with another one, or with another place of this one."""
+    """The comparison: this context at a version, with another one or with another version of itself."""
 
-    #: Id of the other context; this one without it.
     other: str | None = None
+    """Id of the other context; by default the one in the path."""
     other_version: Version | None = None
+    """Version of the other context; its newest by default."""
     other_message: Version | None = None
+    """Number of messages after which to read the other context."""
     other_tag: Name | None = None
+    """Tag of the version of the other context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +94,10 @@ class Tag:
     example={"key": "what-if"},
 )
 async def fork_context(call: Call[Place, ForkBody]) -> Reply:
-    """Fork a context: a new one that shares everything up to a version, the newest by default.
+    """Fork a context: create one that shares everything up to a version, the newest by default.
 
-    The body or the query says where. Nothing is copied, versions stay what they are, and what either side says later is
-    not seen by the other. With a `key` the same request again returns the same fork with status 200; without one the
+    The body or the query names the version. Nothing is copied and versions stay the same; later entries of either side
+    are not visible to the other. With a `key` a repeated request returns the same fork with status 200; without one the
     Idempotency-Key is its key.
     """
     return await _create_branch(call, copied=False)
@@ -110,18 +117,18 @@ async def fork_context(call: Call[Place, ForkBody]) -> Reply:
     example={"key": "user_123-flat"},
 )
 async def copy_context(call: Call[Place, ForkBody]) -> Reply:
-    """Copy a context: a new one with everything that is read in this one, which inherits nothing.
+    """Copy a context: create one with everything that is read in this one, and without a parent.
 
-    For what is too deep to be forked. A copy that was interrupted goes on when it is asked for again with the same
+    Use it when a context is too deep to fork. An interrupted copy continues when it is requested again with the same
     `key` or Idempotency-Key.
     """
     return await _create_branch(call, copied=True)
 
 
 def _select_named_version(*places: Named) -> tuple[int | None, int | None, str | None]:
-    """Return what names a place in the query or in the body; `ValidationError` when both do."""
-    said = [(one.at_version, one.at_message, one.at_tag) for one in places]
-    given = [one for one in said if one != (None, None, None)]
+    """Return the version that the query or the body names; `ValidationError` if both name one."""
+    names = [(place.at_version, place.at_message, place.at_tag) for place in places]
+    given = [name for name in names if name != (None, None, None)]
     if len(given) > 1:
         raise ValidationError("is named in the query and in the body: leave one out", field="atVersion")
     return given[0] if given else (None, None, None)
@@ -130,14 +137,10 @@ def _select_named_version(*places: Named) -> tuple[int | None, int | None, str |
 async def _create_branch(call: Call[Place, ForkBody], *, copied: bool) -> Reply:
     body, id, tenant = call.body, call.path["context_id"], call.tenant
     session = await tenant.session(id)
-    key = body.key
-    if key is None and call.idempotency_key is not None:
-        key = validation.validate_name(call.idempotency_key, "Idempotency-Key")
-    if key is not None:
-        key = validation.session_name(key, "key" if body.key is not None else "Idempotency-Key")
+    key = _key_of_branch(call)
     parent = await tenant.context(id)
     version = await resolve_version(session, id, *_select_named_version(call.query, body))
-    known = key is not None and await _find_context(call, key, parent.namespace) is not None
+    exists = key is not None and await _find_context(call, key, parent.namespace) is not None
     try:
         child = await (session.copy(version, key) if copied else session.fork(version, key))
     except ConflictError as error:
@@ -147,12 +150,22 @@ async def _create_branch(call: Call[Place, ForkBody], *, copied: bool) -> Reply:
             ) from error
         raise
     try:
-        made = await tenant.handle.context(child.session_id, namespace=parent.namespace)
+        context = await tenant.handle.context(child.session_id, namespace=parent.namespace)
     finally:
         await child.close()
-    reply = await one_context(tenant, made, status=200 if known else 201)
-    reply.headers = {**reply.headers, "Location": f"{BASE}/contexts/{made.id}"}
+    reply = await one_context(tenant, context, status=200 if exists else 201)
+    reply.headers = {**reply.headers, "Location": f"{BASE}/contexts/{context.id}"}
     return reply
+
+
+def _key_of_branch(call: Call[Place, ForkBody]) -> str | None:
+    """Return the key of a fork or a copy: that of the body, or the Idempotency-Key."""
+    if call.body.key is not None:
+        return validation.session_name(call.body.key, "key")
+    if call.idempotency_key is None:
+        return None
+    key = validation.validate_name(call.idempotency_key, "Idempotency-Key")
+    return validation.session_name(key, "Idempotency-Key")
 
 
 async def _find_context(call: Call[Any, Any], key: str, namespace: str) -> Context | None:
@@ -170,7 +183,7 @@ async def _find_context(call: Call[Any, Any], key: str, namespace: str) -> Conte
     reply=describe_list_reply(ContextDetails, str),
 )
 async def list_forks(call: Call[ListPage, None]) -> Reply:
-    """List what was forked from a context directly, newest first."""
+    """List the direct forks of a context, newest first."""
     parent = await call.tenant.context(call.path["context_id"])
     return await reply_with_contexts(
         call.tenant, parent=parent.id, cursor=call.query.cursor, limit=call.query.limit
@@ -179,17 +192,17 @@ async def list_forks(call: Call[ListPage, None]) -> Reply:
 
 @operations("GET", "/contexts/{context_id}/ancestry", scope=Scope.READ, reply=describe_list_reply(Branch))
 async def list_ancestry(call: Call[None, None]) -> Reply:
-    """List the line of forks that leads to a context, the first one first, itself last; deleted ones too."""
+    """List the ancestors of a context, the root first and the context itself last. Deleted ones are included."""
     session = await call.tenant.session(call.path["context_id"])
     return Reply(body={"data": [encode_noun(one) for one in await session.ancestry()]})
 
 
 @operations("GET", "/contexts/{context_id}/tree", scope=Scope.READ, reply=describe_list_reply(TreeBranch))
 async def show_tree(call: Call[None, None]) -> Reply:
-    """Show the whole fork tree a context belongs to, deleted branches too."""
+    """Show the whole fork tree of a context, deleted branches included."""
     session = await call.tenant.session(call.path["context_id"])
     tree = await session.tree()
-    return Reply(body={"data": [{**encode_noun(one), "depth": depth} for depth, one in tree or ()]})
+    return Reply(body={"data": [{**encode_noun(branch), "depth": depth} for depth, branch in tree or ()]})
 
 
 # ── differences ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -199,22 +212,31 @@ async def show_tree(call: Call[None, None]) -> Reply:
     "GET", "/contexts/{context_id}/diff", scope=Scope.READ, query=DiffQuery, reply=describe_single_reply(Diff)
 )
 async def show_diff(call: Call[DiffQuery, None]) -> Reply:
-    """Show how what is in force differs: from this context to another one, or to another version of this one.
+    """Compare the active entries of this context with another context, or with another version of itself.
 
-    What is added is there and not here.
+    Added entries are active in the other one only.
     """
     query, id = call.query, call.path["context_id"]
-    other = query.other or id
-    left, right = await call.tenant.session(id), await call.tenant.session(other)
-    there = await resolve_version(
-        right, other, query.other_version, query.other_message, query.other_tag, "other"
-    )
-    here = await resolve_version(left, id, query.at_version, query.at_message, query.at_tag)
-    if query.other is None and there is None:
+    left = await call.tenant.session(id)
+    right, right_version = await _open_other(call, query, query.other or id)
+    left_version = await resolve_version(left, id, query.at_version, query.at_message, query.at_tag)
+    if query.other is None and right_version is None:
         raise ValidationError(
             "is required", field="other", options=("give other, otherVersion, otherMessage or otherTag",)
         )
-    return reply_with_data(await _session_at_version(left, here).diff(_session_at_version(right, there)))
+    diff = await _session_at_version(left, left_version).diff(_session_at_version(right, right_version))
+    return reply_with_data(diff)
+
+
+async def _open_other(
+    call: Call[Any, Any], query: DiffQuery | MergeQuery | MergeBody, id: str
+) -> tuple[ACMS, int | None]:
+    """Return the session of the other context, and the version that the request names."""
+    session = await call.tenant.session(id)
+    version = await resolve_version(
+        session, id, query.other_version, query.other_message, query.other_tag, "other"
+    )
+    return session, version
 
 
 def _session_at_version(session: ACMS, version: int | None) -> Any:
@@ -225,26 +247,33 @@ def _session_at_version(session: ACMS, version: int | None) -> Any:
 
 
 class MergeQuery(Query):
-    """What would be merged: another context of the same tree at a place, and what becomes of conflicts."""
+    """The merge to preview: another context of the same tree at a version, and the strategy for conflicts."""
 
-    #: Id of the other context.
     other: str
+    """Id of the context to merge, from the same fork tree."""
     other_version: Version | None = None
+    """Version of the other context; its newest by default."""
     other_message: Version | None = None
+    """Number of messages after which to read the other context."""
     other_tag: Name | None = None
+    """Tag of the version of the other context."""
     strategy: MergeStrategy = "refuse"
+    """How conflicts are resolved; `refuse` reports them."""
 
 
 class MergeBody(Body):
-    """What to merge: another context of the same tree at a place, the newest one by default."""
+    """The context to merge, from the same tree, at a version; the newest by default."""
 
-    #: Id of the other context.
     other: Annotated[str, Field(min_length=1, max_length=255)]
+    """Id of the context to merge, from the same fork tree."""
     other_version: Version | None = None
+    """Version of the other context; its newest by default."""
     other_message: Version | None = None
+    """Number of messages after which to read the other context."""
     other_tag: Name | None = None
-    #: What becomes of conflicts: they are refused, or one side has its way in them.
+    """Tag of the version of the other context."""
     strategy: MergeStrategy = "refuse"
+    """What becomes of conflicts: they are refused, or one side has its way in them."""
 
 
 @operations(
@@ -255,7 +284,7 @@ class MergeBody(Body):
     reply=describe_single_reply(Merged),
 )
 async def preview_merge(call: Call[MergeQuery, None]) -> Reply:
-    """Show what merging another context into this one would do, conflicts included; nothing is written."""
+    """Preview a merge of another context into this one, with its conflicts. Nothing is written."""
     return await _run_merge(call, call.query, dry_run=True)
 
 
@@ -268,22 +297,19 @@ async def preview_merge(call: Call[MergeQuery, None]) -> Reply:
     example={"other": "c_7m3k0q2v9x4t8w1y", "strategy": "theirs"},
 )
 async def merge_context(call: Call[None, MergeBody]) -> Reply:
-    """Bring in what another context of the same fork tree changed since this one last knew it, in one commit.
+    """Merge the changes of another context of the same fork tree since the last merge, in one commit.
 
-    Conflicts are refused with 409, which lists them, unless the strategy settles them. What was merged once is not
-    merged again; undo takes a merge back by its version.
+    Conflicts are refused with 409, which lists them, unless the strategy resolves them. Changes that were merged before
+    are not merged again. Undo reverts a merge by its version.
     """
     return await _run_merge(call, call.body, dry_run=False)
 
 
-async def _run_merge(call: Call[Any, Any], asked: MergeQuery | MergeBody, *, dry_run: bool) -> Reply:
-    ours, theirs = await call.tenant.session(call.path["context_id"]), await call.tenant.session(asked.other)
-    version = await resolve_version(
-        theirs, asked.other, asked.other_version, asked.other_message, asked.other_tag, "other"
-    )
-    return reply_with_data(
-        await ours.merge(_session_at_version(theirs, version), strategy=asked.strategy, dry_run=dry_run)
-    )
+async def _run_merge(call: Call[Any, Any], merge: MergeQuery | MergeBody, *, dry_run: bool) -> Reply:
+    ours = await call.tenant.session(call.path["context_id"])
+    other, version = await _open_other(call, merge, merge.other)
+    theirs = _session_at_version(other, version)
+    return reply_with_data(await ours.merge(theirs, strategy=merge.strategy, dry_run=dry_run))
 
 
 # ── named versions ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -291,11 +317,10 @@ async def _run_merge(call: Call[Any, Any], asked: MergeQuery | MergeBody, *, dry
 
 @operations("GET", "/contexts/{context_id}/tags", scope=Scope.READ, reply=describe_list_reply(Tag))
 async def list_tags(call: Call[None, None]) -> Reply:
-    """List the named versions of a context, inherited ones too, oldest first."""
-    tags = await (await call.tenant.session(call.path["context_id"])).tags()
-    return Reply(
-        body={"data": [encode_noun(Tag(name=name, version=version)) for name, version in tags.items()]}
-    )
+    """List the tags of a context, oldest first, including inherited ones."""
+    session = await call.tenant.session(call.path["context_id"])
+    tags = [Tag(name=name, version=version) for name, version in (await session.tags()).items()]
+    return Reply(body={"data": [encode_noun(tag) for tag in tags]})
 
 
 @operations(
@@ -308,9 +333,9 @@ async def list_tags(call: Call[None, None]) -> Reply:
     example={"move": True},
 )
 async def put_tag(call: Call[None, TagBody]) -> Reply:
-    """Name a version, the newest by default.
+    """Tag a version, the newest by default.
 
-    A name that stands for another version is refused with 409, unless `move`.
+    A tag of another version is refused with 409, unless `move` is set.
     """
     body, id, name = call.body, call.path["context_id"], call.path["name"]
     session = await call.tenant.session(id)
@@ -321,6 +346,6 @@ async def put_tag(call: Call[None, TagBody]) -> Reply:
 
 @operations("DELETE", "/contexts/{context_id}/tags/{name}", scope=Scope.APPEND, status=204)
 async def delete_tag(call: Call[None, None]) -> Reply:
-    """Take a name off its version."""
+    """Delete a tag."""
     await (await call.tenant.session(call.path["context_id"])).untag(call.path["name"])
     return Reply()

@@ -23,15 +23,15 @@ _GRANT = f"{_GRANTS}/{{principal}}"
 
 
 class GrantBody(Body):
-    """What a namespace is shared for."""
+    """The actions to allow."""
 
-    #: `read`, `write` (whatever changes something and the scopes of the other allow), and `share` (grant it to others);
-    #: reading goes with each.
     actions: Annotated[list[Action], Field(min_length=1, default_factory=lambda: [Action.READ], strict=False)]
+    """`read`; `write`, which allows every change that the scopes of the other key allow; `share`, which allows
+    granting it to others. `write` and `share` include `read`."""
 
 
 def _check_shareable_namespace(call: Call[Any, Any]) -> str:
-    """Return the namespace of a request that may share it."""
+    """Return the namespace in the path if the request may share it."""
     namespace, access = validation.validate_name(call.path["namespace"], "namespace"), call.principal.access
     if not access.allows(namespace, Action.SHARE):
         raise PermissionDeniedError(
@@ -52,29 +52,29 @@ def _check_shareable_namespace(call: Call[Any, Any]) -> str:
 async def grant_namespace(call: Call[None, GrantBody]) -> Reply:
     """Share a namespace with a key, by its id, or with the subject of an access token, as `oidc:subject`.
 
-    What it was shared for before is replaced. A key that is not bound to namespaces sees all of its tenant anyway.
-    Nobody can share more than it may do itself, nor with another tenant.
+    The actions replace those of an earlier grant. A key that is not bound to namespaces sees its whole tenant anyway. A
+    key can grant only its own actions, and only within its tenant.
     """
     namespace, access = _check_shareable_namespace(call), call.principal.access
     actions = call.body.actions
-    if beyond := [one for one in actions if not access.allows(namespace, one)]:
+    if beyond := [action for action in actions if not access.allows(namespace, action)]:
         raise PermissionDeniedError(f"{beyond[0].value!r} is more than you may do in {namespace!r}")
-    made = await call.app.grants.grant(
+    grant = await call.app.grants.grant(
         call.principal.tenant, namespace, call.path["principal"], actions, by=call.principal
     )
-    return reply_with_data(made)
+    return reply_with_data(grant)
 
 
 @operations("GET", _GRANTS, scope=Scope.READ, reply=describe_list_reply(Grant))
 async def list_grants(call: Call[None, None]) -> Reply:
-    """List with whom a namespace is shared, by name."""
-    found = await call.app.grants.list(call.principal.tenant, _check_shareable_namespace(call))
-    return Reply(body={"data": [encode_noun(one) for one in found]})
+    """List the grants on a namespace, by principal."""
+    grants = await call.app.grants.list(call.principal.tenant, _check_shareable_namespace(call))
+    return Reply(body={"data": [encode_noun(grant) for grant in grants]})
 
 
 @operations("DELETE", _GRANT, scope=Scope.APPEND, status=204)
 async def revoke_grant(call: Call[None, None]) -> Reply:
-    """Take a namespace back: the next request of the other does not see it any more, wherever it arrives."""
+    """Revoke a grant: the next request of the principal no longer sees the namespace, at any process of the service."""
     namespace = _check_shareable_namespace(call)
     done = await call.app.grants.revoke(
         call.principal.tenant, namespace, call.path["principal"], by=call.principal

@@ -19,9 +19,9 @@ operations = Operations("service")
 
 @operations("GET", "/health", scope=None, rooted=True, reply={"type": "object"})
 async def health(call: Call[Any, Any]) -> Reply:
-    """Say that the process runs.
+    """Return whether the process runs.
 
-    Nothing else is looked at: `/ready` asks the store.
+    Nothing else is checked; `/ready` asks the store.
     """
     return Reply(body={"status": "ok"})
 
@@ -34,7 +34,7 @@ class Readiness:
     version: str
     #: Of the store, in milliseconds; None when it did not answer.
     latency_ms: float | None
-    #: Code of what is wrong.
+    #: Code of the error.
     error: str | None
 
 
@@ -47,7 +47,7 @@ class Readiness:
     also={503: "It cannot serve: the store does not answer."},
 )
 async def ready(call: Call[Any, Any]) -> Reply:
-    """Say whether the store answers."""
+    """Return whether the store answers."""
     answer: dict[str, Json] = {"status": "ready", "version": call.app.document["info"]["version"]}
     try:
         seconds = await call.app.ready()
@@ -60,7 +60,7 @@ async def ready(call: Call[Any, Any]) -> Reply:
 
 @operations("GET", "/metrics", scope=Scope.ADMIN, rooted=True, reply={"type": "string"}, media=MEDIA)
 async def metrics(call: Call[Any, Any]) -> Reply:
-    """Return what was counted, in the text format of Prometheus."""
+    """Return the metrics in the Prometheus text format."""
     return Reply(body=await call.app.numbers(), media=MEDIA)
 
 

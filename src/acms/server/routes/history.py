@@ -30,7 +30,7 @@ operations = Operations("history")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """The newest contiguous messages in force within a budget, oldest first."""
+    """The newest contiguous active messages within a budget, oldest first."""
 
     data: Sequence[ContextItem]
     #: What they cost of the budget.
@@ -49,23 +49,25 @@ class WindowQuery(Place):
     """How much of a log to show."""
 
     budget: Budget
-    #: Roles, separated by commas, whose leading messages stay in front: "system".
+    """Largest number of tokens."""
     keep: str = ""
-    #: Say of every candidate why it is shown or not.
+    """Roles, separated by commas, whose leading messages are always included: `system`."""
     why: bool = False
+    """Explain for every candidate why it is shown or not."""
 
 
 class HistoryQuery(Place):
-    """Which page of the history to show."""
+    """The page of the history to list."""
 
-    #: A version: what comes after it is listed.
     cursor: Version = 0
+    """Version after which the page begins: `nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=validation.PAGE)] = 50
+    """Largest number of items in the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastState:
-    """A page of what is in force at a version, in the order in which it is read."""
+    """A page of the active entries at a version, in reading order."""
 
     data: list[BriefEntry]
     version: int
@@ -74,10 +76,12 @@ class PastState:
 
 
 class StateQuery(Query):
-    """Which page of a state to show."""
+    """The page of a state to list."""
 
     cursor: Version = 0
+    """Version after which the page begins: `nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=validation.PAGE)] = 50
+    """Largest number of items in the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +96,10 @@ class ContextStats(SessionStats):
 
 @operations("GET", "/contexts/{context_id}/window", scope=Scope.READ, query=WindowQuery, reply=Window)
 async def show_window(call: Call[WindowQuery, None]) -> Reply:
-    """Show the newest contiguous messages in force within a token budget, oldest first.
+    """Return the newest contiguous active messages within a token budget, oldest first.
 
-    Tool groups are whole. The newest message is always in, cut and flagged if it alone is larger than the budget, which
-    is never exceeded. At a version, a message or a tag it is as if the log ended there.
+    Tool groups are complete. The newest message is always included, truncated and flagged if it alone exceeds the
+    budget, which is never exceeded. At a version, a message or a tag the log is read as if it ended there.
     """
     query, most = call.query, call.config.limits.tokens
     if query.budget > most:
@@ -103,8 +107,8 @@ async def show_window(call: Call[WindowQuery, None]) -> Reply:
     view = await view_at(call, call.query)
     # The head first: its ETag may not name a message that the window does not show.
     head = await view.storage.head(call.path["context_id"])
-    window = await view.window(query.budget, keep=[one.strip() for one in query.keep.split(",") if one])
-    shown = Window(
+    window = await view.window(query.budget, keep=[role.strip() for role in query.keep.split(",") if role])
+    reply = Window(
         data=window,
         tokens=window.tokens,
         budget=window.budget,
@@ -113,7 +117,7 @@ async def show_window(call: Call[WindowQuery, None]) -> Reply:
         warnings=window.ledger.warnings,
         verdicts=list_verdicts(window) if query.why else None,
     )
-    return Reply(body=encode_noun(shown), headers=build_etag_header(head))
+    return Reply(body=encode_noun(reply), headers=build_etag_header(head))
 
 
 @operations(
@@ -124,7 +128,7 @@ async def show_window(call: Call[WindowQuery, None]) -> Reply:
     reply=describe_list_reply(HistoryEntry, int),
 )
 async def list_history(call: Call[HistoryQuery, None]) -> Reply:
-    """List every entry of a log, oldest first: what was said, learned, summarised and taken back."""
+    """List every entry of a log, oldest first: messages, facts, summaries and retractions."""
     view = await view_at(call, call.query)
     page = await view.history(limit=call.query.limit, after=call.query.cursor)
     return reply_with_page([encode_noun(line) for line in page.entries], page.next_after)
@@ -132,10 +136,11 @@ async def list_history(call: Call[HistoryQuery, None]) -> Reply:
 
 @operations("GET", "/contexts/{context_id}/at/{version}", scope=Scope.READ, query=StateQuery, reply=PastState)
 async def show_state(call: Call[StateQuery, None]) -> Reply:
-    """List what is in force at a version, in the order in which it is read.
+    """List the active entries at a version, in reading order.
 
-    Messages, edits at the place of what they edit, summaries at the place of what they stand for; nothing is cut. The
-    same version is always the same, save for what was erased or has expired.
+    An edit is listed at the position of the message it edits, a summary at the position of the entries it replaced;
+    nothing is truncated. The same version always returns the same, except for entries that were erased or expired
+    since.
     """
     context, query = call.path["context_id"], call.query
     session = await call.tenant.session(context)
@@ -149,9 +154,9 @@ async def show_state(call: Call[StateQuery, None]) -> Reply:
             f"the log ends at version {head.version}, {version} does not exist yet", field="version"
         )
     cover = await cover_at(storage, context, head, version)
-    found = await _read_active_entries(storage, context, cover, version, query.cursor, query.limit + 1)
-    page = found[: query.limit]
-    cursor = anchor_version(page[-1]) if len(found) > query.limit else None
+    entries = await _read_active_entries(storage, context, cover, version, query.cursor, query.limit + 1)
+    page = entries[: query.limit]
+    cursor = anchor_version(page[-1]) if len(entries) > query.limit else None
     data = [encode_noun(one, BriefEntry) for one in session.stage.entries(page)]
     body = {"data": data, "version": version, "nextCursor": cursor, "hasMore": cursor is not None}
     return Reply(body=body)
@@ -160,21 +165,23 @@ async def show_state(call: Call[StateQuery, None]) -> Reply:
 async def _read_active_entries(
     storage: StorageBackend, context: str, cover: Cover, version: int, after: int, limit: int
 ) -> list[Entry]:
-    """Return the first entries in force whose place is above `after`; reads no more of the log than it must."""
+    """Return the first active entries with a position above `after`; read no more of the log than necessary."""
     read: list[Entry] = []
-    found: Sequence[Entry] = ()
+    active: Sequence[Entry] = ()
     for first, last in cover.stretches(version):
         start = max(first - 1, after)
         while start < last:
             rows = await storage.read(context, at=last, after=start, kinds=(Kind.MESSAGE,), limit=limit)
             read += rows
             start = rows[-1].version if len(rows) == limit else last
-            # An edit or a summary that is read further on must not come before what was not read yet.
-            found = [
-                one for one in effective_sequence(read, cover, after=after) if anchor_version(one) <= start
+            # An edit or a summary with a higher position must not come before entries that were not read yet.
+            active = [
+                entry
+                for entry in effective_sequence(read, cover, after=after)
+                if anchor_version(entry) <= start
             ]
-            if len(found) >= limit:
-                return found[:limit]
+            if len(active) >= limit:
+                return active[:limit]
     return effective_sequence(read, cover, after=after)[:limit]
 
 
@@ -186,6 +193,6 @@ async def _read_active_entries(
     reply=describe_single_reply(ContextStats),
 )
 async def show_stats(call: Call[Place, None]) -> Reply:
-    """Count a log: everything ever said, and what is in force."""
+    """Return counts of a log: all of its entries, and the active ones."""
     stats = await (await view_at(call, call.query)).get_session_stats()
     return Reply(body={"data": {"contextId": call.path["context_id"], **encode_noun(stats)}})

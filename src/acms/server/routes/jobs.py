@@ -1,9 +1,9 @@
-"""Jobs over HTTP: how work that is done later stands, trying it again, giving it up."""
+"""Jobs over HTTP: get, list, cancel and retry background work."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -27,135 +27,139 @@ operations = Operations("jobs")
 
 _PATH = "/jobs/{job_id}"
 _WAIT = re.compile(r"wait=(\d{1,6})", re.IGNORECASE)
-_MARGIN = 1.0
-"""Seconds before the deadline of a request that its waiting ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedJob(Job):
-    """A job, and what came of it."""
+    """A job with its result."""
 
-    #: What a compaction made; null while it is not done, when nothing was worth it, and of other jobs.
+    #: Result of a compaction; null before its end, if there was nothing worth compacting, and for other jobs.
     compaction: Compaction | None
 
 
 class ListJobs(Query):
-    """Which jobs to list."""
+    """The jobs to list."""
 
     context_id: str | None = None
+    """List only the jobs of this context."""
     state: Literal["ready", "running", "done", "failed", "cancelled"] | None = None
+    """List only jobs in this state."""
     cursor: str | None = None
+    """`nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=500)] = 50
+    """Largest number of items in the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A job that was asked for, and what came of it while it was waited for."""
+class RequestedJob:
+    """A requested job, with its result if it ended within the wait."""
 
     job: Job
     ended: bool
     compaction: Compaction | None
-    #: Where to ask after it.
+    #: Header fields of the reply, with the address of the job.
     headers: Mapping[str, str]
 
 
-async def wait_for_requested_job(call: Call[Any, Any], session: ACMS, job: Job) -> Asked:
-    """Wait for a job as long as the request prefers to, and within its deadline; `JobFailedError` when it failed."""
+async def wait_for_requested_job(call: Call[Any, Any], session: ACMS, job: Job) -> RequestedJob:
+    """Wait for a job as long as the request prefers, within its deadline; `JobFailedError` if it fails."""
     headers = {"Location": f"{BASE}/jobs/{job.id}"}
     seconds = _parse_wait_preference(call.headers.get("prefer", ""))
-    ended, made = False, None
+    ended, compaction = False, None
     if seconds is not None:
         headers["Preference-Applied"] = f"wait={seconds}"
-        most = max(0.0, call.config.limits.deadline_seconds - _MARGIN)
+        most = max(0.0, call.config.limits.deadline_seconds - 1.0)  # a second remains for the reply
         try:
-            made = await session.wait(job, timeout=min(float(seconds), most))
+            compaction = await session.wait(job, timeout=min(float(seconds), most))
             ended = True
         except TimeoutError:
             pass
         job = (await call.tenant.handle.jobs(JobQuery(ids=(job.id,)))).items[0]
     if not ended:
         headers["Retry-After"] = "1"
-    return Asked(job=job, ended=ended, compaction=made, headers=headers)
+    return RequestedJob(job=job, ended=ended, compaction=compaction, headers=headers)
 
 
 def _parse_wait_preference(prefer: str) -> int | None:
-    """Return the seconds that a caller would wait; a preference that is not understood is none (RFC 7240)."""
-    for one in re.split("[,;]", prefer):
-        found = _WAIT.fullmatch(one.strip())
-        if found:
-            return int(found[1])
+    """Return the seconds that a client prefers to wait; an unknown preference is ignored (RFC 7240)."""
+    for preference in re.split("[,;]", prefer):
+        match = _WAIT.fullmatch(preference.strip())
+        if match:
+            return int(match[1])
     return None
 
 
-async def filter_visible_jobs(tenant: Tenant, found: Iterable[Job]) -> list[Job]:
-    """Return the jobs that the request under way may see; of the service's own none may be."""
-    hidden: dict[str, bool] = {}
-    jobs = list(found)
+async def filter_visible_jobs(tenant: Tenant, jobs: Sequence[Job]) -> list[Job]:
+    """Return the jobs that the current request may see; the service's own are never visible."""
+    visible: dict[str, bool] = {}
     for id in {job.context for job in jobs}:
         try:
             namespace = (await tenant.handle.context(id)).namespace
-        except SessionNotFoundError:  # a job may outlive what it was about
-            hidden[id] = tenant.bound
+        except SessionNotFoundError:  # a job may outlive its context
+            visible[id] = not tenant.bound
             continue
-        hidden[id] = not tenant.sees(namespace)
-        if not hidden[id]:
+        visible[id] = tenant.sees(namespace)
+        if visible[id]:
             tenant.check(namespace)
-    return [job for job in jobs if not hidden[job.context]]
+    return [job for job in jobs if visible[job.context]]
 
 
 async def _find_job(tenant: Tenant, id: str) -> Job:
-    found = await filter_visible_jobs(tenant, (await tenant.handle.jobs(JobQuery(ids=(id,)))).items)
-    if not found:
+    page = await tenant.handle.jobs(JobQuery(ids=(id,)))
+    jobs = await filter_visible_jobs(tenant, page.items)
+    if not jobs:
         raise NotFoundError(f"no job has the id {id!r}", options=("GET /api/v1/jobs lists them",))
-    return found[0]
+    return jobs[0]
 
 
 @operations("GET", "/jobs", scope=Scope.READ, query=ListJobs, reply=describe_list_reply(Job, str))
 async def list_jobs(call: Call[ListJobs, None]) -> Reply:
     """List jobs, newest first.
 
-    `contextId` and `state` choose; pass `nextCursor` as `cursor` for the next page.
+    `contextId` and `state` filter the list. Pass `nextCursor` as `cursor` for the next page.
     """
     query, tenant = call.query, call.tenant
     if query.context_id is not None:
         await tenant.context(query.context_id)
+    states = (JobState(query.state),) if query.state else ()
     page = await tenant.handle.jobs(
-        JobQuery(
-            context=query.context_id,
-            states=(JobState(query.state),) if query.state else (),
-            after=query.cursor,
-            limit=query.limit,
-        )
+        JobQuery(context=query.context_id, states=states, after=query.cursor, limit=query.limit)
     )
-    return reply_with_page(
-        [encode_noun(job) for job in await filter_visible_jobs(tenant, page.items)], page.next_after
-    )
+    jobs = await filter_visible_jobs(tenant, page.items)
+    return reply_with_page([encode_noun(job) for job in jobs], page.next_after)
 
 
 @operations("GET", _PATH, scope=Scope.READ, reply=describe_single_reply(EndedJob))
 async def get_job(call: Call[None, None]) -> Reply:
-    """Return a job, and when it is done what it made.
+    """Return a job, with its result when it is done.
 
-    Ask again until `state` is done, failed or cancelled.
+    Poll it until `state` is done, failed or cancelled.
     """
     job = await _find_job(call.tenant, call.path["job_id"])
-    made: Compaction | None = None
+    data = encode_noun(job)
+    data["compaction"] = None
     if job.state is JobState.DONE and job.kind.partition(":")[0] == COMPACT:
-        try:
-            stage = (await call.tenant.session(job.context)).stage
-            storage = call.tenant.handle
-            found = await compaction.read_compactions(storage, job.context, None, job.id, stage=stage)
-        except SessionNotFoundError:  # deleted since
-            found = []
-        made = found[-1] if found else None
-    return Reply(body={"data": {**encode_noun(job), "compaction": made and encode_noun(made)}})
+        compactions = await _list_compactions_of_job(call.tenant, job)
+        if compactions:
+            data["compaction"] = encode_noun(compactions[-1])
+    return Reply(body={"data": data})
+
+
+async def _list_compactions_of_job(tenant: Tenant, job: Job) -> Sequence[Compaction]:
+    try:
+        session = await tenant.session(job.context)
+        return await compaction.read_compactions(
+            tenant.handle, job.context, None, job.id, stage=session.stage
+        )
+    except SessionNotFoundError:  # deleted since
+        return []
 
 
 @operations("POST", f"{_PATH}/cancel", scope=Scope.COMPACT, reply=describe_single_reply(Job))
 async def cancel_job(call: Call[None, None]) -> Reply:
-    """Give a job up.
+    """Cancel a job.
 
-    An attempt that runs will have no effect. Refused with 409 when the job is done.
+    A running attempt has no effect. Refused with 409 if the job is done.
     """
     job = await _find_job(call.tenant, call.path["job_id"])
     return reply_with_data(await requests.cancel_job_by_id(call.tenant.handle, job.id))
@@ -163,9 +167,9 @@ async def cancel_job(call: Call[None, None]) -> Reply:
 
 @operations("POST", f"{_PATH}/retry", scope=Scope.COMPACT, reply=describe_single_reply(Job))
 async def retry_job(call: Call[None, None]) -> Reply:
-    """Make a job due now that waits, failed or was cancelled.
+    """Make a waiting, failed or cancelled job due now.
 
-    Refused with 409 when it runs or is done, or when another job is to do its work by now.
+    Refused with 409 if it is running or done, or if another job has taken over its work.
     """
     job = await _find_job(call.tenant, call.path["job_id"])
     return reply_with_data(await requests.retry_job_by_id(call.tenant.handle, job.id))

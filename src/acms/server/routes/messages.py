@@ -40,27 +40,28 @@ operations = Operations("messages")
 
 _TAG = re.compile(r'"([A-Za-z0-9_.:-]{1,128})"')
 _PASSED = frozenset(("actor_id", "metadata", "markers", "origin", "key", "tool_call_id"))
-"""What is handed to the session as it was sent."""
+"""Fields that are passed to the session unchanged."""
 _PLAIN = frozenset(("role", "content"))
 
 RoleName = Literal["system", "developer", "user", "assistant", "tool"]
 
 
-# ── what comes in ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _part_body(type: str, kind: Any) -> Any:
-    """Return how a part of a message is sent: its fields, and which of the parts it is."""
+def _create_part_model(type: str, kind: Any) -> Any:
+    """Return the body model of a message part: its fields and its type."""
     hints = get_type_hints(kind)
-    said: dict[str, Any] = {"type": (Literal[type], ...)}
-    for one in fields(kind):
-        default = ... if one.default is MISSING else one.default
-        said[f"{one.name}_"] = (hints[one.name], Field(default, alias=to_camel(one.name)))
-    return create_model(f"{kind.__name__}Body", __base__=Body, __doc__=kind.__doc__, **said)
+    model_fields: dict[str, Any] = {"type": (Literal[type], ...)}
+    for field in fields(kind):
+        default = ... if field.default is MISSING else field.default
+        alias = to_camel(field.name)
+        model_fields[f"{field.name}_"] = (hints[field.name], Field(default, alias=alias))
+    return create_model(f"{kind.__name__}Body", __base__=Body, __doc__=kind.__doc__, **model_fields)
 
 
 def read_part(sent: Any) -> Part:
-    """Return the part of a message that was sent."""
+    """Parse a part of a message."""
     given: Any = PARTS[sent.type]
     return given(**{one.name: getattr(sent, f"{one.name}_") for one in fields(given)})
 
@@ -68,7 +69,7 @@ def read_part(sent: Any) -> Part:
 if TYPE_CHECKING:
     PartBody = Any
 else:
-    _BODIES = [_part_body(type, kind) for type, kind in PARTS.items()]
+    _BODIES = [_create_part_model(type, kind) for type, kind in PARTS.items()]
     PartBody = Annotated[reduce(or_, _BODIES), Field(discriminator="type")]
 
 
@@ -90,28 +91,38 @@ class CallBody(Body):
 
 
 class MessageBody(Body):
-    """A message to be appended."""
+    """A message to append."""
 
     role: RoleName
+    """Role of the speaker."""
     content: str = ""
+    """Text of the message."""
     parts: list[PartBody] | None = None
+    """Content as parts: text, images, files and others."""
     tool_calls: list[CallBody] | None = None
+    """Tool calls of an assistant message."""
     tool_call_id: str | None = None
+    """Id of the call that a tool message answers."""
     actor_id: str | None = None
+    """Id of the speaker."""
     metadata: dict[str, Any] | None = None
-    #: Explicit ones replace those that are found in the text; `[]` means none.
+    """Any JSON object; kept with the message."""
     markers: list[str] | None = None
-    #: RFC 3339; now when it is left out.
+    """Markers of the message instead of those found in the text; `[]` for none."""
     created_at: str | None = None
+    """Time of the message (RFC 3339); now by default."""
     privacy: Literal["allow", "redact", "block"] = "allow"
+    """What to do with detected private data: store it, redact it, or refuse the message."""
     origin: Literal["system", "user", "assistant", "tool", "external", "derived"] | None = None
-    #: The caller's id for the message: appending it again changes nothing.
+    """Source of the text, which decides how far it is trusted."""
     key: str | None = None
-    #: Taken and not used: the service counts.
+    """The client's own id of the message: appending it again changes nothing."""
     token_count: Annotated[int, Field(ge=1)] | None = None
-    #: Kept in `metadata` under these names.
+    """Accepted and ignored: the service counts."""
     tool_name: str | None = None
+    """Kept in `metadata`."""
     model: str | None = None
+    """Kept in `metadata`."""
 
 
 _OURS = frozenset(to_camel(name) for name in MessageBody.model_fields)
@@ -119,7 +130,7 @@ _NAMES = {to_camel(name): name for name in foreign.FIELDS}
 
 
 def _discriminate_message(sent: Any) -> str:
-    """Return whether a message is one of ours, or a provider's as it is."""
+    """Return the tag of a message: of this service's form, or of a provider's."""
     theirs = isinstance(sent, Mapping) and (
         not sent.keys() <= _OURS
         or ("role" in sent and not isinstance(sent.get("content", ""), str))
@@ -137,37 +148,39 @@ Sent = Annotated[
     Discriminator(_discriminate_message),
     Field(json_schema_extra=_use_any_of),
 ]
-"""A message of ours, or one of Chat Completions, an item of Responses, a message of Anthropic or Gemini, as it is."""
+"""A message of this service's form, or one of Chat Completions, Responses, Anthropic or Gemini."""
 
 
 class AppendBody(Body):
-    """Messages to be appended in order, all or none."""
+    """Messages to append in order, all or none."""
 
     messages: Annotated[list[Sent], Field(min_length=1)]
+    """Messages of this service's form, or as a provider's API has them."""
 
 
 class SyncBody(Body):
-    """A list of messages as a framework holds it."""
+    """A complete list of messages, as an agent framework holds it."""
 
     messages: list[Sent]
-    #: What becomes of messages that the list no longer has; those in front of it are never taken back.
+    """The whole list, oldest first."""
     gone: Literal["keep", "retract"] = "keep"
-    #: What becomes of a message that stands before older ones: a log grows only at its end.
+    """Whether to retract messages that the list no longer has. Those before its first message are never retracted."""
     insert: Literal["append", "refuse"] = "append"
+    """Whether a new message between older ones is appended at the end or refused: a log grows only at its end."""
 
 
-# ── what goes out ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── replies ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _INNER = "key detected closes group covers replaces sources data batch total digest salt"
 _BRIEF = declare_wire_names(**dict.fromkeys(_INNER.split()))
-"""Says of an entry what a list leaves out."""
+"""Omits the fields of an entry that a list does not show."""
 
 
 @_BRIEF
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BriefEntry(Entry):
-    """One immutable record of a log, without what it says about others."""
+    """One immutable record of a log, without its references to other records."""
 
 
 @_BRIEF
@@ -195,12 +208,14 @@ class StoredMessage(Entry):
 
 
 class ListMessages(Query):
-    """Which messages to list."""
+    """The messages to list."""
 
-    #: A version: those after it are listed, or those before it when the order is "desc".
     cursor: int | None = None
+    """Version after which the page begins, or before which with `order=desc`: `nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=1000)] = 50
+    """Largest number of items in the page."""
     order: Literal["asc", "desc"] = "asc"
+    """`asc` lists the oldest first, `desc` the newest."""
 
 
 # ── append ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -219,28 +234,27 @@ class ListMessages(Query):
 async def append_messages(call: Call[None, AppendBody]) -> Reply:
     """Append messages, all or none.
 
-    They get the next versions, in order, and one time unless they bring their own. With an `Idempotency-Key`, or a
-    `key` on each message, the same request again changes nothing and answers what is stored, with `repeated`. A message
-    of a provider may be sent as it is: it becomes several where it holds several results of tools. With
-    `If-Match`, an ETag of the context, nothing is appended once another message came: 412.
+    They get the next versions in order, and the current time unless they bring their own. With an `Idempotency-Key`, or
+    a `key` on each message, a repeated request changes nothing and returns the stored messages with `repeated`. A
+    provider's message can be sent unchanged: one with several tool results becomes several messages. With `If-Match`,
+    an ETag of the context, the append is refused with 412 if another message was appended in between.
     """
     limits, messages = call.config.limits, call.body.messages
     context = call.path["context_id"]
     if len(messages) > limits.batch:
         raise TooLargeError(f"has {len(messages)} messages, the limit is {limits.batch}", field="messages")
     now = datetime.now(UTC)
-    drafts = [_build_draft(index, one, limits.message_bytes, now) for index, one in enumerate(messages)]
-    theirs = any(isinstance(one, dict) for one in messages)
-    seen = _parse_if_match(call.headers)
+    drafts = _build_drafts(messages, limits.message_bytes, now)
+    last_message = _parse_if_match(call.headers)
     session = await call.tenant.session(context)
-    receipts = await session.ingest_many(
-        drafts, idempotency_key=_validate_idempotency_key(call.idempotency_key), last_message=seen
-    )
-    if receipts[0].repeated or theirs or any(one.notes for one in receipts):
+    key = _validate_idempotency_key(call.idempotency_key)
+    receipts = await session.ingest_many(drafts, idempotency_key=key, last_message=last_message)
+    foreign_messages = any(isinstance(message, dict) for message in messages)
+    if foreign_messages or receipts[0].repeated or any(receipt.notes for receipt in receipts):
         return await _read_back(call.tenant, receipts)
-    said = format_instant(now)
+    created_at = format_instant(now)
     data = [
-        _build_stored_message(context, draft, receipt, said)
+        _build_stored_message(context, draft, receipt, created_at)
         for draft, receipt in zip(drafts, receipts, strict=True)
     ]
     return Reply(body={"data": data}, headers={"ETag": f'"{receipts[-1].message_id}"'})
@@ -255,68 +269,81 @@ async def append_messages(call: Call[None, AppendBody]) -> Reply:
     example={"messages": [{"role": "user", "content": "Which database should the orders service use?"}]},
 )
 async def sync_messages(call: Call[None, SyncBody]) -> Reply:
-    """Make the log hold a list of messages as a framework keeps it, all or nothing; the answer says what that took.
+    """Make the log match a list of messages as a framework holds it, all or nothing, and return the changes.
 
-    What is new is appended, what says something else under its `key` or `id` is replaced, and what ACMS wrote into a
-    prompt is passed over. A list that was trimmed at its start takes nothing back; with `gone` everything else that
-    is missing is retracted. The same list again changes nothing. 409 with `insert` when a message stands before older
-    ones.
+    New messages are appended, messages with a changed text under their `key` or `id` are replaced, and text that ACMS
+    added to a prompt is ignored. A list that was trimmed at its start retracts nothing; with `gone` other missing
+    messages are retracted. The same list again changes nothing. With `insert`, a message between older ones is refused
+    with 409.
     """
-    body, now = call.body, datetime.now(UTC)
-    most = call.config.limits.message_bytes
-    drafts = [_build_draft(index, one, most, now) for index, one in enumerate(body.messages)]
+    body = call.body
+    drafts = _build_drafts(body.messages, call.config.limits.message_bytes, datetime.now(UTC))
     session = await call.tenant.session(call.path["context_id"])
     return reply_with_data(await session.sync(drafts, gone=body.gone, insert=body.insert))
 
 
-def _build_draft(index: int, one: MessageBody | dict[str, Any], most: int, now: datetime) -> dict[str, Any]:
-    """Return the arguments of `ingest`, or a provider's message; what they hold is checked there."""
-    if isinstance(one, dict):
-        if (size := len(wire.encode_json(one))) > most:
-            raise TooLargeError(f"has {size} bytes, the limit is {most}", field=f"messages[{index}]")
-        return {"created_at": now} | {_NAMES.get(name, name): value for name, value in one.items()}
-    draft: dict[str, Any] = {"role": one.role, "content": one.content, "created_at": now}
-    given, size = one.model_fields_set, _count_bytes(one.content)
-    if not given <= _PLAIN:
-        for name in given & _PASSED:
-            draft[name] = getattr(one, name)
-        draft["privacy"] = one.privacy
-        if one.created_at is not None:
-            draft["created_at"] = validation.parse_moment(one.created_at, f"messages[{index}].createdAt")
-        if one.tool_name is not None:
-            draft["metadata"] = {**(draft.get("metadata") or {}), "toolName": one.tool_name}
-        if one.model is not None:
-            draft["metadata"] = {**(draft.get("metadata") or {}), "model": one.model}
-        if one.parts:
-            draft["parts"] = [read_part(sent) for sent in one.parts]
-            size += len(wire.encode_json([write_part(part) for part in draft["parts"]]))
-        if one.tool_calls:
-            draft["tool_calls"] = calls = [call.model_dump(exclude_none=True) for call in one.tool_calls]
-            size += _count_bytes(json.dumps(calls, ensure_ascii=False))  # what is no number is refused later
-    if one.role == "tool" and one.tool_call_id is None and not one.parts:
-        raise ValidationError("is required of a tool's message", field=f"messages[{index}].toolCallId")
-    if size > most:
-        raise TooLargeError(f"has {size} bytes, the limit is {most}", field=f"messages[{index}]")
-    return draft
+def _build_drafts(
+    messages: Sequence[MessageBody | dict[str, Any]], most: int, now: datetime
+) -> list[dict[str, Any]]:
+    """Return the arguments of `ingest` for messages, or a provider's messages; `ingest` checks their content."""
+    drafts: list[dict[str, Any]] = []
+    for index, message in enumerate(messages):
+        field = f"messages[{index}]"
+        if isinstance(message, dict):
+            size = len(wire.encode_json(message))
+            draft: dict[str, Any] = {"created_at": now}
+            draft |= {_NAMES.get(name, name): value for name, value in message.items()}
+        else:
+            draft = {"role": message.role, "content": message.content, "created_at": now}
+            size = _count_bytes(message.content)
+            if not message.model_fields_set <= _PLAIN:
+                size += _add_details(draft, message, field)
+            if message.role == "tool" and message.tool_call_id is None and not message.parts:
+                raise ValidationError("is required of a tool's message", field=f"{field}.toolCallId")
+        if size > most:
+            raise TooLargeError(f"has {size} bytes, the limit is {most}", field=field)
+        drafts.append(draft)
+    return drafts
+
+
+def _add_details(draft: dict[str, Any], message: MessageBody, field: str) -> int:
+    """Add everything except role and content to a draft, and return its bytes."""
+    size = 0
+    for name in message.model_fields_set & _PASSED:
+        draft[name] = getattr(message, name)
+    draft["privacy"] = message.privacy
+    if message.created_at is not None:
+        draft["created_at"] = validation.parse_moment(message.created_at, f"{field}.createdAt")
+    if message.tool_name is not None:
+        draft["metadata"] = {**(draft.get("metadata") or {}), "toolName": message.tool_name}
+    if message.model is not None:
+        draft["metadata"] = {**(draft.get("metadata") or {}), "model": message.model}
+    if message.parts:
+        draft["parts"] = [read_part(part) for part in message.parts]
+        size += len(wire.encode_json([write_part(part) for part in draft["parts"]]))
+    if message.tool_calls:
+        calls = [call.model_dump(exclude_none=True) for call in message.tool_calls]
+        draft["tool_calls"] = calls
+        size += _count_bytes(json.dumps(calls, ensure_ascii=False))  # invalid numbers are refused later
+    return size
 
 
 def _count_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def _validate_idempotency_key(given: str | None) -> str | None:
-    """Return the name under which a batch is appended once; each of its messages gets it with a number."""
-    if given is None:
+def _validate_idempotency_key(key: str | None) -> str | None:
+    """Return the key under which a batch is appended once; each of its messages gets the key with a number."""
+    if key is None:
         return None
-    if len(given) > validation.NAME_CHARS - 8:
-        raise ValidationError(
-            f"has {len(given)} characters, the limit is {validation.NAME_CHARS - 8}", field="Idempotency-Key"
-        )
-    return validation.validate_name(given, "Idempotency-Key")
+    most = validation.NAME_CHARS - 8  # leaves space for the number
+    if len(key) > most:
+        raise ValidationError(f"has {len(key)} characters, the limit is {most}", field="Idempotency-Key")
+    return validation.validate_name(key, "Idempotency-Key")
 
 
 def _parse_if_match(headers: Mapping[str, str]) -> Seen:
-    """Return the newest message that a writer has seen, as its If-Match says."""
+    """Return the newest message that a client has seen, by its If-Match header."""
     given = headers.get("if-match")
     if given is None or given == "*":
         return ANY
@@ -329,7 +356,7 @@ def _parse_if_match(headers: Mapping[str, str]) -> Seen:
 def _build_stored_message(
     context: str, draft: Mapping[str, Any], receipt: MessageReceipt, now: str | None
 ) -> dict[str, Json]:
-    """Write a message that was just stored, from what was sent and what became of it."""
+    """Serialize a message that was just stored, from the request and the receipt."""
     role, content = draft["role"], draft["content"]
     stored: dict[str, Json] = {
         "id": receipt.message_id,
@@ -374,21 +401,20 @@ def _build_stored_message(
 
 
 async def _read_back(tenant: Tenant, receipts: Sequence[MessageReceipt]) -> Reply:
-    """Answer what is stored: it may say something else than what was sent, or less since it was erased."""
-    entries = await tenant.handle.get([one.message_id for one in receipts])
-    data = [
-        {
-            **encode_noun(entry, BriefEntry),
-            "position": one.position,  # of a summary, which has none, the one of the message before it
-            "episodeId": one.episode_id,
-            "durability": one.durability,
-            "embedded": one.embedded,
-            "repeated": one.repeated,
-            "notes": one.notes,
-        }
-        for one, entry in zip(receipts, entries, strict=True)
-        if entry is not None
-    ]
+    """Return the stored messages as a reply: they may differ from the request, or be erased since."""
+    entries = await tenant.handle.get([receipt.message_id for receipt in receipts])
+    data: list[Json] = []
+    for receipt, entry in zip(receipts, entries, strict=True):
+        if entry is None:
+            continue
+        message = encode_noun(entry, BriefEntry)
+        message["position"] = receipt.position  # of a summary, which has none, that of the message before it
+        message["episodeId"] = receipt.episode_id
+        message["durability"] = receipt.durability
+        message["embedded"] = receipt.embedded
+        message["repeated"] = receipt.repeated
+        message["notes"] = receipt.notes
+        data.append(message)
     return Reply(body={"data": data}, headers={"ETag": f'"{receipts[-1].message_id}"'})
 
 
@@ -403,10 +429,10 @@ async def _read_back(tenant: Tenant, receipts: Sequence[MessageReceipt]) -> Repl
     reply=describe_list_reply(ListedMessage, int),
 )
 async def list_messages(call: Call[ListMessages, None]) -> Reply:
-    """List the messages of a log, also those that are out of force.
+    """List the messages of a log, including those that are no longer active.
 
-    `cursor` is a version: those after it are listed, with `order=desc` those before it. What is in force at a version
-    is what `/at/{version}` lists.
+    `cursor` is a version: later messages are listed, with `order=desc` earlier ones. `/at/{version}` lists the messages
+    that are active at a version.
     """
     query, session = call.query, await call.tenant.session(call.path["context_id"])
     storage = session.storage
@@ -420,9 +446,11 @@ async def list_messages(call: Call[ListMessages, None]) -> Reply:
     else:
         entries = await storage.read(head.context, at=head.version, before=cursor, kinds=kinds, newest=more)
         entries.reverse()
-    page, cover = entries[: query.limit], await cover_at(storage, head.context, head, head.version)
-    shown = session.stage.entries(page)
-    data = [{**encode_noun(one, BriefEntry), "inForce": cover.by(one.version) is None} for one in shown]
-    return reply_with_page(
-        data, page[-1].version if len(entries) > query.limit else None, headers=build_etag_header(head)
-    )
+    page = entries[: query.limit]
+    cover = await cover_at(storage, head.context, head, head.version)
+    data = [
+        {**encode_noun(entry, BriefEntry), "inForce": cover.by(entry.version) is None}
+        for entry in session.stage.entries(page)
+    ]
+    next_cursor = page[-1].version if len(entries) > query.limit else None
+    return reply_with_page(data, next_cursor, headers=build_etag_header(head))

@@ -41,36 +41,43 @@ class PinnedValue:
 
 
 class ListPins(Query):
-    """Which pins to list."""
+    """The page of pins to list."""
 
-    #: A key: the pins after it are listed.
     cursor: str | None = None
+    """Key after which the page begins: `nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=100)] = 20
+    """Largest number of items in the page."""
 
 
 class PinBody(Body):
-    """A pin, and what is to lie under its key."""
+    """A pin, and the value to store under its key."""
 
     key: Annotated[str, Field(min_length=1, max_length=512)]
-    #: Any JSON; what lies there stays when it is left out.
+    """Key of the pin in the store."""
     value: Any = None
+    """Any JSON to store under the key; omit it to keep the stored value."""
     label: str | None = None
+    """Title to show above the value."""
     role: Literal["system", "developer", "user"] | None = None
+    """Role of the message that shows it."""
     priority: float | None = None
+    """Higher priorities are shown first."""
     tags: Annotated[list[Annotated[str, Field(min_length=1)]], Field(default_factory=list[str])]
+    """Tags of the pin."""
 
 
 class Unpin(Query):
-    """Which pin to let go of."""
+    """The pin to remove."""
 
     key: Annotated[str, Field(min_length=1, max_length=512)]
-    #: Also delete what lies under the key.
+    """Key of the pin."""
     value: bool = False
+    """Also delete the value stored under the key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpinned:
-    """What was there."""
+    """The result of removing a pin."""
 
     key: str
     #: Whether it was pinned, and whether a value was deleted.
@@ -93,7 +100,7 @@ def _pinned_value(pin: Pin, entry: KVEntry | None) -> PinnedValue:
 
 
 def _parse_milliseconds(milliseconds: int | None) -> datetime | None:
-    """Return a time; None for one that no calendar has, which another program may have stored."""
+    """Return a time, or None for a number outside the calendar, which another program may have stored."""
     try:
         return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -104,7 +111,7 @@ def _parse_milliseconds(milliseconds: int | None) -> datetime | None:
     "GET", _PATH, scope=Scope.MEMORY_READ, query=ListPins, reply=describe_list_reply(PinnedValue, str)
 )
 async def list_pins(call: Call[ListPins, None]) -> Reply:
-    """List what the prompts of a namespace show, in order: higher priority first, then the newest, then by key."""
+    """List the pins that the prompts of a namespace show: higher priority first, then the newest, then by key."""
     store, query = call.tenant.kv, call.query
     pins = await create_pin_registry(store, namespace=call.path["namespace"]).list()
     keys = [pin.key for pin in pins]
@@ -134,10 +141,10 @@ async def list_pins(call: Call[ListPins, None]) -> Reply:
     },
 )
 async def put_pin(call: Call[None, PinBody]) -> Reply:
-    """Pin a key, and store a value under it when one is given.
+    """Pin a key, and store a value under it if one is given.
 
-    What is said of a pin replaces what was said before: without a label it has none afterwards. Keys belong to the
-    whole tenant, namespaces only say who shows them: two that pin one key show one value.
+    The request replaces the whole description of the pin: without a label the pin has none. Keys belong to the whole
+    tenant, and namespaces decide which prompts show them: two namespaces that pin one key show the same value.
     """
     store, body = call.tenant.kv, call.body
     given = "value" in body.model_fields_set
@@ -153,7 +160,7 @@ async def put_pin(call: Call[None, PinBody]) -> Reply:
 
 @operations("DELETE", _PATH, scope=Scope.MEMORY_WRITE, query=Unpin, reply=describe_single_reply(Unpinned))
 async def delete_pin(call: Call[Unpin, None]) -> Reply:
-    """Show a key no more; what lies under it stays, unless `value=true`."""
+    """Remove a pin. The value under its key stays, unless `value=true`."""
     store, key = call.tenant.kv, call.query.key
     registry = create_pin_registry(store, namespace=call.path["namespace"])
     deleted = False

@@ -22,16 +22,20 @@ Tokens: TypeAlias = Annotated[int, Field(ge=0)]
 
 
 class SessionPart(Body):
-    """A log, at its head or as it was; that of the path unless it is named."""
+    """A log, at its head or at a version; by default the one in the path."""
 
     context_id: str | None = None
+    """Id of the context; by default the one in the path."""
     at_version: Version | None = None
+    """Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`."""
     at_message: Version | None = None
+    """Number of messages after which to read the log."""
     at_tag: str | None = None
+    """Tag of the version to read."""
 
 
 class MessageStep(Body):
-    """A message as it is written."""
+    """A literal message."""
 
     type: Literal["message"]
     role: Role
@@ -40,33 +44,38 @@ class MessageStep(Body):
 
 
 class SessionStep(Body):
-    """All that is in force in a log."""
+    """All active messages of a log."""
 
     type: Literal["session"]
     session: SessionPart = SessionPart()
 
 
 class ContentStep(Body):
-    """A content with a way to make it smaller."""
+    """Content with a way to shrink it."""
 
     type: Literal["history", "last", "truncate", "omit", "section"]
-    #: The lowest gives way last; of a section: whether it is cut as a whole.
     priority: Priority | None = None
+    """Steps with a higher priority are shortened first. In a section: the priority of the section as a whole."""
     content: list[StepBody]
-    #: Messages, of `last`.
+    """Steps inside this one."""
     n: Annotated[int, Field(ge=1)] | None = None
-    #: Of `truncate`: its cap, and the end that stays.
+    """Number of messages of a `last` step."""
     tokens: Tokens | None = None
+    """Largest number of tokens of a `truncate` step."""
     keep: Literal["start", "end"] = "end"
-    #: Of a section: what it is called, and what it may take up.
+    """End of the text that a `truncate` step keeps."""
     name: str = ""
+    """Name of a section."""
     floor: Tokens = 0
+    """Smallest number of tokens of a section."""
     ceiling: Tokens | None = None
+    """Largest number of tokens of a section."""
     share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Share of the budget, from 0 to 1, of a section."""
 
 
 class RecallStep(Body):
-    """What a log says about a query."""
+    """A recall from a log."""
 
     type: Literal["recall"]
     session: SessionPart = SessionPart()
@@ -88,8 +97,11 @@ class HintStep(Body):
 
     type: Literal["cacheHint"]
     id: str
+    """Id of the prefix."""
     version: str = ""
+    """Version of the prefix."""
     ttl: Annotated[int, Field(ge=1)] | None = None
+    """Seconds for which the provider should cache it."""
 
 
 StepBody: TypeAlias = Annotated[
@@ -98,19 +110,21 @@ StepBody: TypeAlias = Annotated[
 ContentStep.model_rebuild()
 
 
-async def apply_prompt_steps(call: Call[None, Any], made: Prompt, steps: Sequence[StepBody]) -> Prompt:
-    """Return a prompt with more steps; `ValidationError` for what `Prompt` refuses."""
+async def apply_prompt_steps(call: Call[None, Any], prompt: Prompt, steps: Sequence[StepBody]) -> Prompt:
+    """Return a prompt with more steps; `ValidationError` if `Prompt` refuses one."""
     for step in steps:
         match step:
             case MessageStep():
-                parts = tuple([read_part(one) for one in step.parts])
-                made = made.raw(PromptMessage(role=step.role, parts=parts, name=step.name))
+                parts = tuple([read_part(part) for part in step.parts])
+                prompt = prompt.raw(PromptMessage(role=step.role, parts=parts, name=step.name))
             case SessionStep():
-                made = made.add(await _open_view(call, step.session))
+                prompt = prompt.add(await _open_view(call, step.session))
             case ContentStep():
-                made = _add_content_step(made, step, await apply_prompt_steps(call, Prompt(), step.content))
+                prompt = _add_content_step(
+                    prompt, step, await apply_prompt_steps(call, Prompt(), step.content)
+                )
             case RecallStep():
-                made = made.recall(
+                prompt = prompt.recall(
                     await _open_view(call, step.session),
                     step.query,
                     tokens=step.tokens,
@@ -125,23 +139,23 @@ async def apply_prompt_steps(call: Call[None, Any], made: Prompt, steps: Sequenc
                     include_superseded=step.include_superseded,
                 )
             case HintStep():
-                made = made.cache_hint(id=step.id, version=step.version, ttl=step.ttl)
-    return made
+                prompt = prompt.cache_hint(id=step.id, version=step.version, ttl=step.ttl)
+    return prompt
 
 
-def _add_content_step(made: Prompt, step: ContentStep, content: Prompt) -> Prompt:
+def _add_content_step(prompt: Prompt, step: ContentStep, content: Prompt) -> Prompt:
     given: dict[str, Any] = {} if step.priority is None else {"priority": step.priority}
     match step.type:
         case "history":
-            return made.history(content, **given)
+            return prompt.history(content, **given)
         case "last":
-            return made.last(content, 1 if step.n is None else step.n, **given)
+            return prompt.last(content, 1 if step.n is None else step.n, **given)
         case "truncate":
-            return made.truncate(content, step.tokens or 0, keep=step.keep, **given)
+            return prompt.truncate(content, step.tokens or 0, keep=step.keep, **given)
         case "omit":
-            return made.omit(content, **given)
+            return prompt.omit(content, **given)
         case "section":
-            return made.section(
+            return prompt.section(
                 step.name, content, floor=step.floor, ceiling=step.ceiling, share=step.share, **given
             )
 

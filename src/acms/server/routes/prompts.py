@@ -34,61 +34,76 @@ Words = Annotated[str, Field(max_length=1_048_576)]
 
 
 class RecallPart(Body):
-    """What of the past a prompt shows."""
+    """The recall of a prompt."""
 
     query: str
-    #: When it is left out, it shares the room with the history by what answers.
+    """Text to search for."""
     tokens: Budget | None = None
+    """Largest number of tokens; by default recall and history share the budget."""
     min_relevance: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Omit items whose relevance, from 0 to 1, is lower."""
     exclude: Excluded
+    """Ids of entries to omit."""
     scope: Literal["session", "namespace"] | None = None
     where: dict[str, Any] | None = None
     limit: Annotated[int, Field(ge=1)] | None = None
+    """Largest number of items; the best by rank."""
 
 
 class HintPart(Body):
-    """A prefix that the provider is asked to cache: all up to the end of the history."""
+    """A prefix that the provider is asked to cache: everything up to the end of the history."""
 
     id: Annotated[str, Field(min_length=1, max_length=255)] = "prompt"
+    """Id of the prefix."""
     version: Annotated[str, Field(max_length=255)] = ""
-    #: In seconds.
+    """Version of the prefix."""
     ttl: Annotated[int, Field(ge=1)] | None = None
+    """Seconds for which the provider should cache it."""
 
 
 class PromptBody(Body):
-    """What a prompt is made of; its parts stand in this order, what is recalled before the newest of the user."""
+    """The parts of a prompt, in this order. Recalled entries come before the newest text of the user."""
 
     codec: Literal["openai-chat", "openai-responses", "anthropic", "gemini"] = "openai-chat"
-    #: Which model it is counted for; a current one of the format when it is left out.
+    """Format of the request."""
     model: Annotated[str, Field(min_length=1, max_length=255)] | None = None
-    #: Tokens of the whole request, tools and framing included.
+    """Model to count tokens for; by default a current one of the format."""
     budget: Budget
+    """Largest number of tokens of the whole request, with tools and framing."""
     system: Words | None = None
+    """Text of the system message."""
     developer: Words | None = None
-    #: Namespace of the pins that are shown.
+    """Text of the developer message."""
     pins: Annotated[str, Field(min_length=1, max_length=255)] | None = None
-    #: The newest messages that fit: all, the last n, or none of them.
+    """Namespace of the pins to show."""
     history: bool = True
+    """Whether to show the newest messages that fit."""
     last: Annotated[int, Field(ge=1)] | None = None
+    """Number of newest messages to show instead."""
     cache_hint: HintPart | None = None
+    """Prefix that the provider should cache."""
     recall: RecallPart | None = None
+    """What to recall."""
     user: Words | None = None
-    #: Functions the model may call: `{name, description, parameters, strict}`, or as chat completions have them.
+    """Text of the newest user message."""
     tools: Annotated[list[dict[str, Any]], Field(max_length=1000, default_factory=list[dict[str, Any]])]
-    #: In place of all of these but the tools: whatever the library's `Prompt` is made of, in order.
+    """Functions the model may call: `{name, description, parameters, strict}`, or as in chat completions."""
     steps: Annotated[list[StepBody], Field(max_length=1000)] | None = None
-    #: What the codec is told beside the model: the most tokens of an answer, where the format has to say it, and what
-    #: was learnt about its counts.
+    """Steps of the library's `Prompt`, in order. They replace all other parts but the tools."""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Largest number of tokens of the answer, for formats that require it."""
     calibration: dict[str, Any] | None = None
-    #: The `manifest` of an earlier prompt: what of it the provider has cached is predicted.
+    """Calibration of the token counts, from an earlier prompt."""
     after: dict[str, Any] | None = None
-    #: Say of everything why it is in the prompt or not.
+    """`manifest` of an earlier prompt, to predict how much of this one the provider has cached."""
     ledger: bool = False
-    #: Look at the log as it was at a version, right after a message, or at a tag.
+    """Explain for every candidate why it is in the prompt or not."""
     at_version: Version | None = None
+    """Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`."""
     at_message: Version | None = None
+    """Number of messages after which to read the log."""
     at_tag: str | None = None
+    """Tag of the version to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,17 +117,17 @@ class RenderedPrompt:
     tokens: Count
     budget: int
     cache: CachePrediction
-    #: What its tokens are used for.
+    #: Tokens by their use.
     use: Use
-    #: Of each message of the payload: the entries that it shows, in order.
+    #: For each message of the payload the entries in it, in order.
     sources: list[tuple[str, ...]]
     #: Candidates that are not shown.
     omitted: int
-    #: What was done to make it fit, in order.
+    #: The steps that made it fit, in order.
     steps: Sequence[Step]
     warnings: tuple[str, ...]
-    #: Where every stretch of text comes from, with `ledger` also what was recalled and not chosen; give it as `after`
-    #: next time.
+    #: The source of every part of the text, with `ledger` also of recalled text that was not chosen. Pass it as `after`
+    #: of the next prompt.
     manifest: dict[str, Any]
     #: With `ledger` only.
     verdicts: list[Verdict] | None = field(default=None, metadata=WHEN_GIVEN)
@@ -147,25 +162,25 @@ def _resolve_codec(body: PromptBody) -> Codec:
     },
 )
 async def render_prompt(call: Call[None, PromptBody]) -> Reply:
-    """Return the request for a model: rules, pins, history, what the past says, the user's text and tools.
+    """Build a request for a model: instructions, pins, history, recalled entries, the user's text and tools.
 
-    The whole request is within the budget by the format's own count; what is written here is required, history,
-    recall and pins shrink. What is recalled is new every turn: it stands at the end, so that all before it can be
-    cached. 422 when what is required does not fit: the answer says where, and what was tried.
+    The whole request is within the budget by the format's own count. Texts in this body are required; history, recall
+    and pins shrink. Recalled entries change every turn: they come at the end, so that the provider can cache everything
+    before them. 422 if the required parts do not fit: the reply names the part, and the attempts.
     """
     body = call.body
     check_token_limit(body.budget, call.config.limits, "budget")
     after = None if body.after is None else Manifest.from_json(body.after)
-    made = Prompt(_resolve_codec(body))
+    prompt = Prompt(_resolve_codec(body))
     if body.steps is None:
-        made = _build_simple_prompt(call, made, await view_at(call, body))
+        prompt = _build_simple_prompt(call, prompt, await view_at(call, body))
     elif others := body.model_fields_set & _SIMPLE:
         raise ValidationError("says it beside the steps", field=min(others), options=("make a step of it",))
     else:
-        made = await apply_prompt_steps(call, made, body.steps)
+        prompt = await apply_prompt_steps(call, prompt, body.steps)
     if body.tools:
-        made = made.tools(body.tools)
-    rendered = await made.render(budget=body.budget, after=after, on_event=call.app.metrics.event)
+        prompt = prompt.tools(body.tools)
+    rendered = await prompt.render(budget=body.budget, after=after, on_event=call.app.metrics.event)
     return reply_with_data(_build_rendered_prompt(rendered, body.budget, ledger=body.ledger))
 
 
@@ -174,52 +189,52 @@ _SIMPLE = frozenset(
 )
 
 
-def _build_simple_prompt(call: Call[None, PromptBody], made: Prompt, session: View) -> Prompt:
-    """Return the prompt of a request that has no steps."""
+def _build_simple_prompt(call: Call[None, PromptBody], prompt: Prompt, session: View) -> Prompt:
+    """Build the prompt of a request without steps."""
     body = call.body
     if body.system is not None:
-        made = made.system(body.system)
+        prompt = prompt.system(body.system)
     if body.developer is not None:
-        made = made.developer(body.developer)
+        prompt = prompt.developer(body.developer)
     if body.pins is not None:
-        made = made.pinned_kv(store=call.tenant.kv, namespace=body.pins)
+        prompt = prompt.pinned_kv(store=call.tenant.kv, namespace=body.pins)
     if body.last is not None:
-        made = made.last(session, n=body.last)
+        prompt = prompt.last(session, n=body.last)
     elif body.history:
-        made = made.history(session)
+        prompt = prompt.history(session)
     if body.cache_hint is not None:
         hint = body.cache_hint
-        made = made.cache_hint(id=hint.id, version=hint.version, ttl=hint.ttl)
+        prompt = prompt.cache_hint(id=hint.id, version=hint.version, ttl=hint.ttl)
     if body.recall is not None:
-        asked = body.recall
-        made = made.recall(
+        part = body.recall
+        prompt = prompt.recall(
             session,
-            asked.query,
-            tokens=asked.tokens,
-            min_relevance=asked.min_relevance,
-            exclude=asked.exclude,
-            scope=asked.scope,
-            where=asked.where,
-            limit=asked.limit,
+            part.query,
+            tokens=part.tokens,
+            min_relevance=part.min_relevance,
+            exclude=part.exclude,
+            scope=part.scope,
+            where=part.where,
+            limit=part.limit,
         )
     if body.user is not None:
-        made = made.user(body.user)
-    return made
+        prompt = prompt.user(body.user)
+    return prompt
 
 
-def _build_rendered_prompt(found: Rendered, budget: int, *, ledger: bool) -> RenderedPrompt:
+def _build_rendered_prompt(rendered: Rendered, budget: int, *, ledger: bool) -> RenderedPrompt:
     return RenderedPrompt(
-        payload=found.payload,
-        codec=found.codec.name,
-        model=found.codec.model,
-        tokens=found.tokens,
+        payload=rendered.payload,
+        codec=rendered.codec.name,
+        model=rendered.codec.model,
+        tokens=rendered.tokens,
         budget=budget,
-        cache=found.cache,
-        use=found.use,
-        sources=[one.sources for one in found.messages],
-        omitted=found.ledger.omitted,
-        steps=found.steps,
-        warnings=found.warnings,
-        manifest=(found.manifest if ledger else found.outline).to_json(),
-        verdicts=list(found.ledger.candidates.values()) if ledger else None,
+        cache=rendered.cache,
+        use=rendered.use,
+        sources=[message.sources for message in rendered.messages],
+        omitted=rendered.ledger.omitted,
+        steps=rendered.steps,
+        warnings=rendered.warnings,
+        manifest=(rendered.manifest if ledger else rendered.outline).to_json(),
+        verdicts=list(rendered.ledger.candidates.values()) if ledger else None,
     )

@@ -1,4 +1,4 @@
-"""Recall over HTTP: what the past says about a query, and messages that can be sent to a model as they stand."""
+"""Recall over HTTP: the entries that match a query, and chat messages ready for a provider."""
 
 from __future__ import annotations
 
@@ -29,98 +29,106 @@ Excluded = Annotated[list[str], Field(max_length=10_000, default_factory=list[st
 
 
 class RecallBody(Body):
-    """What to recall."""
+    """A query, and limits of its result."""
 
     query: str
-    #: Tokens of all items together, a hard limit; 4000 unless the service is told otherwise. `tokenBudget` is another
-    #: name of it.
+    """Text to search for."""
     budget: Budget | None = None
+    """Largest number of tokens of all items together; 4000 unless the service is configured otherwise."""
     token_budget: Budget | None = None
+    """Another name of `budget`."""
     include_current_episode: bool = True
-    #: In [0, 1]: what answers less well is left out.
+    """Give the current episode a share of the budget."""
     min_relevance: Annotated[float, Field(ge=0, le=1)] = 0.0
-    #: Ids of entries that are not to be shown.
+    """Omit items whose relevance, from 0 to 1, is lower."""
     exclude: Excluded
-    #: Whether other contexts of the namespace are asked too.
+    """Ids of entries to omit."""
     scope: Literal["session", "namespace"] = "session"
-    #: Only what has all it names: `role`, `actor`, `marker` and `session` (one or several), `after`, `before`, and
-    #: `metadata`, an object of what was noted.
+    """`session` searches this context, `namespace` also the others of its namespace."""
     where: dict[str, Any] | None = None
-    #: Items, at most; the best by rank.
+    """Search only entries that match all of it: `role`, `actor`, `marker` and `session` (one or several), `after`,
+    `before`, and `metadata` (an object)."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    #: Also show what a newer fact has replaced.
+    """Largest number of items; the best by rank."""
     include_superseded: bool = False
-    #: The current episode has no part of its own: its messages compete like all others.
+    """Also show facts that a newer fact replaced."""
     relevant_only: bool = False
-    #: Look at the log as it was at a version, right after a message, or at a tag.
+    """Give the current episode no share of its own: its messages compete like all others."""
     at_version: Version | None = None
+    """Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`."""
     at_message: Version | None = None
+    """Number of messages after which to read the log."""
     at_tag: str | None = None
-    #: Say of every candidate why it is shown or not.
+    """Tag of the version to read."""
     why: bool = False
-    #: Ids of entries of which that is to be said besides, whatever hid them.
+    """Explain for every candidate why it is shown or not."""
     about: Annotated[list[str], Field(max_length=100, default_factory=list[str])]
+    """Ids of further entries to explain, even if they were no candidates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recalled:
-    """What the model should see for a query."""
+    """The entries that a model should see for a query."""
 
-    #: In the order in which the model should see them: facts, past messages, the current episode.
+    #: In reading order: facts, past messages, the current episode.
     items: Sequence[ContextItem]
-    #: What they cost together, frames included, and what they may cost.
+    #: Tokens of all items together, with their frames, and the budget.
     tokens: int
     budget: int
-    #: Of the log that was read.
+    #: Version of the log.
     version: int
-    #: How sure it is that memory holds an answer, in [0, 1] and in words.
+    #: Confidence that the log holds an answer, from 0 to 1 and in words.
     confidence: float
     band: Band
-    #: Share of the entries in force that could be compared by meaning.
+    #: Share of the active entries that have vectors.
     coverage: float
-    #: What ranked them: "words", or the name of the embedder's model.
+    #: Ranking: "words", or the name of the embedder's model.
     tier: str
     warnings: tuple[str, ...]
     #: Candidates that are not shown.
     omitted: int
-    #: With `why` or `about` only: best first, and then those that were asked about.
+    #: Only with `why` or `about`: best first, then the entries of `about`.
     verdicts: list[Verdict] | None = field(default=None, metadata=WHEN_GIVEN)
     certainty: Certainty | None = field(default=None, metadata=WHEN_GIVEN)
 
 
 def check_token_limit(budget: int | None, limits: Limits, field: str) -> None:
-    """Raise `ValidationError` for more tokens than one request may ask for."""
+    """Raise `ValidationError` if one request asks for too many tokens."""
     if budget is not None and budget > limits.tokens:
         raise ValidationError(f"must be at most {limits.tokens}", field=field)
 
 
-def list_verdicts(found: ContextItems, *, why: bool = True, about: Sequence[str] = ()) -> list[Verdict]:
-    """Return why each candidate is shown or not, best first, and the same of other entries that the ledger knows."""
-    candidates = found.ledger.candidates
-    listed = sorted(candidates.values(), key=lambda one: (not one.included, -one.score, one.version))
-    asked: list[Verdict] = []
+def list_verdicts(result: ContextItems, *, why: bool = True, about: Sequence[str] = ()) -> list[Verdict]:
+    """Return why each candidate is shown or not, best first, and the same for other entries in the ledger."""
+    candidates = result.ledger.candidates
+    verdicts: list[Verdict] = []
+    if why:
+        verdicts = sorted(candidates.values(), key=lambda one: (not one.included, -one.score, one.version))
     for id in about:
         if not why or id not in candidates:
             with suppress(EntryNotFoundError):
-                asked.append(found.ledger.why(id))
-    return [*(listed if why else ()), *asked]
+                verdicts.append(result.ledger.why(id))
+    return verdicts
 
 
-def _build_recall_result(found: ContextItems, body: RecallBody) -> Recalled:
-    why = body.why
+def _build_recall_result(result: ContextItems, body: RecallBody) -> Recalled:
+    ledger = result.ledger
+    verdicts = None
+    if body.why or body.about:
+        verdicts = list_verdicts(result, why=body.why, about=body.about)
     return Recalled(
-        items=found,
-        tokens=found.tokens,
-        budget=found.budget,
-        version=found.version,
-        confidence=found.confidence,
-        band=found.band,
-        coverage=found.coverage,
-        tier=found.tier,
-        warnings=found.ledger.warnings,
-        omitted=found.ledger.omitted,
-        verdicts=list_verdicts(found, why=why, about=body.about) if why or body.about else None,
-        certainty=found.ledger.certainty if why else None,
+        items=result,
+        tokens=result.tokens,
+        budget=result.budget,
+        version=result.version,
+        confidence=result.confidence,
+        band=result.band,
+        coverage=result.coverage,
+        tier=result.tier,
+        warnings=ledger.warnings,
+        omitted=ledger.omitted,
+        verdicts=verdicts,
+        certainty=ledger.certainty if body.why else None,
     )
 
 
@@ -134,11 +142,11 @@ def _build_recall_result(found: ContextItems, body: RecallBody) -> Recalled:
     example={"query": "what did we choose for orders?", "tokenBudget": 500},
 )
 async def recall(call: Call[None, RecallBody]) -> Reply:
-    """Return what the model should see for a query, within a hard token budget.
+    """Return the entries that a model should see for a query, within a hard token budget.
 
     Facts come first, then past messages and summaries, then the current episode, each oldest first; `score` is the
-    rank. The newest message is always in unless it is the query itself, is excluded, or the current episode was not
-    asked for. It is a POST as a query is private, and addresses are logged.
+    rank. The newest message is always included, unless it is the query itself, is excluded, or `includeCurrentEpisode`
+    is false. The method is POST because a query is private, and addresses are logged.
     """
     body = call.body
     check_token_limit(body.token_budget, call.config.limits, "tokenBudget")
@@ -146,7 +154,7 @@ async def recall(call: Call[None, RecallBody]) -> Reply:
     if body.budget is not None and body.token_budget is not None:
         raise ValidationError("is another name of budget: give one of them", field="tokenBudget")
     session = await view_at(call, body)
-    found = await session.recall(
+    result = await session.recall(
         body.query,
         budget=body.budget,
         token_budget=body.token_budget,
@@ -159,26 +167,31 @@ async def recall(call: Call[None, RecallBody]) -> Reply:
         include_superseded=body.include_superseded,
         relevant_only=body.relevant_only,
     )
-    return reply_with_data(_build_recall_result(found, body))
+    return reply_with_data(_build_recall_result(result, body))
 
 
 class ChatBody(Body):
-    """What messages are for, and what they may cost."""
+    """The query and the budget of chat messages."""
 
     query: str
+    """Text to recall entries for; usually the newest message of the user."""
     budget: Budget
+    """Largest number of tokens of all messages together."""
     at_version: Version | None = None
+    """Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`."""
     at_message: Version | None = None
+    """Number of messages after which to read the log."""
     at_tag: str | None = None
+    """Tag of the version to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:
-    """Messages that can be sent to a model as they stand."""
+    """Messages that can be sent to a model unchanged."""
 
-    #: As chat completions take them.
+    #: In the format of chat completions.
     messages: list[dict[str, Any]]
-    #: Of each message the ids of the entries whose text it shows; none for what no entry says.
+    #: The ids of the entries in each message; none for a text that comes from no entry.
     sources: list[tuple[str, ...]]
     tokens: int
     budget: int
@@ -192,20 +205,12 @@ class Chat:
     reply=describe_single_reply(Chat),
     writes=False,
     example={"query": "what did we choose for orders?", "budget": 6000},
-    reply_example={
-        "data": {
-            "messages": [{"role": "user", "content": "Which database should the orders service use?"}],
-            "sources": [["m_0123456789abcdef_1_abcdef"]],
-            "tokens": 16,
-            "budget": 6000,
-        }
-    },
 )
 async def chat_messages(call: Call[None, ChatBody]) -> Reply:
-    """Return chat messages ready for a provider: the newest ones, and what the past says about the query.
+    """Return chat messages ready for a provider: the newest ones, and recalled entries for the query.
 
-    The whole history when it fits. Nothing stands there twice, and every tool call is followed by its answers. For
-    other formats, tools and pins see `/prompt`.
+    A history that fits is returned whole. No message is included twice, and every tool call is followed by its results.
+    For other formats, tools and pins see `/prompt`.
     """
     body = call.body
     check_token_limit(body.budget, call.config.limits, "budget")

@@ -1,4 +1,4 @@
-"""The log of renders over HTTP: what was really sent of a context, and forgetting it."""
+"""The log of renders over HTTP: list, get and delete the requests that were built from a context."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ operations = Operations("prompts")
 
 
 class ListRenders(Query):
-    """Which page of the log of renders to show."""
+    """The page of renders to list."""
 
-    #: `nextCursor` of the page before.
     cursor: str | None = None
+    """`nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=500)] = 50
+    """Largest number of items in the page."""
 
 
 @operations(
@@ -32,16 +33,16 @@ class ListRenders(Query):
     reply=describe_list_reply(LoggedRender, str),
 )
 async def list_renders(call: Call[ListRenders, None]) -> Reply:
-    """List what was really sent of a context, newest first: prompts, chat messages, replies of the contract.
+    """List the requests that were built from a context, newest first: prompts, chat messages, replies of the contract.
 
-    The service keeps it when it was told to, for a limited time. Each is compared with the one of
-    its kind before it: what the provider could read from its cache, why no more, and what that costs.
+    The service logs them if it is configured to, for a limited time. Each is compared with the previous one of its
+    kind: the tokens that the provider could read from its cache, the reason for a break, and its cost.
     """
+    limit = call.query.limit
     session = await call.tenant.session(call.path["context_id"])
-    found = await session.renders(limit=call.query.limit, after=call.query.cursor)
-    return reply_with_page(
-        [encode_noun(one) for one in found], found[-1].id if len(found) == call.query.limit else None
-    )
+    renders = await session.renders(limit=limit, after=call.query.cursor)
+    cursor = renders[-1].id if len(renders) == limit else None
+    return reply_with_page([encode_noun(render) for render in renders], cursor)
 
 
 @operations(
@@ -51,9 +52,10 @@ async def list_renders(call: Call[ListRenders, None]) -> Reply:
     reply=describe_single_reply(RenderDetails),
 )
 async def get_render(call: Call[None, None]) -> Reply:
-    """Return one request message by message: what each shows as the log has it now, and what was left out, and why.
+    """Return a logged request message by message.
 
-    What the caller wrote is not kept: of that only its place and its tokens are told.
+    Each message has the current text of its entries. Omitted entries are listed with the reasons. Text of the caller is
+    not logged, only its position and tokens.
     """
     session = await call.tenant.session(call.path["context_id"])
     return reply_with_data(await session.sent(call.path["render_id"]))
@@ -61,6 +63,6 @@ async def get_render(call: Call[None, None]) -> Reply:
 
 @operations("DELETE", "/contexts/{context_id}/renders", scope=Scope.ERASE, status=204)
 async def forget_renders(call: Call[None, None]) -> Reply:
-    """Delete what was kept of the requests that were sent. The log itself stays as it is."""
+    """Delete the logged requests of a context. The context itself is unchanged."""
     await (await call.tenant.session(call.path["context_id"])).forget_renders()
     return Reply()

@@ -1,4 +1,4 @@
-"""Webhooks over HTTP: the addresses that are told what is appended to the logs of a tenant, and what jobs do."""
+"""Webhooks over HTTP: addresses that receive new entries of a tenant's logs and changes of its jobs."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _PATH = "/webhooks/{webhook_id}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewWebhook(Webhook):
-    """A webhook that was added just now."""
+    """A webhook that was just added."""
 
     #: What its receiver checks signatures with; it cannot be shown again.
     secret: str
 
 
 class WebhookBody(Body):
-    """Who is told, and of what."""
+    """The address and the events to send."""
 
-    #: Where requests are sent: https, at public addresses.
     url: Annotated[str, Field(max_length=URL_CHARS)]
-    #: Kinds of the entries that it is told of, and `job` for how jobs change.
+    """Public https address that receives the events."""
     events: Annotated[Sequence[Told], Field(min_length=1)] = KINDS
+    """Kinds of entries to send; `job` sends changes of jobs."""
 
 
 def _open_webhooks(call: Call[Any, Any]) -> Webhooks:
@@ -54,10 +54,11 @@ def _open_webhooks(call: Call[Any, Any]) -> Webhooks:
     example={"url": "https://example.com/acms", "events": ["message", "fact"]},
 )
 async def add_webhook(call: Call[None, WebhookBody]) -> Reply:
-    """Tell an address what is appended from now on, in each log of the tenant, and how its jobs change.
+    """Send new entries of all logs of the tenant, and changes of its jobs, to an address from now on.
 
-    It is sent ids, kinds and versions, no text, signed as Standard Webhooks has it with the secret that is shown here,
-    this once. An address that is not public is never connected to, whatever its name resolves to by then.
+    Requests hold ids, kinds and versions, but no text, and are signed according to Standard Webhooks with the secret in
+    this reply, which cannot be shown again. Addresses that are not public are never connected to, even if a name
+    resolves to one later.
     """
     made, secret = await _open_webhooks(call).add(call.body.url, events=call.body.events)
     return Reply(body={"data": {**encode_noun(made), "secret": secret}})
@@ -65,22 +66,22 @@ async def add_webhook(call: Call[None, WebhookBody]) -> Reply:
 
 @operations("GET", "/webhooks", scope=Scope.ADMIN, reply=describe_list_reply(Webhook, str))
 async def list_webhooks(call: Call[None, None]) -> Reply:
-    """List the webhooks of the tenant, oldest first; never their secrets."""
+    """List the webhooks of the tenant, oldest first, without their secrets."""
     return reply_with_page([encode_noun(one) for one in await _open_webhooks(call).list()], None)
 
 
 @operations("DELETE", _PATH, scope=Scope.ADMIN, status=204)
 async def remove_webhook(call: Call[None, None]) -> Reply:
-    """Remove a webhook; what was not delivered to it by now is not."""
+    """Remove a webhook. Pending deliveries are dropped."""
     await _open_webhooks(call).remove(call.path["webhook_id"])
     return Reply()
 
 
 @operations("POST", f"{_PATH}/replay", scope=Scope.ADMIN, reply=describe_list_reply(Job, str))
 async def replay_webhook(call: Call[None, None]) -> Reply:
-    """Deliver again what was given up, each log from the first entry that was not taken; the answer are the jobs.
+    """Retry the failed deliveries of a webhook, each log from its first undelivered entry, and return the jobs.
 
-    What was given up is listed as jobs of the kind `webhook` that failed.
+    Failed deliveries are listed as failed jobs of the kind `webhook`.
     """
     jobs = await _open_webhooks(call).replay(call.path["webhook_id"])
     call.tenant.work()
