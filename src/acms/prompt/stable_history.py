@@ -248,10 +248,10 @@ class StableHistory:
     def _shows_enough(self, placed: PlacedHistory, window: CacheWindow) -> bool:
         """Return whether a window made for another budget shows as much as one that would begin now."""
         assert self._record is not None
-        if self._record.made_for == self.budget:
+        if self._record.made_for == self._record.budget:
             return True
         is_same_question = placed.window is not None and placed.window.blocks == window.blocks
-        if is_same_question and self._record.made_for < 0.8 * self.budget:
+        if is_same_question and self._record.made_for < 0.8 * self._record.budget:
             return False  # its recall left out answers that the larger budget has tokens for
         cost = self._cost(placed.nodes)
         whole_history_fits = window.start > 0 and window.start + cost <= self.budget

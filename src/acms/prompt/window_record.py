@@ -41,7 +41,8 @@ class WindowRecord:
     def __init__(self, storage: HasRecords, name: str, budget: int) -> None:
         self._storage = storage
         self._name = name
-        self._budget = budget
+        #: The budget of the render.
+        self.budget = budget
         #: Revision that was read; 0 if this log has no record of its own, None if it could not be read.
         self._revision: int | None = None
         self._windows: Windows = {}
@@ -73,7 +74,7 @@ class WindowRecord:
             self._revision = record.rev
             self._windows = read_windows(record.data)
             window = self._choose(self._windows)
-            self.own = window if self.made_for == self._budget else None
+            self.own = window if self.made_for == self.budget else None
             return window
         self._revision = 0
         for ancestor, fork in reversed(context.lineage):
@@ -92,7 +93,7 @@ class WindowRecord:
         """Return the window of the budget, else the one that was stored last."""
         if not windows:
             return None
-        self.made_for = self._budget if self._budget in windows else next(iter(windows))
+        self.made_for = self.budget if self.budget in windows else next(iter(windows))
         return CacheWindow.unpack(windows[self.made_for])
 
     async def store(self, context: str, window: CacheWindow, *, replaces: bool) -> bool:
@@ -103,9 +104,9 @@ class WindowRecord:
         """
         if self._revision is None:
             return True
-        others = {budget: packed for budget, packed in self._windows.items() if budget != self._budget}
+        others = {budget: packed for budget, packed in self._windows.items() if budget != self.budget}
         try:
-            data = write_windows({self._budget: window.pack(), **others})
+            data = write_windows({self.budget: window.pack(), **others})
             await self._storage.put_record(context, self._name, data, rev=self._revision)
         except ConflictError:
             return False
