@@ -255,6 +255,25 @@ async def test_vectors_are_made_once_and_found_again_in_the_file(tmp_path: Path)
         assert other.asked == ["lake"]
 
 
+class Asymmetric(Bag):
+    """Embeds questions in another way than passages."""
+
+    async def embed_query(self, text: str) -> list[float]:
+        return (await self.embed([f"question {text}"]))[0]
+
+
+async def test_questions_are_embedded_as_questions_and_kept_apart(tmp_path: Path) -> None:
+    inner = Asymmetric()
+    async with CachedEmbedder(inner, tmp_path / "vectors.db") as cached:
+        question, passage = await cached.embed_query("lake"), (await cached.embed(["lake"]))[0]
+        assert question == await inner.embed_query("lake") != passage
+        asked = len(inner.asked)
+        assert await cached.embed_query("lake") == question
+        assert len(inner.asked) == asked
+    async with CachedEmbedder(Bag(), tmp_path / "plain.db") as cached:
+        assert await cached.embed_query("lake") == (await cached.embed(["lake"]))[0]
+
+
 def test_a_file_that_holds_no_vectors_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "vectors.db"
     path.write_text("this is prose, and rather more of it than a header of a database would ever take")

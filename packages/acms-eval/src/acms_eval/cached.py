@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -42,19 +42,44 @@ class CachedEmbedder:
         self._file = _open_table(path, "vector")
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """Return one vector for each text, in order; what is new is embedded and kept."""
-        keys = [sha256(f"{self.model}\n{self.dimension}\n{text}".encode()).digest() for text in texts]
+        """Return one vector for each text, in order; new texts are embedded and stored."""
+        return await self._look_up(texts, "", self.inner.embed)
+
+    async def embed_query(self, text: str) -> list[float]:
+        """Return the vector of a question, by the model's own `embed_query` if it has one."""
+        embed_query = getattr(self.inner, "embed_query", None)
+        if embed_query is None:
+            return (await self.embed([text]))[0]
+
+        async def embed_queries(texts: Sequence[str]) -> list[Any]:
+            return [await embed_query(text) for text in texts]
+
+        return (await self._look_up([text], "query\n", embed_queries))[0]
+
+    def reads(self, text: str) -> bool:
+        """Return whether the model reads the language of a text."""
+        reads = getattr(self.inner, "reads", None)
+        return reads is None or reads(text)
+
+    async def _look_up(
+        self,
+        texts: Sequence[str],
+        prefix: str,
+        embed: Callable[[Sequence[str]], Awaitable[Iterable[Any]]],
+    ) -> list[list[float]]:
+        keys = [sha256(f"{self.model}\n{self.dimension}\n{prefix}{text}".encode()).digest() for text in texts]
         known: dict[bytes, list[float]] = {}
         for key in dict.fromkeys(keys):
             row = self._file.execute("SELECT value FROM vector WHERE key = ?", (key,)).fetchone()
             if row is not None:
                 known[key] = array("f", row[0]).tolist()
-        missing = list({key: text for key, text in zip(keys, texts, strict=True) if key not in known}.items())
-        for start in range(0, len(missing), BATCH):
-            part = missing[start : start + BATCH]
-            vectors = await self.inner.embed([text for _, text in part])
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
+        items = list(missing.items())
+        for start in range(0, len(items), BATCH):
+            batch = items[start : start + BATCH]
+            vectors = await embed([text for _, text in batch])
             rows = [
-                (key, array("f", map(float, vector))) for (key, _), vector in zip(part, vectors, strict=True)
+                (key, array("f", map(float, vector))) for (key, _), vector in zip(batch, vectors, strict=True)
             ]
             self._file.execute("BEGIN")
             self._file.executemany(
