@@ -65,7 +65,7 @@ class CachedEmbedder:
         self,
         texts: Sequence[str],
         prefix: str,
-        embed: Callable[[Sequence[str]], Awaitable[Iterable[Any]]],
+        embed: Callable[[list[str]], Awaitable[Iterable[Any]]],
     ) -> list[list[float]]:
         keys = [sha256(f"{self.model}\n{self.dimension}\n{prefix}{text}".encode()).digest() for text in texts]
         known: dict[bytes, list[float]] = {}
