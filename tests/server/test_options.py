@@ -29,6 +29,7 @@ ARGUMENTS = {
     '{"truncate_tokens": 1200}',
     'ingest("user", "…")', "recall(…) first, and add the items as messages",
     # Who starts the service.
+    "acms gateway --keys",
     "ask a service that writes: acms serve",
     # A parameter of the query has the same name.
     "pass trust=true if you know who wrote this export",
