@@ -32,11 +32,12 @@ from acms.model import ContextQuery
 from tests.branches.test_exports import chatgpt
 
 COMMANDS = (
-    "add", "at", "audit", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "episodes", "erase",
-    "events", "expand", "export", "facts", "fork", "gateway", "grant", "grants", "history", "import", "inspect",
-    "jobs", "log", "mcp", "merge", "messages", "migrate", "pin", "pins", "keys", "policy", "prompt", "recall", "reflect",
-    "reindex", "render", "replace", "restore", "retract", "revoke", "scan", "serve", "sessions", "state", "stats",
-    "tag", "undo", "unpin", "unstate", "verify", "webhook", "window", "witness", "worker",
+    "add", "at", "audit", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "episodes",
+    "erase", "events", "expand", "export", "facts", "fork", "gateway", "grant", "grants", "history", "import",
+    "inspect", "jobs", "log", "mcp", "merge", "messages", "migrate", "pin", "pins", "keys", "policy", "prompt",
+    "recall", "reflect", "reindex", "render", "replace", "restore", "retract", "revoke", "scan", "serve",
+    "sessions", "state", "stats", "tag", "undo", "unpin", "unstate", "verify", "webhook", "window", "witness",
+    "worker",
 )  # fmt: skip
 DEMO = Path(str(files("acms") / "data" / "demo.jsonl"))
 ANSI = "\x1b"
