@@ -32,7 +32,6 @@ from acms.cli.render import strip_control_characters
 from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, MissingExtraError
 from acms.observability.logging import JSONFormatter
-from acms.server.garbage import defer_full_collections
 from acms.storage import urls
 from acms.storage.files import create_folder
 
@@ -270,6 +269,8 @@ def _engine_options(*, renders: bool = False, read_only: bool = False) -> dict[s
 async def _run_server(
     app: App, server: Server, listener: socket.socket, announce: Callable[[tuple[str, int]], None]
 ) -> None:
+    from acms.server.garbage import defer_full_collections
+
     with _outlive_signals():
         await app.start()
         try:
