@@ -1103,3 +1103,15 @@ def test_prompt_log(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "from a cache" in text
     run("prompt", "log", "demo", "--clear", "--db", db)
     assert call("prompt", "log", "demo", "--db", db)["renders"] == []
+
+
+def test_help_of_every_command_needs_no_extra_but_cli() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('starlette', 'uvicorn', 'jinja2', 'mcp'):\n"
+        "    sys.modules[name] = None\n"
+        "from acms.cli.loading import load_commands\n"
+        "load_commands()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

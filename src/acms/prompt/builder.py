@@ -549,11 +549,11 @@ def _text_and_parts(content: str | Sequence[Part]) -> tuple[str, list[Part] | No
 
 def _validate_session(value: object) -> Readable:
     if not isinstance(value, Readable | Elsewhere):
-        raise ValidationError(
-            f"must be a session or a view, not {type(value).__name__}",
-            field="session",
-            options=suggest_sync_import(value),
-        )
+        sync_import = suggest_sync_import(value)
+        message = f"must be a session or a view, not {type(value).__name__}"
+        if sync_import:
+            message = "this is a session of acms.sync: use Prompt of acms.sync with it"
+        raise ValidationError(message, field="session", options=sync_import)
     return contents.as_readable(value)
 
 

@@ -78,11 +78,14 @@ def _parse_content(content: object, field: str, bound: list[Recipe], depth: int 
         return _steps_of(content, field)
     if isinstance(content, Sequence) and not isinstance(content, bytes | bytearray):
         return _parse_sequence(content, field, bound, depth)
-    raise ValidationError(
-        f"{type(content).__name__} cannot stand in a prompt",
-        field=field,
-        options=suggest_sync_import(content),
-    )
+    sync_import = suggest_sync_import(content)
+    if sync_import:
+        raise ValidationError(
+            "this is a session of acms.sync: use Prompt of acms.sync with it",
+            field=field,
+            options=sync_import,
+        )
+    raise ValidationError(f"{type(content).__name__} cannot be part of a prompt", field=field)
 
 
 def _steps_of(recipe: Recipe, field: str) -> list[Step]:
