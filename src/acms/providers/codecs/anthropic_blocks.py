@@ -31,7 +31,6 @@ __all__ = [
     "Prices",
     "Sizes",
     "block_to_part",
-    "comes_first",
     "dump",
     "extra_fields_of_raw",
     "is_reasoning_part",
@@ -240,15 +239,16 @@ def _take_blocks(before: list[Part], number: int) -> list[dict[str, Json]] | Non
     return found
 
 
-def comes_first(raw: Raw) -> bool | None:
-    """Return whether a compaction is refused unless it comes first, as a signed one is; None for any other item.
-
-    One without a summary is not counted as one: it is accepted anywhere and has no content.
-    """
+def is_effective_compaction(raw: Raw) -> bool:
+    """Return whether an item is a compaction with a summary; one without is accepted anywhere and has no content."""
     block = raw_to_block(raw)
-    if block is None or block["type"] != "compaction" or block.get("content") is None:
-        return None
-    return bool(block.get("signature"))
+    return block is not None and block["type"] == "compaction" and block.get("content") is not None
+
+
+def is_signed(raw: Raw) -> bool:
+    """Return whether an item has a signature: the vendor refuses a signed compaction that does not come first."""
+    block = raw_to_block(raw)
+    return block is not None and bool(block.get("signature"))
 
 
 def redacted_thinking_data(raw: Raw) -> str | None:
