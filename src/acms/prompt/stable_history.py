@@ -135,8 +135,10 @@ class StableHistory:
 
     @property
     def _is_stored(self) -> bool:
-        stays = self.recall is None or self.recall.stays
-        return stays and self.session.ends_at is None and isinstance(self.session.storage, HasRecords)
+        keeps_position = self.recall is None or self.recall.keeps_position
+        return (
+            keeps_position and self.session.ends_at is None and isinstance(self.session.storage, HasRecords)
+        )
 
     async def _load_window(self, context: Context) -> CacheWindow | None:
         """Return the stored window of this log, or of the one it was forked from, if it can go on."""

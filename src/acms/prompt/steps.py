@@ -195,7 +195,7 @@ class Recalling(NamedTuple):
     priority: int
     in_place: bool
     #: Whether it stays at its position for the following turns; else it is chosen again each time.
-    stays: bool
+    keeps_position: bool
     options: Mapping[str, Any]
 
 
