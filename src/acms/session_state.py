@@ -432,10 +432,11 @@ class SharedSession:
             self._handlers = self._composition.handlers_of(self)
         return self._handlers
 
-    async def rest(self, context: str | None) -> None:
-        """Wait until the jobs of this process are worked off, and those of a log that another process holds.
+    async def wait_until_idle(self, context: str | None) -> None:
+        """Wait until all jobs of this process are done, and the jobs of a log that another process runs.
 
-        Of these the ones that can be done here: when the other process was killed they are taken over.
+        Jobs that this process could not run are not waited for. If the other process was killed, this one takes its
+        jobs over.
         """
         from acms.jobs.worker import POLL
 
@@ -443,14 +444,14 @@ class SharedSession:
         await background.wait_until_idle()
         if context is None or not self.config.worker.enabled:
             return
-        held = JobQuery(context=context, states=(JobState.RUNNING,))
-        asked = False
-        while self.retained:  # else closed meanwhile, and a look would open the store again
-            found = (await self.storage.jobs(held)).items
-            if found and not asked:
-                self.work()
-                asked = True
-            if not any(background.serves(job) for job in found):
+        running = JobQuery(context=context, states=(JobState.RUNNING,))
+        has_started_worker = False
+        while self.retained:  # once the session is closed, a query would open the store again
+            jobs = (await self.storage.jobs(running)).items
+            if jobs and not has_started_worker:
+                self.work()  # the worker takes over jobs whose lease ends
+                has_started_worker = True
+            if not any(background.serves(job) for job in jobs):
                 return
             await asyncio.sleep(POLL)
             await background.wait_until_idle()
