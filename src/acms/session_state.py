@@ -471,8 +471,8 @@ class SharedSession:
             )
         return found
 
-    def show(self, verb: str, items: ContextItems) -> ContextItems:
-        """Report a plan."""
+    def report_plan(self, verb: str, items: ContextItems) -> ContextItems:
+        """Report a plan to the trace, the listener and the log; return its items."""
         annotate_operation(items)
         if self.config.on_event is not None:
             event = Planned(

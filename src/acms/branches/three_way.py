@@ -578,15 +578,18 @@ class _FactMerge:
         theirs: Sequence[Entry],
         superseded: Sequence[Entry],
     ) -> bool:
-        """Record a conflict; return whether the other side wins."""
+        """Record a conflict about facts; return whether the other side wins.
+
+        Content of low trust never supersedes facts of protected origin, whatever the strategy is.
+        """
         resolution, reason = _resolution_of_strategy(self._strategy), ""
         their_trust = trust.lowest_trust(map(trust.trust_of_entry, theirs or base))
         if resolution == "theirs" and not trust.is_protected_origin(their_trust):
-            our_trust = map(trust.trust_of_entry, superseded)
-            protected = next(filter(trust.is_protected_origin, our_trust), None)
-            if protected is not None:
+            our_trusts = [trust.trust_of_entry(fact) for fact in superseded]
+            protected = [our_trust for our_trust in our_trusts if trust.is_protected_origin(our_trust)]
+            if protected:
                 resolution = "ours"
-                reason = f"{their_trust.value} ends nothing that {protected.value} said"
+                reason = f"{their_trust.value} ends nothing that {protected[0].value} said"
         data = (theirs or ours or base)[0].data
         self._plan.conflicts.append(
             MergeConflict(

@@ -665,10 +665,12 @@ def _choose_fragment(
     sentences: Sequence[_Sentence], details: Sequence[str], limit: int, count: Callable[[str], int]
 ) -> str:
     """Return a single detail, or the start of a sentence, if nothing more fits; "" if not even a letter does."""
-    mentions = [mention for one in sentences for mention in one.mentions]
-    for mention in nsmallest(32, mentions, key=lambda mention: (-mention[5], mention[0])):
-        if count(details[mention[0]]) <= limit:
-            return details[mention[0]]
+    ranked: list[tuple[float, int]] = []
+    for sentence in sentences:
+        ranked += [(-worth, number) for number, *_, worth in sentence.mentions]
+    for _, number in nsmallest(32, ranked):  # the most valuable details; counting all of them takes long
+        if count(details[number]) <= limit:
+            return details[number]
     text = sentences[0].text if sentences else ""
     while text and count(text) > limit:
         text = text[: len(text) // 2].rstrip()

@@ -101,13 +101,16 @@ _loads = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_parse_fi
 
 
 def parse_call_arguments(text: str) -> tuple[dict[str, Json], str, bool]:
-    """Return the arguments of a call as the object that is sent, its JSON, and whether the text was one."""
+    """Return the arguments of a call as an object, its JSON, and whether the text was a JSON object.
+
+    No text counts as an empty object; a text that is no object is sent under the name `_raw`.
+    """
     try:
         value = _loads(text) if text.strip() else {}
         if isinstance(value, dict):
-            written = dump(value)
-            written.encode()
-            return value, written, True
+            serialized = dump(value)
+            serialized.encode()  # raises UnicodeEncodeError, a ValueError, for lone surrogates
+            return value, serialized, True
     except (ValueError, RecursionError):
         pass
     value = {"_raw": text}

@@ -71,14 +71,16 @@ class PendingAppend:
 
     @property
     def repeatable(self) -> bool:
-        """Whether sending it twice can write it only once."""
+        """Whether the operation may be sent again after a lost answer: a second copy would be refused or recognised."""
         expect = self.op.expect
         if self.op.finish is not None or expect.version is not None:
             return True
-        # An append without a message leaves the expected message the newest.
-        if expect.last_message is not ANY and self.summary["last"] is not None:
+        # An append without a message does not change which message is the newest: a second one would be accepted.
+        changes_last_message = self.summary["last"] is not None
+        if expect.last_message is not ANY and changes_last_message:
             return True
-        return bool(self.keys) and len(self.keys) == len(self.op.drafts)
+        all_have_keys = bool(self.keys) and len(self.keys) == len(self.op.drafts)
+        return all_have_keys
 
 
 def build_draft_row(draft: Draft) -> dict[str, Any]:
