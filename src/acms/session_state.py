@@ -384,7 +384,7 @@ class SharedSession:
                     self._mind(self.context_id)
 
     def _mind(self, context: str | None) -> None:
-        """Have jobs of the session's log done as it wants them, and in its privacy mode at least."""
+        """Register this session for the jobs of its log: they run with its settings and at least its privacy mode."""
         if context is None:
             return
         shared, mode = handles.get_shared_state(self.handle), self.config.privacy.mode
@@ -411,7 +411,7 @@ class SharedSession:
         self.tell(Rewritten(context_id=context, version=version, target_id=target, reason=reason))
 
     def work(self) -> None:
-        """See to it that the jobs this process asked for are worked off."""
+        """Have the worker of this process run the jobs of this session, unless workers are disabled."""
         if not self.config.worker.enabled:
             return
         counters = handles.get_shared_state(self.handle).counters

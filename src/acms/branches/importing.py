@@ -233,6 +233,7 @@ class Importer:
                 batch.stored.retracted += 1
 
     async def _store(self, batch: _Batch, turns: Sequence[Turn], opened: Import) -> None:
+        """Add messages to a batch, which is written when it is full; a whole conversation is synced at once."""
         if opened.whole:
             session = await self._session(batch.stored.session)
             batch.stored.add(await session.sync(turns, gone="retract" if self._follows else "keep"))

@@ -528,22 +528,28 @@ class _FactMerge:
             self._plan.removed_facts.append(RemovedFacts(superseded, reasons[0] if reasons else None))
 
     def _decide_facts(self, added: Sequence[Entry], removed: Sequence[Entry]) -> None:
-        """Decide facts at addresses that hold several values: each by itself."""
+        """Decide facts at addresses that hold several values: each by itself.
+
+        `removed` are facts that the other side superseded or retracted, `added` those that it added.
+        """
         #: Facts of this side that a fact of the other side supersedes, by its id.
         superseded_by: dict[str, list[Entry]] = {}
+        #: Ids of facts of the other side that do not replace ours.
         refused: set[str] = set()
         for fact in removed:
             theirs = _find_successor(self._theirs.current_facts, fact)
             ours, ours_base = self._find_our_successors(fact)
             current = () if ours is None else (ours,)
-            if fact_comparison_key(theirs) == fact_comparison_key(ours):
+            same_content = fact_comparison_key(theirs) == fact_comparison_key(ours)
+            unchanged_here = fact_comparison_key(ours) == fact_comparison_key(ours_base)
+            if same_content:
                 self._plan.agreed = True
-                wins = False
-            elif fact_comparison_key(ours) == fact_comparison_key(ours_base):
-                wins = True
+                theirs_wins = False
+            elif unchanged_here:
+                theirs_wins = True
             else:
-                wins = self._resolve_conflict([fact], current, _present([theirs]), current)
-            if not wins:
+                theirs_wins = self._resolve_conflict([fact], current, _present([theirs]), current)
+            if not theirs_wins:
                 refused.update(entry.id for entry in _present([theirs]))
             elif theirs is not None:
                 superseded_by.setdefault(theirs.id, []).extend(current)

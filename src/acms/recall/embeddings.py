@@ -450,6 +450,10 @@ class Embedding:
             first.set_result(None)
 
     async def _heal(self, context: str) -> None:
+        """Embed all entries of a log that lack a vector, a batch at a time; stop at the first failure.
+
+        Entries that the embedder refuses are skipped, so each query asks for as many more.
+        """
         refused: set[tuple[str, int]] = set()
         try:
             await self.storage.put_derived(context, ())  # queued rows are stored before the store is queried

@@ -582,10 +582,10 @@ def _choose_anchors(
 def _select_anchors(
     lines: Sequence[Line], split: _Split, budget: int, cost: Callable[[str], int]
 ) -> list[tuple[int, int]]:
-    """Return the numbers of the marked messages and their tokens, each once, the smallest first.
+    """Return the numbers of the marked messages to keep with their tokens, the smallest first; equal texts count once.
 
-    Of too many only the weightiest stay. The smallest come first because the others get what they leave of an equal
-    share.
+    If they do not all fit the budget, the ones with the greatest marker weights are kept. The smallest come first
+    because they leave a part of their equal share, which the others get.
     """
     unique: dict[str, tuple[int, int]] = {}
     for number, line in enumerate(lines):

@@ -101,7 +101,7 @@ async def with_facts(
 
 def _cover_after(cover: Cover, drafts: Sequence[Draft], version: int) -> Cover:
     """Return the cover after drafts are appended behind a version."""
-    return cover.then(rules.simulate_append(drafts, version))
+    return cover.apply_newer(rules.simulate_append(drafts, version))
 
 
 def _is_revocation(entry: Entry) -> bool:

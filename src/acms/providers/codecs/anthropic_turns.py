@@ -407,7 +407,7 @@ class Arranging:
         """Join turns of one role, and convert system text to user text where the system may not speak."""
         joined: list[Turn] = []
         for index, turn in enumerate(self._turns):
-            if turn.role is Role.SYSTEM and index > 0 and not self._may_system_speak(joined[-1], index):
+            if turn.role is Role.SYSTEM and index > 0 and not self._accepts_system_turn(joined[-1], index):
                 self._notes[TOLD] = None
                 turn.role = Role.USER
                 turn.shown = [_to_reminder(part, at) for part, at in turn.shown if isinstance(part, Text)]
@@ -419,15 +419,13 @@ class Arranging:
                 joined.append(turn)
         self._turns = joined
 
-    def _may_system_speak(self, before: Turn, index: int) -> bool:
-        """Return whether a system message is accepted: behind the user's, and last or before the assistant's."""
-        follows_user = before.role is Role.USER or bool(before.calls)
-        following = self._turns[index + 1 : index + 2]
-        return (
-            self._has_system_messages
-            and follows_user
-            and all(turn.role is Role.ASSISTANT for turn in following)
-        )
+    def _accepts_system_turn(self, previous: Turn, index: int) -> bool:
+        """Return whether a system turn can be sent: after the user's, and last or before the assistant's."""
+        # Answers to calls are sent as the user's.
+        follows_user = previous.role is Role.USER or bool(previous.calls)
+        is_last = index + 1 == len(self._turns)
+        precedes_assistant = not is_last and self._turns[index + 1].role is Role.ASSISTANT
+        return self._has_system_messages and follows_user and (is_last or precedes_assistant)
 
     def _add_beginning(self) -> None:
         """Let a conversation begin as it may: with a compaction, else with the user."""
