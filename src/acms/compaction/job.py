@@ -200,12 +200,12 @@ async def read_compactions(
     head = await storage.head(context)
     version = read.version_of(head, at)
     cover = await read.cover_at(storage, context, head, version)
-    found: list[Compaction] = []
+    compactions: list[Compaction] = []
     for entry in await storage.read(context, at=version, kinds=(Kind.SUMMARY,)):
         if not entry.replaces or (job is not None and entry.data.get("job") != job):
             continue
         data = entry.data
-        found.append(
+        compactions.append(
             Compaction(
                 version=entry.version,
                 id=entry.id,
@@ -225,7 +225,7 @@ async def read_compactions(
                 in_force=cover.by(entry.version) is None and entry.state is not State.ERASED,
             )
         )
-    return found
+    return compactions
 
 
 def _parse_lost(found: Mapping[str, Json]) -> Lost:
