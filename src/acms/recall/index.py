@@ -450,11 +450,11 @@ class Segment:
         return np.array(self._terms_by_document[start : self._ends[position]], np.uint32)
 
     def postings(self, term: int, count: int) -> NDArray[np.uint32]:
-        """Return the postings of a term among the first `count` documents, ascending."""
+        """Return the postings (document << 8 | occurrences) of a term among the first `count` documents, ascending."""
         postings = np.zeros(0, np.uint32)
-        at = int(self._terms.searchsorted(np.uint32(term)))  # of the same type, or all would be converted
-        if at < len(self._terms) and int(self._terms[at]) == term:
-            postings = self._frozen[self._starts[at] : self._starts[at + 1]]
+        row = int(self._terms.searchsorted(np.uint32(term)))  # of the same type, or all would be converted
+        if row < len(self._terms) and int(self._terms[row]) == term:
+            postings = self._frozen[self._starts[row] : self._starts[row + 1]]
         open_postings = self._open.get(term)
         if open_postings is not None:
             added = np.frombuffer(open_postings.tobytes(), np.uint32)

@@ -280,10 +280,11 @@ async def whole_appends(
                 raise ConflictError(f"{context.id} holds another log")
             continue
         batch.append(entry)
-        last = entry.batch
-        if len(batch) >= 1_000 and batch[0].batch != last:
-            yield [entry for entry in batch if entry.batch != last]
-            batch = [entry for entry in batch if entry.batch == last]
+        # More entries of the last append may follow: these wait for the next batch.
+        open_append = entry.batch
+        if len(batch) >= 1_000 and batch[0].batch != open_append:
+            yield [entry for entry in batch if entry.batch != open_append]
+            batch = [entry for entry in batch if entry.batch == open_append]
     if batch:
         yield batch
 

@@ -232,14 +232,20 @@ def _restore_user_block(given: dict[str, Any], before: list[Part]) -> dict[str, 
 
 
 def _take_blocks(before: list[Part], number: int) -> list[dict[str, Json]] | None:
-    """Take so many texts and media from the end of parts, as blocks; None, and nothing, where they cannot be."""
-    held = before[-number:] if 0 < number <= len(before) else []
-    fit = [to_sendable_media(one) if isinstance(one, Media) else one for one in held]
-    found = [part_to_block(one) for one in fit if isinstance(one, Text | Media)]
-    if not held or len(found) < len(held):
+    """Remove the last `number` parts from a list and return them as blocks.
+
+    Return None, and remove nothing, if there are fewer or one of them cannot be sent as a text or a file.
+    """
+    if not 0 < number <= len(before):
         return None
+    blocks: list[dict[str, Json]] = []
+    for part in before[-number:]:
+        sendable = to_sendable_media(part) if isinstance(part, Media) else part
+        if not isinstance(sendable, Text | Media):
+            return None
+        blocks.append(part_to_block(sendable))
     del before[-number:]
-    return found
+    return blocks
 
 
 def is_effective_compaction(raw: Raw) -> bool:

@@ -176,19 +176,19 @@ class Group:
             return {"op": number, **self.members[0].summary}
         found: dict[str, Any] = {"op": number, "context": self.context}
         found.update(expect_last=False, reach=0, keep=True)
-        n = messages = tokens = rewrites = 0
+        entries = messages = tokens = rewrites = 0
         for pending in self.members:
             summary = pending.summary
             if summary["last"] is not None:
-                found.update(last=n + summary["last"], nonce=summary["nonce"])
+                found.update(last=entries + summary["last"], nonce=summary["nonce"])
             if not summary["keep"]:
                 found.update(keep=False, tail=summary["tail"])
-            n += summary["n"]
+            entries += summary["n"]
             messages += summary["said"]
             tokens += summary["tokens"]
             rewrites += summary["rewrites"]
         chain = self.receipts[-1].head.chain.hex()
-        found.update(n=n, said=messages, tokens=tokens, rewrites=rewrites, chain=chain)
+        found.update(n=entries, said=messages, tokens=tokens, rewrites=rewrites, chain=chain)
         found.update(expect_chain=self.chain.hex(), expect_rewrites=self.rewrites)
         return found
 
