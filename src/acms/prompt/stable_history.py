@@ -544,8 +544,8 @@ class StableHistory:
         storage, stage = self.session.storage, self.session.stage
         units = list(await load_instructions(storage, stage, gathered))
         if self.first:
-            known = {entry.id for unit in units for entry in unit.entries}
-            rows = await storage.get([id for id in self.first if id not in known])
+            instruction_ids = {entry.id for unit in units for entry in unit.entries}
+            rows = await storage.get([id for id in self.first if id not in instruction_ids])
             active = [row for row in rows if row is not None and self._is_active(row, gathered)]
             units += [Unit((entry,)) for entry in stage.entries(active)]
         return units

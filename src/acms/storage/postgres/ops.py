@@ -198,20 +198,20 @@ class Group:
             for row in self.members[0].drafts:
                 yield {"op": number, "batch": 1, **row}
             return
-        n = messages = tokens = 0
+        entries = messages = tokens = 0
         for pending, receipt in zip(self.members, self.receipts, strict=True):
             for row, chain in zip(pending.drafts, receipt.chains, strict=True):
                 position = row["position"]
                 yield {
                     **row,
                     "op": number,
-                    "batch": n + 1,
-                    "k": n + row["k"],
+                    "batch": entries + 1,
+                    "k": entries + row["k"],
                     "position": None if position is None else messages + position,
                     "total": tokens + row["total"],
                     "chain": chain.hex(),
                 }
-            n += pending.summary["n"]
+            entries += pending.summary["n"]
             messages += pending.summary["said"]
             tokens += pending.summary["tokens"]
 
