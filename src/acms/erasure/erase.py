@@ -686,16 +686,20 @@ async def _blank_expired_messages(
     now: datetime,
     seconds: float,
 ) -> Done | Retry:
+    """Blank the messages behind a summary that are older than `seconds` and that no reader shows any more.
+
+    Return when to look again if some are too new, or are still read by a fork.
+    """
     coverage = [(reader, await _read_coverage(storage, reader)) for reader in readers]
     old: list[int] = []
     # Seconds until the next message is old enough.
     wait = timedelta(days=365).total_seconds()
     too_new = blocked = False
     async for message in _iter_replaced_messages(storage, context, summary):
-        left = seconds - (now - message.created_at).total_seconds()
-        if left > 0:
+        age = (now - message.created_at).total_seconds()
+        if age < seconds:
             too_new = True
-            wait = min(wait, left)
+            wait = min(wait, seconds - age)
         elif _is_replaced_everywhere(message, coverage):
             old.append(message.version)
         else:
