@@ -179,7 +179,7 @@ class ACMS(View):
         if shared.embedding is not None and context is not None:
             await shared.embedding.settle(context)
         with handles.register_waiter(shared.handle):
-            await shared.rest(context)
+            await shared.wait_until_idle(context)
 
     async def ingest(
         self,

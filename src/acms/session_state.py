@@ -384,7 +384,7 @@ class SharedSession:
                     self._mind(self.context_id)
 
     def _mind(self, context: str | None) -> None:
-        """Have jobs of the session's log done as it wants them, and in its privacy mode at least."""
+        """Register this session for the jobs of its log: they run with its settings and at least its privacy mode."""
         if context is None:
             return
         shared, mode = handles.get_shared_state(self.handle), self.config.privacy.mode
@@ -411,7 +411,7 @@ class SharedSession:
         self.tell(Rewritten(context_id=context, version=version, target_id=target, reason=reason))
 
     def work(self) -> None:
-        """See to it that the jobs this process asked for are worked off."""
+        """Have the worker of this process run the jobs of this session, unless workers are disabled."""
         if not self.config.worker.enabled:
             return
         counters = handles.get_shared_state(self.handle).counters
@@ -432,10 +432,11 @@ class SharedSession:
             self._handlers = self._composition.handlers_of(self)
         return self._handlers
 
-    async def rest(self, context: str | None) -> None:
-        """Wait until the jobs of this process are worked off, and those of a log that another process holds.
+    async def wait_until_idle(self, context: str | None) -> None:
+        """Wait until all jobs of this process are done, and the jobs of a log that another process runs.
 
-        Of these the ones that can be done here: when the other process was killed they are taken over.
+        Jobs that this process could not run are not waited for. If the other process was killed, this one takes its
+        jobs over.
         """
         from acms.jobs.worker import POLL
 
@@ -443,14 +444,14 @@ class SharedSession:
         await background.wait_until_idle()
         if context is None or not self.config.worker.enabled:
             return
-        held = JobQuery(context=context, states=(JobState.RUNNING,))
-        asked = False
-        while self.retained:  # else closed meanwhile, and a look would open the store again
-            found = (await self.storage.jobs(held)).items
-            if found and not asked:
-                self.work()
-                asked = True
-            if not any(background.serves(job) for job in found):
+        running = JobQuery(context=context, states=(JobState.RUNNING,))
+        has_started_worker = False
+        while self.retained:  # once the session is closed, a query would open the store again
+            jobs = (await self.storage.jobs(running)).items
+            if jobs and not has_started_worker:
+                self.work()  # the worker takes over jobs whose lease ends
+                has_started_worker = True
+            if not any(background.serves(job) for job in jobs):
                 return
             await asyncio.sleep(POLL)
             await background.wait_until_idle()
@@ -470,8 +471,8 @@ class SharedSession:
             )
         return found
 
-    def show(self, verb: str, items: ContextItems) -> ContextItems:
-        """Report a plan."""
+    def report_plan(self, verb: str, items: ContextItems) -> ContextItems:
+        """Report a plan to the trace, the listener and the log; return its items."""
         annotate_operation(items)
         if self.config.on_event is not None:
             event = Planned(

@@ -221,8 +221,10 @@ class View:
         shared = self._shared
         context = await self._find()
         if context is None and asked.namespace is None and not await self._profile():
-            return shared.show("recall", self._blank(asked.budget))
-        return shared.show("recall", await pipeline.run_recall(shared.reader(), context, self._at, asked))
+            return shared.report_plan("recall", self._blank(asked.budget))
+        return shared.report_plan(
+            "recall", await pipeline.run_recall(shared.reader(), context, self._at, asked)
+        )
 
     def _asking(self, query: str, budget: int, named: str = "budget") -> request.Recall:
         """Return the request fields that all recalls of this session share."""
@@ -266,7 +268,7 @@ class View:
         roles = [validation.parse_choice(role, Role, "keep") for role in keep]
         context = await self._find()
         if context is None:
-            return shared.show("window", self._blank(budget))
+            return shared.report_plan("window", self._blank(budget))
         if roles:
             gathered = await pipeline.gather_all(shared.storage, context, self._at, shared.stage)
         else:
@@ -275,7 +277,7 @@ class View:
             )
         gathered = await self._labelled(gathered)
         plan = partial(pipeline.plan_window, gathered, budget, shared.counter, shared.frame, roles)
-        return shared.show("window", await off_loop(plan, len(gathered.units) * EACH))
+        return shared.report_plan("window", await off_loop(plan, len(gathered.units) * EACH))
 
     async def messages(self, query: str, *, budget: int) -> ChatMessages:
         """Return chat messages ready for a provider: the window, and what the past says about the query.
@@ -292,13 +294,13 @@ class View:
         context = await self._find()
         asked = self._asking(query, budget)
         if context is None:
-            shared.show("messages", self._blank(asked.budget))
+            shared.report_plan("messages", self._blank(asked.budget))
             return ChatMessages()
         from acms.prompt.messages import chat_plan  # the first prompt loads it
 
         log = None if self.render_log is None else await self.render_log.begin()
         plan = await chat_plan(shared.reader(), context, self._at, asked)
-        shared.show("messages", plan.items)
+        shared.report_plan("messages", plan.items)
         if log is not None:
             from acms.prompt.render_log import manifest_of_messages
 

@@ -50,7 +50,7 @@ OTHERWISE = {
         recall.planner._begins_with_letter
     """,
     "noise": "acms_eval.scenarios.pressure.noise_injection",
-    "reach": "erasure.erase._reach prompt.summaries.reach",
+    "reach": "prompt.summaries.reach",
     "said": "acms_eval.nouns.Said prompt.steps.said view.said prompt.selected.said",
     "stale": "acms_eval.metrics.stale acms_eval.metrics.stale_anywhere",
     "unit": """

@@ -177,14 +177,14 @@ def test_a_fact_that_would_come_back_to_a_filled_address_is_found() -> None:
     back = Draft(kind=Kind.RETRACTION, created_at=NOON, replaces=((2, 2),))
     replacing = [one for one in log if one.replaces]
     found = find_collision(
-        [log[0], log[2]], Cover(replacing), Cover(replacing).then(simulate_append([back], 3))
+        [log[0], log[2]], Cover(replacing), Cover(replacing).apply_newer(simulate_append([back], 3))
     )
     assert found is not None
     assert [one.version for one in found] == [1, 3]
     elsewhere = fact(3, "Oslo", data={"attribute": "office"})
     assert (
         find_collision(
-            [log[0], elsewhere], Cover(replacing), Cover(replacing).then(simulate_append([back], 3))
+            [log[0], elsewhere], Cover(replacing), Cover(replacing).apply_newer(simulate_append([back], 3))
         )
         is None
     )

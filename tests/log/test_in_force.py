@@ -473,7 +473,7 @@ def test_a_cover_that_newer_entries_follow_is_what_all_of_them_make(
     cover, size = Cover((), searchable=searchable), 0
     while size < len(entries):
         before, more = cover.spans(), data.draw(st.integers(1, len(entries) - size))
-        longer = cover.then(entries[size : size + more])
+        longer = cover.apply_newer(entries[size : size + more])
         assert cover.spans() == before
         cover, size = longer, size + more
         made = Cover(entries[:size], searchable=searchable)

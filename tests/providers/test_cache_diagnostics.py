@@ -36,7 +36,7 @@ from acms.prompt_types import (
     Tool,
     Usage,
 )
-from acms.providers.codecs.anthropic_turns import FIRST, NEWER
+from acms.providers.codecs.anthropic_turns import COMPACTION_MOVED, OLDER_COMPACTION_OMITTED
 
 HERE = Path(__file__).parent
 RECORDED: dict[str, list[dict[str, Any]]] = {
@@ -275,7 +275,7 @@ def test_a_compaction_of_anthropic_is_kept_verbatim_and_sent_back_first() -> Non
     assert sent["messages"][0] == {"role": "assistant", "content": [COMPACTION]}
     assert sent["messages"][2]["content"] == [thinking, {"type": "text", "text": "Done."}]
     assert codec.normal(read) == codec.parse(sent) == codec.normal(codec.parse(sent))
-    assert codec.notes(read) == (FIRST,)
+    assert codec.notes(read) == (COMPACTION_MOVED,)
     assert codec.notes(codec.parse(sent)) == ()
     misplaced = {"messages": [payload["messages"][0], sent["messages"][0], payload["messages"][2]]}
     with pytest.raises(PayloadError, match="must come first"):
@@ -287,10 +287,10 @@ def test_a_compaction_of_anthropic_is_kept_verbatim_and_sent_back_first() -> Non
     newer = Raw("anthropic", json.dumps({**COMPACTION, "content": "They chose MySQL."}))
     both = [*read, PromptMessage(role=Role.ASSISTANT, parts=(newer,)), read[0]]
     assert json.loads(newer.json) == codec.render(both)["messages"][0]["content"][0]
-    assert codec.notes(both) == (FIRST, NEWER)
+    assert codec.notes(both) == (COMPACTION_MOVED, OLDER_COMPACTION_OMITTED)
     older = Raw("anthropic", json.dumps({"type": "compaction", "content": "They met."}))
     behind = [read[0], PromptMessage(role=Role.ASSISTANT, parts=(older, Text("Yes."))), read[0], *read[1:]]
-    assert codec.notes(behind) == (FIRST, NEWER)
+    assert codec.notes(behind) == (COMPACTION_MOVED, OLDER_COMPACTION_OMITTED)
     assert "They met." not in json.dumps(codec.render(behind))
     assert codec.render(behind)["messages"][0]["content"] == [COMPACTION]
     failed = Raw("anthropic", json.dumps({"type": "compaction", "content": None}))

@@ -173,7 +173,7 @@ FAULTS = [
     ),
     Fault(
         "a fork sees what its parent says later", "sqlite",
-        code(append_rules, "split_segments", ("min(last, upto)", "last")),
+        code(append_rules, "split_segments", ("min(last, ancestor_last)", "last")),
         "test_t10_a_fork_at_any_version_reads_exactly_what_was_there",
     ),
     Fault(

@@ -122,7 +122,7 @@ def faults(code: Callable[..., Plant]) -> Iterator[tuple[str, Plant, str]]:
     )
     yield (
         "a group is one batch",
-        code(postgres_ops.Group, "drafts", ('"batch": n + 1', '"batch": 1')),
+        code(postgres_ops.Group, "drafts", ('"batch": entries + 1', '"batch": 1')),
         "handles",
     )
     yield (
@@ -132,7 +132,7 @@ def faults(code: Callable[..., Plant]) -> Iterator[tuple[str, Plant, str]]:
     )
     yield (
         "a lost append is taken for refused",
-        code(append, "_why", ("if unknown:", "if False:")),
+        code(append, "_diagnose", ("if unknown:", "if False:")),
         "wire",
     )
     yield (

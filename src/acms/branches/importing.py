@@ -227,10 +227,13 @@ class Importer:
                 continue
             context = await session.context_id()
             assert context is not None
-            before = (await self._storage.head(context)).version
-            batch.stored.retracted += await session.retract(key, reason=GONE) > before
+            version_before = (await self._storage.head(context)).version
+            retracted_at = await session.retract(key, reason=GONE)
+            if retracted_at > version_before:  # else it was retracted already
+                batch.stored.retracted += 1
 
     async def _store(self, batch: _Batch, turns: Sequence[Turn], opened: Import) -> None:
+        """Add messages to a batch, which is written when it is full; a whole conversation is synced at once."""
         if opened.whole:
             session = await self._session(batch.stored.session)
             batch.stored.add(await session.sync(turns, gone="retract" if self._follows else "keep"))

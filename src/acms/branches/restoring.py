@@ -247,12 +247,16 @@ class _Reader:
             yield batch
 
     def check_end(self) -> None:
-        """Raise `CorruptRecordError` when entries are missing at the end, else report that all are read."""
-        if self._end is not None and self._end[0] > self._start and self._last != self._end:
-            raise CorruptRecordError(
-                f"the {self._name} ends at version {self._last[0]} of {self._end[0]}",
-                options=("export again, and restore that file",),
-            )
+        """Raise `CorruptRecordError` if entries are missing at the end; otherwise report that all were read."""
+        if self._end is not None:
+            end_version, _ = self._end
+            last_version, _ = self._last
+            has_own_entries = end_version > self._start
+            if has_own_entries and self._last != self._end:
+                raise CorruptRecordError(
+                    f"the {self._name} ends at version {last_version} of {end_version}",
+                    options=("export again, and restore that file",),
+                )
         self._end = None
         self._report()
 

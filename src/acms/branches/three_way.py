@@ -8,7 +8,7 @@ if it holds one value, else one by one. Pure; `merge_drafts` turns a plan into l
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -174,8 +174,8 @@ class _Pair:
 
     theirs: Slot | None
     ours: Slot | None
-    #: Whether this side has seen it; without a slot of its own it has left it out.
-    known: bool
+    #: Whether this side has seen it. If it has no slot for it, it has left it out.
+    seen_here: bool
     #: Whether only the caller's key says that both are the same.
     by_key: bool = False
     #: Whether the other side had the same content under the same key, as forks did that did not know inherited ones.
@@ -207,7 +207,7 @@ class _Pair:
     def changed_here(self) -> bool:
         """Whether this side changed it."""
         if self.ours is None:
-            return self.known and self.theirs is not None and self.theirs.base is not None
+            return self.seen_here and self.theirs is not None and self.theirs.base is not None
         return self.ours.changed
 
     @property
@@ -306,12 +306,15 @@ class _MessageMerge:
         self._plan = plan
         #: Origins of this side's slots that the other side has too.
         self._matched: set[Origin] = set()
-        #: Messages that this side alone has added since, by tool group.
-        self._own_of_group: dict[str, list[Slot]] = {}
+        #: Active messages that only this side has, by tool group.
+        self._own_slots_of_group: dict[str, list[Slot]] = {}
 
     def run(self) -> None:
+        pairs_to_decide = self._pair_theirs()
+        pairs_to_decide += self._pair_removed()
+        self._collect_own_slots()
         groups: dict[Hashable, list[_Pair]] = {}
-        for pair in [*self._pair_theirs(), *self._pair_removed()]:
+        for pair in pairs_to_decide:
             groups.setdefault(pair.entry.group or id(pair), []).append(pair)
             if pair.theirs is None:
                 continue
@@ -319,9 +322,9 @@ class _MessageMerge:
             if pair.ours is not None:
                 self._record_names(pair.theirs.entry, pair.ours.entry)
         for pairs in groups.values():
-            changed = [pair for pair in pairs if pair.changed_there]
-            if changed and not all(pair.repeated for pair in pairs):
-                self._decide(pairs, changed)
+            changed_there = [pair for pair in pairs if pair.changed_there]
+            if changed_there and not all(pair.repeated for pair in pairs):
+                self._decide(pairs, changed_there)
 
     def _record_names(self, theirs: Entry, ours: Entry) -> None:
         self._plan.ids[theirs.id] = ours.id
@@ -349,54 +352,79 @@ class _MessageMerge:
             ours = self._ours.slots.get(match)
             repeats_first = message_comparison_key(first.current) == message_comparison_key(slot.current)
             repeated = ours is None and first is not slot and repeats_first
-            known = vector_covers(self._ours.seen, origin)
-            pairs.append(_Pair(slot, ours, known, by_key=match != origin, repeated=repeated))
+            seen_here = vector_covers(self._ours.seen, origin)
+            pair = _Pair(
+                theirs=slot, ours=ours, seen_here=seen_here, by_key=match != origin, repeated=repeated
+            )
+            pairs.append(pair)
         return pairs
 
     def _pair_removed(self) -> list[_Pair]:
-        """Return a pair for each slot that the other side saw and left out; record those that exist here alone."""
-        pairs: list[_Pair] = []
-        for origin, slot in self._ours.slots.items():
-            is_own = slot.entry.version > self._ours.common and not _is_trace_of_undone(self._ours, slot)
-            if origin in self._matched or not is_own:
-                continue
-            if vector_covers(self._theirs.seen, origin):
-                pairs.append(_Pair(None, slot, known=True))
-            elif slot.entry.group is not None and slot.current is not None:
-                self._own_of_group.setdefault(slot.entry.group, []).append(slot)
-        return pairs
+        """Return a pair for each slot of this side that the other side saw, but no longer has."""
+        return [
+            _Pair(theirs=None, ours=slot, seen_here=True)
+            for origin, slot in self._unmatched_slots()
+            if vector_covers(self._theirs.seen, origin)
+        ]
 
-    def _decide(self, pairs: Sequence[_Pair], changed: Sequence[_Pair]) -> None:
-        """Decide one message or one tool group."""
+    def _collect_own_slots(self) -> None:
+        """Collect by tool group the active messages of this side that the other side never saw."""
+        for origin, slot in self._unmatched_slots():
+            was_seen_there = vector_covers(self._theirs.seen, origin)
+            if not was_seen_there and slot.entry.group is not None and slot.current is not None:
+                self._own_slots_of_group.setdefault(slot.entry.group, []).append(slot)
+
+    def _unmatched_slots(self) -> Iterator[tuple[Origin, Slot]]:
+        """Yield the slots that this side added since the common version and the other side does not have."""
+        for origin, slot in self._ours.slots.items():
+            added_since_common_version = slot.entry.version > self._ours.common
+            if not added_since_common_version or origin in self._matched:
+                continue
+            if not _is_trace_of_undone(self._ours, slot):
+                yield origin, slot
+
+    def _decide(self, pairs: Sequence[_Pair], changed_there: Sequence[_Pair]) -> None:
+        """Take the other side's change of a message or tool group if only that side changed it.
+
+        Otherwise record a conflict and apply its resolution.
+        """
         group = pairs[0].entry.group
-        own: list[Slot] = []
+        own_slots: list[Slot] = []
         if group is not None:
-            own = self._own_of_group.get(self._plan.groups.get(group, group), [])
-        group_conflict = group is not None and _is_moved_on_both_sides(pairs, changed, own)
-        if not group_conflict and not any(pair.changed_here for pair in changed):
-            self._take_theirs(changed)
+            group_here = self._plan.groups.get(group, group)
+            own_slots = self._own_slots_of_group.get(group_here, [])
+        group_conflict = group is not None and _is_moved_on_both_sides(pairs, changed_there, own_slots)
+        has_conflict = group_conflict or any(pair.changed_here for pair in changed_there)
+        if not has_conflict:
+            self._take_theirs(changed_there)
             return
-        conflict = self._build_conflict(pairs, changed, own, group_conflict)
+        conflict = self._build_conflict(pairs, changed_there, own_slots, group_conflict)
         self._plan.conflicts.append(conflict)
         if conflict.resolution == "theirs":
             self._take_theirs(pairs)
-            self._plan.retracted += [(slot, None) for slot in own]
+            self._plan.retracted += [(slot, None) for slot in own_slots]
             return
-        for pair in changed:
+        for pair in changed_there:
+            # Ours wins although nothing was done to it here. The record marks it as changed, so a merge in the other
+            # direction takes it over.
             if pair.ours is not None and not pair.ours.changed:
                 self._plan.kept.append(pair.ours.entry)
 
     def _build_conflict(
-        self, pairs: Sequence[_Pair], changed: Sequence[_Pair], own: Sequence[Slot], group_conflict: bool
+        self,
+        pairs: Sequence[_Pair],
+        changed_there: Sequence[_Pair],
+        own_slots: Sequence[Slot],
+        group_conflict: bool,
     ) -> MergeConflict:
         base = _present(pair.theirs.base for pair in pairs if pair.theirs is not None)
         theirs = _present(pair.theirs_current for pair in pairs)
-        ours = _present([pair.ours_current for pair in pairs] + [slot.current for slot in own])
+        ours = _present([pair.ours_current for pair in pairs] + [slot.current for slot in own_slots])
         kind: Literal["message", "tool_group", "key"] = "message"
-        subject = changed[0].entry.id
+        subject = changed_there[0].entry.id
         if group_conflict:
             kind, subject = "tool_group", pairs[0].entry.group or ""
-        keyed = next((pair for pair in changed if pair.by_key), None)
+        keyed = next((pair for pair in changed_there if pair.by_key), None)
         if keyed is not None and keyed.changed_here:
             kind, subject = "key", keyed.entry.key or ""
         return MergeConflict(
@@ -429,10 +457,12 @@ class _MessageMerge:
                 plan.edits.append(Edit(ours, content))
 
 
-def _is_moved_on_both_sides(pairs: Sequence[_Pair], changed: Sequence[_Pair], own: Sequence[Slot]) -> bool:
+def _is_moved_on_both_sides(
+    pairs: Sequence[_Pair], changed_there: Sequence[_Pair], own_slots: Sequence[Slot]
+) -> bool:
     """Return whether both sides have added messages to a tool group or removed some from it."""
-    moved_here = bool(own) or any(pair.ours is not None and pair.ours.moved for pair in pairs)
-    moved_there = any(pair.theirs is None or pair.theirs.moved for pair in changed)
+    moved_here = bool(own_slots) or any(pair.ours is not None and pair.ours.moved for pair in pairs)
+    moved_there = any(pair.theirs is None or pair.theirs.moved for pair in changed_there)
     return moved_here and moved_there
 
 
@@ -498,22 +528,28 @@ class _FactMerge:
             self._plan.removed_facts.append(RemovedFacts(superseded, reasons[0] if reasons else None))
 
     def _decide_facts(self, added: Sequence[Entry], removed: Sequence[Entry]) -> None:
-        """Decide facts at addresses that hold several values: each by itself."""
+        """Decide facts at addresses that hold several values: each by itself.
+
+        `removed` are facts that the other side superseded or retracted, `added` those that it added.
+        """
         #: Facts of this side that a fact of the other side supersedes, by its id.
         superseded_by: dict[str, list[Entry]] = {}
+        #: Ids of facts of the other side that do not replace ours.
         refused: set[str] = set()
         for fact in removed:
             theirs = _find_successor(self._theirs.current_facts, fact)
             ours, ours_base = self._find_our_successors(fact)
             current = () if ours is None else (ours,)
-            if fact_comparison_key(theirs) == fact_comparison_key(ours):
+            same_content = fact_comparison_key(theirs) == fact_comparison_key(ours)
+            unchanged_here = fact_comparison_key(ours) == fact_comparison_key(ours_base)
+            if same_content:
                 self._plan.agreed = True
-                wins = False
-            elif fact_comparison_key(ours) == fact_comparison_key(ours_base):
-                wins = True
+                theirs_wins = False
+            elif unchanged_here:
+                theirs_wins = True
             else:
-                wins = self._resolve_conflict([fact], current, _present([theirs]), current)
-            if not wins:
+                theirs_wins = self._resolve_conflict([fact], current, _present([theirs]), current)
+            if not theirs_wins:
                 refused.update(entry.id for entry in _present([theirs]))
             elif theirs is not None:
                 superseded_by.setdefault(theirs.id, []).extend(current)
@@ -548,15 +584,18 @@ class _FactMerge:
         theirs: Sequence[Entry],
         superseded: Sequence[Entry],
     ) -> bool:
-        """Record a conflict; return whether the other side wins."""
+        """Record a conflict about facts; return whether the other side wins.
+
+        Content of low trust never supersedes facts of protected origin, whatever the strategy is.
+        """
         resolution, reason = _resolution_of_strategy(self._strategy), ""
         their_trust = trust.lowest_trust(map(trust.trust_of_entry, theirs or base))
         if resolution == "theirs" and not trust.is_protected_origin(their_trust):
-            our_trust = map(trust.trust_of_entry, superseded)
-            protected = next(filter(trust.is_protected_origin, our_trust), None)
-            if protected is not None:
+            our_trusts = [trust.trust_of_entry(fact) for fact in superseded]
+            protected = [our_trust for our_trust in our_trusts if trust.is_protected_origin(our_trust)]
+            if protected:
                 resolution = "ours"
-                reason = f"{their_trust.value} ends nothing that {protected.value} said"
+                reason = f"{their_trust.value} ends nothing that {protected[0].value} said"
         data = (theirs or ours or base)[0].data
         self._plan.conflicts.append(
             MergeConflict(

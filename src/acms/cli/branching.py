@@ -222,7 +222,7 @@ async def show_version(
         if tags:
             names = ", ".join(f"{name} (v{number})" for name, number in tags.items())
             shell.line(f"tags: {names}")
-        shell.list(render.ENTRIES[:3], entries)
+        shell.list(render.ENTRIES_WITHOUT_TOKENS, entries)
 
     value = {"session": session, "version": stats.version, "tags": tags, "stats": stats}
     shell.show({**value, "messages": entries}, draw)

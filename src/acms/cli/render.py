@@ -418,6 +418,8 @@ ENTRIES = (
 )
 """Entries of a log."""
 
+ENTRIES_WITHOUT_TOKENS = ENTRIES[:3]
+
 
 def write_warnings(screen: Screen, warnings: Iterable[str]) -> None:
     """Write one line per warning."""

@@ -173,7 +173,7 @@ def _make_blocking(
 class Prompt(_prompt.Builder):
     """A prompt as a recipe, for blocking code; see `acms.prompt.Prompt`. Plugins stay async."""
 
-    _own = staticmethod(_unwrap_doors)
+    _unwrap = staticmethod(_unwrap_doors)
     render = _make_blocking(_prompt.Prompt.render)
 
 

@@ -228,7 +228,7 @@ async def _describe_recall(step: Recalling) -> dict[str, Json]:
         "tokens": step.tokens,
         "priority": step.priority,
         "inPlace": step.in_place,
-        "keep": "turns" if step.stays else "turn",
+        "keep": "turns" if step.keeps_position else "turn",
     }
     for name, value in step.options.items():
         described[to_camel_case(name)] = value

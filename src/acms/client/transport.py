@@ -242,7 +242,7 @@ class Transport:
         accept: str = _NDJSON,
         quiet: float | None = None,
     ) -> AsyncGenerator[str]:
-        """Yield the lines of a streamed answer, each with its newline; `quiet` is how long none may come."""
+        """Yield the lines of a streamed answer, each with its newline; `quiet` is the longest wait for data (s)."""
         client = self._open()
         import httpx2
 

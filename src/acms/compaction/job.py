@@ -200,12 +200,12 @@ async def read_compactions(
     head = await storage.head(context)
     version = read.version_of(head, at)
     cover = await read.cover_at(storage, context, head, version)
-    found: list[Compaction] = []
+    compactions: list[Compaction] = []
     for entry in await storage.read(context, at=version, kinds=(Kind.SUMMARY,)):
         if not entry.replaces or (job is not None and entry.data.get("job") != job):
             continue
         data = entry.data
-        found.append(
+        compactions.append(
             Compaction(
                 version=entry.version,
                 id=entry.id,
@@ -225,7 +225,7 @@ async def read_compactions(
                 in_force=cover.by(entry.version) is None and entry.state is not State.ERASED,
             )
         )
-    return found
+    return compactions
 
 
 def _parse_lost(found: Mapping[str, Json]) -> Lost:
@@ -237,21 +237,24 @@ async def expand_summary(
     storage: StorageBackend, context: str | None, at: int | None, version: int
 ) -> list[Entry]:
     """Return the entries that a summary replaced, as they were read just before it."""
-    missing = EntryNotFoundError(f"there is no summary at v{version}")
-    if context is None:
-        raise missing
-    read.version_of(await storage.head(context), at)
-    entry = await _entry_at_version(storage, context, version)
-    if entry is None or entry.kind is not Kind.SUMMARY or not entry.replaces:
-        raise missing
-    if at is not None and version > at:
-        raise missing
-    before = Cover(await storage.read(context, at=version - 1, replacing=True))
+    summary: Entry | None = None
+    if context is not None:
+        read.check_version(await storage.head(context), at)
+        summary = await _entry_at_version(storage, context, version)
+    is_summary = summary is not None and summary.kind is Kind.SUMMARY and summary.replaces
+    is_later = at is not None and version > at
+    if context is None or summary is None or not is_summary or is_later:
+        raise EntryNotFoundError(f"there is no summary at v{version}")
+    # Entries that were already inactive before the summary are not part of it.
+    replacing_before = await storage.read(context, at=version - 1, replacing=True)
+    cover_before = Cover(replacing_before)
     entries: list[Entry] = []
-    for first, last in entry.replaces:
+    for first, last in summary.replaces:
         entries += await storage.read(context, at=last, after=first - 1, kinds=read.SHOWN)
-    versions = {one.version for one in entries}
-    return [one for one in in_force.effective_sequence(entries, before) if one.version in versions]
+    versions = {entry.version for entry in entries}
+    active_before = in_force.effective_sequence(entries, cover_before)
+    # The cover adds the active edits and summaries of the whole log: only those of the spans belong here.
+    return [entry for entry in active_before if entry.version in versions]
 
 
 # ── the work of a worker ────────────────────────────────────────────────────────────────────────────────────────────

@@ -243,17 +243,18 @@ def _compute_limit(policy: CompactionPolicy, new: int, quoted: int, merged: int,
 
 def spans_of_entries(entries: Iterable[Entry]) -> tuple[Span, ...]:
     """Return the versions of some entries and the versions they replaced, as ascending spans."""
-    pieces = sorted(
-        [(entry.version, entry.version) for entry in entries]
-        + [span for entry in entries for span in entry.replaces]
-    )
-    found: list[Span] = []
-    for first, last in pieces:
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], last))
+    pieces: list[Span] = []
+    for entry in entries:
+        pieces.append((entry.version, entry.version))
+        pieces += entry.replaces
+    spans: list[Span] = []
+    for first, last in sorted(pieces):
+        previous_first, previous_last = spans[-1] if spans else (0, -1)
+        if spans and first <= previous_last + 1:  # overlapping or adjacent
+            spans[-1] = (previous_first, max(previous_last, last))
         else:
-            found.append((first, last))
-    return tuple(found)
+            spans.append((first, last))
+    return tuple(spans)
 
 
 def subtract_spans(found: Iterable[Span], gone: Sequence[tuple[int, int, int]]) -> tuple[Span, ...]:

@@ -133,13 +133,15 @@ def policy(
     capacity: int | None = None,
     safe: Callable[[str], bool] = safe_key,
 ) -> KVPolicy:
-    """Return the advice for a cache after a reply, by the rule above; every key is in the reply or in the cache.
+    """Return the advice for a cache after a reply, by the rule in the docstring of this module.
 
-    `selected` are the fragments of the reply, best first; the first eligible ones are pinned. `benefits` are those of
-    this request by id, including candidates that were not selected; a key without one keeps its cached benefit. A
-    fragment without a text is blocked. `capacity` defaults to that of the cache, or 64. `safe` returns whether a key
-    may be sent: a key that holds a secret, or twenty consecutive characters of a text of the reply, is in no list. Pins
-    are in the order of the reply; compress and evict list the largest gain first.
+    Every key of the advice is in the reply or in the cache. `selected` are the fragments of the reply, best first; the
+    first eligible ones are pinned. `gaze` are the entities that the request asked for. `benefits` are those of this
+    request by id, including candidates that were not selected; a key without one keeps its cached benefit. A fragment
+    without a text is blocked. `capacity` defaults to that of the cache, or 64. `safe` returns whether a key may be
+    sent: a key that holds a secret, or twenty consecutive characters of a text of the reply, is in no list.
+
+    Pins are in the order of the reply, keys to compress by falling cost, keys to evict by falling evict score.
     """
     if capacity is None:
         capacity = cache.capacity if isinstance(cache, Holds) else CAPACITY
@@ -152,29 +154,45 @@ def policy(
     compress = [unit for unit in unpinned if _is_compressible(unit)]
     compress.sort(key=lambda unit: (-unit.cost, unit.key))
     evictable = [unit for unit in unpinned if not _is_compressible(unit)]
-    evictable.sort(key=eviction_sort_key)
-    shown = {fragment.id for fragment in selected}
     pinned = [units[key] for key in pins]
-    evict = {unit.key for unit in evictable if _is_obsolete(unit, shown, pinned)}
-    excess = max(0, len(units) - len(evict) - capacity)
-    others = [unit.key for unit in evictable if unit.key not in evict]
-    evict.update(others[:excess])
+    keys_of_reply = {fragment.id for fragment in selected}
+    evict = _choose_evictions(evictable, keys_of_reply, pinned, to_remain=capacity, total=len(units))
     return KVPolicy(
         pin=tuple(pins),
         compress=tuple(unit.key for unit in compress),
-        evict=tuple(unit.key for unit in evictable if unit.key in evict),
+        evict=tuple(evict),
     )
+
+
+def _choose_evictions(
+    evictable: Iterable[Held],
+    keys_of_reply: Collection[str],
+    pinned: Sequence[Held],
+    *,
+    to_remain: int,
+    total: int,
+) -> list[str]:
+    """Return the obsolete keys, and more by falling evict score until at most `to_remain` of all keys remain.
+
+    `total` counts every key of the reply and of the cache, including pinned ones and those in no list.
+    """
+    by_score = sorted(evictable, key=eviction_sort_key)
+    evict = {unit.key for unit in by_score if _is_obsolete(unit, keys_of_reply, pinned)}
+    excess = max(0, total - len(evict) - to_remain)
+    others = [unit.key for unit in by_score if unit.key not in evict]
+    evict.update(others[:excess])
+    return [unit.key for unit in by_score if unit.key in evict]
 
 
 def _is_compressible(unit: Held) -> bool:
     return unit.cost >= LARGE and MEDIUM <= unit.benefit < GOOD
 
 
-def _is_obsolete(unit: Held, shown: Collection[str], pinned: Iterable[Held]) -> bool:
+def _is_obsolete(unit: Held, keys_of_reply: Collection[str], pinned: Iterable[Held]) -> bool:
     """Return whether a key is stale, or not in the reply and redundant with a pinned one."""
     if _score_for_eviction(unit) >= STALE:
         return True
-    return unit.key not in shown and any(_is_redundant(unit, other) for other in pinned)
+    return unit.key not in keys_of_reply and any(_is_redundant(unit, other) for other in pinned)
 
 
 def eviction_sort_key(unit: Held) -> tuple[float, int, str]:

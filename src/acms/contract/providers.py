@@ -301,11 +301,13 @@ _BY_STATUS: Mapping[object, Code] = {
 
 
 async def _call_provider(pending: _Pending, memories: Mapping[int, Memory], reading: asyncio.Lock) -> Answer:
+    """Ask one provider: a session's memory by a recall, any other by its `search`."""
     call = pending.call
     if call.provider.own:
         memory = memories[id(call.provider.source)]
-        # Patience of this task: the rest is for the recall itself.
-        patience.set(min(patience.get(), call.slice_ms / 2000))
+        # Half of the time is for waiting, the rest for the recall itself. The value applies to this task alone.
+        half_seconds = call.slice_ms / 1000 / 2
+        patience.set(min(patience.get(), half_seconds))
         found = await (memory.project() if call.provider.layer is Layer.L2 else memory.experience())
         return Answer(call=call, candidates=found.candidates, size=found.size)
     response = call.provider.source.search(call.request)

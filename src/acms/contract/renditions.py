@@ -20,7 +20,7 @@ class Item:
     """A candidate that may be chosen; `lods`, `texts`, `costs` and `shares` list its renditions, shortest first."""
 
     __slots__ = (
-        "benefit", "candidate", "citation", "claimed", "costs", "key", "lods", "offered", "overlap", "own", "rank",
+        "benefit", "candidate", "citation", "claimed", "costs", "entities", "key", "lods", "offered", "overlap", "rank",
         "recency", "score", "shares", "stamp", "static", "texts", "weight",
     )  # fmt: skip
 
@@ -48,7 +48,7 @@ class Item:
         #: Index in that order.
         self.rank = 0
         #: The gaze entities it covers, and their share.
-        self.own = _NONE
+        self.entities = _NONE
         self.overlap = 0.0
         #: Its recency, its citation score, its claimed relevance.
         self.recency = 0.0

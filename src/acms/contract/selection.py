@@ -127,8 +127,8 @@ def select_fragments(
     taken = run.taken
     if order == "lod":
         taken = sorted(taken, key=lambda pair: pair[0].lods[pair[1]].rank)
-    fragments = tuple(_build_fragment(item, number) for item, number in taken)
-    covered = frozenset[str]().union(*(item.own for item, _ in taken))
+    fragments = tuple(_build_fragment(item, rendition) for item, rendition in taken)
+    covered = frozenset[str]().union(*(item.entities for item, _ in taken))
     used = sum(fragment.cost_tokens for fragment in fragments)
     weighed = replace(
         _record_decisions(items, duplicates, run),
@@ -161,10 +161,10 @@ def _read_signals(items: Sequence[Item], asked: frozenset[str], moment: float, r
         item.rank = rank
         candidate = item.candidate
         if asked and candidate.entities:
-            own = asked.intersection(map(str.lower, candidate.entities))
-            if own:
-                item.own = own
-                item.overlap = len(own) / len(asked)
+            covered = asked.intersection(map(str.lower, candidate.entities))
+            if covered:
+                item.entities = covered
+                item.overlap = len(covered) / len(asked)
         item.recency = recency = recency_of_age(moment - item.stamp)
         item.citation = citation = score_citations(candidate, risk)
         item.claimed = clamp_relevance(candidate)
@@ -172,7 +172,7 @@ def _read_signals(items: Sequence[Item], asked: frozenset[str], moment: float, r
 
 
 _Chosen: TypeAlias = tuple[Item, int]
-"""An item and the number of its rendition."""
+"""An item and the index of its rendition."""
 
 
 class _Run(NamedTuple):
@@ -191,7 +191,7 @@ def _limit_external_share(
 ) -> _Run:
     """Choose, and choose again if external text exceeds its share while other relevant text is left out."""
     run = choose(items)
-    external = [(item, number) for item, number in run.taken if item.candidate.external]
+    external = [(item, rendition) for item, rendition in run.taken if item.candidate.external]
     remaining = int(share * tokens_max)
     if _sum_costs(external) <= remaining or not _omits_answers(items, run):
         return run
@@ -210,28 +210,28 @@ def _limit_external_share(
 
 
 def _sum_costs(taken: Iterable[_Chosen]) -> int:
-    return sum(item.costs[number] for item, number in taken)
+    return sum(item.costs[rendition] for item, rendition in taken)
 
 
 def _omits_answers(items: Sequence[Item], run: _Run) -> bool:
     """Return whether relevant text that is not external is left out."""
     decided = {item.rank for item, _ in run.taken}.union(run.floored)
     for item in items:
-        is_relevant = item.own or item.claimed
+        is_relevant = item.entities or item.claimed
         if is_relevant and not item.candidate.external and item.rank not in decided:
             return True
     return False
 
 
-def _build_fragment(item: Item, number: int) -> Fragment:
-    one = item.candidate
+def _build_fragment(item: Item, rendition: int) -> Fragment:
+    candidate = item.candidate
     return Fragment(
-        id=one.id,
-        lod=item.lods[number],
-        text=item.texts[number],
-        entities=one.entities,
-        cost_tokens=item.costs[number],
-        source=one.source,
+        id=candidate.id,
+        lod=item.lods[rendition],
+        text=item.texts[rendition],
+        entities=candidate.entities,
+        cost_tokens=item.costs[rendition],
+        source=candidate.source,
     )
 
 
@@ -251,10 +251,10 @@ def _record_decisions(items: Sequence[Item], duplicates: Sequence[Item], run: _R
         rules[rank] = IRRELEVANT
     for rank in run.beyond_share:
         rules[rank] = EXTERNAL
-    for item, number in run.taken:
+    for item, rendition in run.taken:
         rules[item.rank] = SHOWN
-        lods[item.rank] = LOD[item.lods[number]]
-        costs[item.rank] = item.costs[number]
+        lods[item.rank] = LOD[item.lods[rendition]]
+        costs[item.rank] = item.costs[rendition]
     return Weighed(
         ids=[item.candidate.id for item in rows],
         rules=rules,
@@ -262,7 +262,7 @@ def _record_decisions(items: Sequence[Item], duplicates: Sequence[Item], run: _R
         layers=bytearray([LAYER[item.candidate.source] for item in rows]),
         costs=costs,
         scores=array("d", [item.score for item in rows]),
-        own=array("d", [len(item.own) for item in rows]),
+        own=array("d", [len(item.entities) for item in rows]),
         recency=array("d", [item.recency for item in items]),
         citation=array("d", [item.citation for item in items]),
         claimed=array("d", [nan if item.claimed is None else item.claimed for item in rows]),
@@ -279,9 +279,9 @@ def _run_published_profile(items: Sequence[Item], benefits: Sequence[float], tok
     taken: list[_Chosen] = []
     for item in sorted(items, key=attrgetter("score"), reverse=True):  # stable: of equals the better rank
         if item.costs[0] <= remaining:
-            number = _find_fitting_rendition(item.costs[: item.offered + 1], remaining)
-            remaining -= item.costs[number]
-            taken.append((item, number))
+            rendition = _find_fitting_rendition(item.costs[: item.offered + 1], remaining)
+            remaining -= item.costs[rendition]
+            taken.append((item, rendition))
     return _Run(taken)
 
 
@@ -304,9 +304,9 @@ def _fill_remaining(items: Sequence[Item], remaining: int) -> list[_Chosen]:
     taken: list[_Chosen] = []
     for item in sorted(items, key=_filling_order):
         if item.costs[0] <= remaining:
-            number = _find_fitting_rendition(item.costs, remaining)
-            remaining -= item.costs[number]
-            taken.append((item, number))
+            rendition = _find_fitting_rendition(item.costs, remaining)
+            remaining -= item.costs[rendition]
+            taken.append((item, rendition))
     return taken
 
 
@@ -330,7 +330,7 @@ def _split_tiers(items: Sequence[Item], size: int) -> tuple[list[list[Item]], li
     for item in items:
         _set_benefit(item, size)
         purpose = item.candidate.purpose
-        is_wanted = bool(item.own) or not size
+        is_wanted = bool(item.entities) or not size
         if item.claimed is not None and not (is_wanted or purpose or item.claimed >= floor):
             floored.append(item.rank)
         elif purpose is Purpose.FILL:
@@ -348,29 +348,29 @@ def _set_benefit(item: Item, size: int) -> None:
     if item.claimed is None:
         item.weight = OVERLAP / size if size else 0.0
         # Recency and citations count only in proportion to the overlap.
-        if item.own:
+        if item.entities:
             item.static *= item.overlap
     else:
         # The provider's relevance already includes recency: it is not added again (decision 0007).
         item.static = item.claimed * ((1 - CITATION) * share + CITATION * item.citation)
         item.weight = (1 - CITATION) * (1 - share) / size if size else 0.0
-    item.benefit = item.static + item.weight * len(item.own)
+    item.benefit = item.static + item.weight * len(item.entities)
     item.score = compute_score(item.benefit, item.costs[-1])
 
 
 def _marginal_benefit(item: Item, covered: set[str]) -> float:
     """Return the benefit that an item adds, given the entities covered so far."""
-    if not item.own:
+    if not item.entities:
         return item.static
-    known = len(item.own & covered)
-    return item.static + item.weight * (len(item.own) - (1 - AGAIN) * known)
+    already_covered = len(item.entities & covered)
+    return item.static + item.weight * (len(item.entities) - (1 - AGAIN) * already_covered)
 
 
 def _choose_best(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     """Return the best of three ways to fill the budget: by score, by worth per token, the single best item."""
     by_score = _choose_by_score(items, tokens_max)
     has_all = len(by_score) == len(items)
-    if has_all and all(number == len(item.costs) - 1 for item, number in by_score):
+    if has_all and all(rendition == len(item.costs) - 1 for item, rendition in by_score):
         return by_score
     by_density = _sort_by_gain(_choose_by_density(items, tokens_max))
     return max(by_score, by_density, _choose_single(items, tokens_max), key=_worth_of_set)
@@ -378,11 +378,11 @@ def _choose_best(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
 
 def _worth_of_set(taken: Sequence[_Chosen]) -> float:
     """Return the total worth of a set, which is ordered by score, best first."""
-    known: set[str] = set()
+    covered: set[str] = set()
     total = 0.0
-    for item, number in taken:
-        total += _marginal_benefit(item, known) ** POWER * item.shares[number]
-        known |= item.own
+    for item, rendition in taken:
+        total += _marginal_benefit(item, covered) ** POWER * item.shares[rendition]
+        covered |= item.entities
     return round(total, DIGITS)
 
 
@@ -391,10 +391,10 @@ def _choose_single(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     best_worth = -1.0
     for item in items:
         if item.costs[0] <= tokens_max:
-            number = _find_fitting_rendition(item.costs, tokens_max)
-            worth = item.benefit**POWER * item.shares[number]
+            rendition = _find_fitting_rendition(item.costs, tokens_max)
+            worth = item.benefit**POWER * item.shares[rendition]
             if worth > best_worth:
-                best, best_worth = [(item, number)], worth
+                best, best_worth = [(item, rendition)], worth
     return best
 
 
@@ -404,51 +404,53 @@ def _choose_by_score(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     The gain of an item only shrinks as others are chosen, so a score that is still the best after it is recomputed is
     the best of all (lazy evaluation: Minoux 1978).
     """
-    known: set[str] = set()
-    heap = [(-item.score, item.rank, item) for item in items]
+    covered: set[str] = set()
+    heap = [
+        (-item.score, item.rank, item) for item in items
+    ]  # the smallest comes first, so scores are negated
     heapify(heap)
-    least = min((item.costs[0] for item in items), default=0)
+    cheapest = min((item.costs[0] for item in items), default=0)
     remaining = tokens_max
     taken: list[_Chosen] = []
-    while heap and remaining >= least:
-        previous, rank, item = heappop(heap)
+    while heap and remaining >= cheapest:
+        negated_score, rank, item = heappop(heap)
         costs = item.costs
         if costs[0] > remaining:
             continue
-        if item.own and not known.isdisjoint(item.own):
-            current = -compute_score(_marginal_benefit(item, known), costs[-1])
-            if current > previous:
-                heappush(heap, (current, rank, item))
+        if item.entities and not covered.isdisjoint(item.entities):
+            score = compute_score(_marginal_benefit(item, covered), costs[-1])
+            if score < -negated_score:
+                heappush(heap, (-score, rank, item))
                 continue
-        number = _find_fitting_rendition(costs, remaining)
-        remaining -= costs[number]
-        known |= item.own
-        taken.append((item, number))
+        rendition = _find_fitting_rendition(costs, remaining)
+        remaining -= costs[rendition]
+        covered |= item.entities
+        taken.append((item, rendition))
     return taken
 
 
 def _find_fitting_rendition(costs: Sequence[int], remaining: int) -> int:
     """Return the index of the most detailed rendition that fits; the first one always does."""
-    number = len(costs) - 1
-    while costs[number] > remaining:
-        number -= 1
-    return number
+    rendition = len(costs) - 1
+    while costs[rendition] > remaining:
+        rendition -= 1
+    return rendition
 
 
 def _sort_by_gain(taken: Sequence[_Chosen]) -> list[_Chosen]:
-    """Return the chosen items, best score first."""
-    known: set[str] = set()
-    heap = [(-item.score, item.rank, item, number) for item, number in taken]
+    """Return the chosen items, best score first; a score counts the entities of better items as covered."""
+    covered: set[str] = set()
+    heap = [(-item.score, item.rank, item, rendition) for item, rendition in taken]
     heapify(heap)
     ordered: list[_Chosen] = []
     while heap:
-        previous, rank, item, number = heappop(heap)
-        current = -compute_score(_marginal_benefit(item, known), item.costs[-1])
-        if current > previous:
-            heappush(heap, (current, rank, item, number))
+        negated_score, rank, item, rendition = heappop(heap)
+        score = compute_score(_marginal_benefit(item, covered), item.costs[-1])
+        if score < -negated_score:
+            heappush(heap, (-score, rank, item, rendition))
             continue
-        known |= item.own
-        ordered.append((item, number))
+        covered |= item.entities
+        ordered.append((item, rendition))
     return ordered
 
 
@@ -458,33 +460,33 @@ _Step: TypeAlias = tuple[float, int, int, Item]
 
 def _choose_by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     """Choose greedily by worth per token: a new item, or more detail of a chosen one."""
-    known: set[str] = set()
+    covered: set[str] = set()
     remaining = tokens_max
     #: Worth by rank; it shrinks when entities of an item are covered by others.
     worths = {item.rank: item.benefit**POWER for item in items}
     steps = [_find_next_step(item, -1, remaining, worths[item.rank]) for item in items]
     heap = [step for step in steps if step is not None]
     heapify(heap)
-    least = min((item.costs[0] for item in items), default=0)
+    cheapest = min((item.costs[0] for item in items), default=0)
     taken: dict[int, _Chosen] = {}
     while heap:
-        loss, rank, number, item = heappop(heap)
+        loss, rank, rendition, item = heappop(heap)
         chosen = taken[rank][1] if rank in taken else -1
         if chosen < 0:
-            if remaining < least:
+            if remaining < cheapest:
                 continue
-            if item.own and not known.isdisjoint(item.own):
-                worths[rank] = _marginal_benefit(item, known) ** POWER
+            if item.entities and not covered.isdisjoint(item.entities):
+                worths[rank] = _marginal_benefit(item, covered) ** POWER
         step = _find_next_step(item, chosen, remaining, worths[rank])
         if step is None:
             continue
-        if step[0] > loss or step[2] != number:
+        if step[0] > loss or step[2] != rendition:
             heappush(heap, step)
             continue
-        remaining -= item.costs[number] - (item.costs[chosen] if chosen >= 0 else 0)
-        known |= item.own
-        taken[rank] = item, number
-        more = _find_next_step(item, number, remaining, worths[rank])
+        remaining -= item.costs[rendition] - (item.costs[chosen] if chosen >= 0 else 0)
+        covered |= item.entities
+        taken[rank] = item, rendition
+        more = _find_next_step(item, rendition, remaining, worths[rank])
         if more is not None:
             heappush(heap, more)
     return list(taken.values())
@@ -494,14 +496,14 @@ def _find_next_step(item: Item, chosen: int, remaining: int, worth: float) -> _S
     """Return the best next rendition of an item that fits; `chosen` is the index of the chosen one, or -1."""
     costs, shares = item.costs, item.shares
     share, spent, frame = (0.0, 0, FRAME) if chosen < 0 else (shares[chosen], costs[chosen], 0)
-    best, best_number = 0.0, -1
-    for number in range(chosen + 1, len(costs)):
-        more = costs[number] - spent
+    best, best_rendition = 0.0, -1
+    for rendition in range(chosen + 1, len(costs)):
+        more = costs[rendition] - spent
         if more > remaining:
             break
-        gain = worth * (shares[number] - share) / max(1, more + frame)
-        if best_number < 0 or gain >= best:
-            best, best_number = gain, number
-    if best_number < 0:
+        gain = worth * (shares[rendition] - share) / max(1, more + frame)
+        if best_rendition < 0 or gain >= best:
+            best, best_rendition = gain, rendition
+    if best_rendition < 0:
         return None
-    return -round(1000 * best, DIGITS), item.rank, best_number, item
+    return -round(1000 * best, DIGITS), item.rank, best_rendition, item

@@ -268,7 +268,7 @@ class _Erasing:
         """Return the entries to erase in the current state of the logs, the requested ones first."""
         await self._read_lineage(self._requested)
         self._blank_ids.update(link.id for link in self._derived if link.state is State.ERASED)
-        return list((await self._close_over(self._requested)).links.values())
+        return list((await self._collect_affected(self._requested)).links.values())
 
     async def _read_lineage(self, links: Iterable[Link]) -> None:
         """Read the derived entries of all contexts that may hold derivatives of some entries."""
@@ -278,8 +278,11 @@ class _Erasing:
         for context in self._contexts.values():
             self._derived += [link async for link in _iter_derived_links(self._storage, context)]
 
-    async def _close_over(self, links: Iterable[Link]) -> Reached:
-        """Return some entries with their edits and everything derived from them."""
+    async def _collect_affected(self, links: Iterable[Link]) -> Reached:
+        """Return some entries with their edits, their copies and everything derived from any of these.
+
+        Each round follows the entries that the last one added, until no more are added.
+        """
         reached = Reached(links)
         copies = [context for context in self._contexts.values() if read_setting(context.settings, COPIED)]
         followed: set[str] = set()
@@ -292,10 +295,10 @@ class _Erasing:
                 followed.add(link.id)
                 if link.kind is Kind.MESSAGE:
                     for run in link.runs:
-                        await self._reach(reached, link, run, kinds=(Kind.MESSAGE,))
+                        await self._add_run(reached, link, run, kinds=(Kind.MESSAGE,))
                 for copy in copies:
                     if self._is_copied(link, copy):
-                        await self._reach(reached, link, (copy.id, link.version, link.version))
+                        await self._add_run(reached, link, (copy.id, link.version, link.version))
 
     def _is_copied(self, link: Link, copy: Context) -> bool:
         """Return whether a copied session has a copy of an entry."""
@@ -305,10 +308,10 @@ class _Erasing:
             return False
         return _owner_of_version(original, link.version) == link.owner
 
-    async def _reach(
+    async def _add_run(
         self, reached: Reached, cause: Link, run: Run, *, kinds: Sequence[Kind] | None = None
     ) -> None:
-        """Add some entries of one owner."""
+        """Add a run of entries of one owner, which `cause` led to."""
         owner, first, last = run
         for entry in await self._storage.read(
             owner, after=first - 1, before=last + 1, kinds=kinds, deleted=True
@@ -401,7 +404,7 @@ class _Erasing:
                 break
             erased_of |= {id: erased_of[copy] for id, copy in copy_of.items()}
             await self._read_lineage(originals.values())
-            reached = await self._close_over(originals.values())
+            reached = await self._collect_affected(originals.values())
             pending = []
             for link in reached.links.values():
                 start = reached.start[link.id]
@@ -456,7 +459,7 @@ class _Erasing:
         if not messages:
             return []
         await self._read_lineage(messages)
-        reached = await self._close_over(messages)
+        reached = await self._collect_affected(messages)
         found: list[Remaining] = []
         for link in reached.links.values():
             if link.kind is Kind.MESSAGE and link.state is State.LIVE:
@@ -683,16 +686,20 @@ async def _blank_expired_messages(
     now: datetime,
     seconds: float,
 ) -> Done | Retry:
+    """Blank the messages behind a summary that are older than `seconds` and that no reader shows any more.
+
+    Return when to look again if some are too new, or are still read by a fork.
+    """
     coverage = [(reader, await _read_coverage(storage, reader)) for reader in readers]
     old: list[int] = []
     # Seconds until the next message is old enough.
     wait = timedelta(days=365).total_seconds()
     too_new = blocked = False
     async for message in _iter_replaced_messages(storage, context, summary):
-        left = seconds - (now - message.created_at).total_seconds()
-        if left > 0:
+        age = (now - message.created_at).total_seconds()
+        if age < seconds:
             too_new = True
-            wait = min(wait, left)
+            wait = min(wait, seconds - age)
         elif _is_replaced_everywhere(message, coverage):
             old.append(message.version)
         else:

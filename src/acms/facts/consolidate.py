@@ -256,7 +256,7 @@ class Consolidation:
         index, origin = change.index, change.trust
         protected = next((fact for fact in change.retires if _is_protected(fact.trust, origin)), None)
         rival = self._find_rival(change)
-        duplicate = None if self._by or change.removes else self._find_duplicate(change)
+        duplicate = None if self._by or change.removes else self._confirm_or_find_duplicate(change)
         if duplicate is not None:
             reason, fact_id = duplicate
             self._decide(index, "duplicate", reason, fact_id)
@@ -360,15 +360,16 @@ class Consolidation:
                 return earlier
         return None
 
-    def _find_duplicate(self, change: _Change) -> tuple[str, str | None] | None:
-        """Return why a proposal is a duplicate, and of which fact; None if it is not.
+    def _confirm_or_find_duplicate(self, change: _Change) -> tuple[str, str | None] | None:
+        """Return why a proposal is a duplicate, and the id of the fact it repeats; None if it is no duplicate.
 
-        A known fact that is confirmed becomes one that the change names.
+        A proposal that confirms a known fact is none: the fact is added to those that the change names.
         """
         fact = self._find_same_fact(change)
         if fact is not None:
             note = _describe_confirmation(fact, change)
-            if not note:
+            confirms = bool(note)
+            if not confirms:
                 return "it is known already", fact.id
             change.named = (*change.named, fact)
             change.note = note

@@ -128,10 +128,13 @@ class ACMSSession:
         )
         written = 1 if instructions.strip() else 0
         prompt = make_prompt(self.memory, request)
-        if pending := _find_unstored_items(given, await self.memory.entries(1)):
-            prompt = prompt.add([read_repaired(_message_of_item(item))[0] for item in pending])
-        items, more = self._with_turn(*await self._render_items(prompt, written, budget), given)
+        unstored = _find_unstored_items(given, await self.memory.entries(1))
+        if unstored:
+            prompt = prompt.add([read_repaired(_message_of_item(item))[0] for item in unstored])
+        rendered, spare = await self._render_items(prompt, written, budget)
+        items, more = self._with_turn(rendered, spare, given)
         if 0 < more < budget:
+            # Items of the turn do not fit yet: render the rest again within a smaller budget.
             with suppress(FitError):
                 fewer, spare = await self._render_items(prompt, written, budget - more)
                 items, _ = self._with_turn(fewer, spare + more, given)

@@ -348,7 +348,10 @@ class Worker:
         return found[0] if found else None
 
     async def _settle(self, lease: Lease, outcome: Outcome) -> None:
-        """Store the outcome of an attempt, and report it."""
+        """Store the outcome of an attempt, and report it.
+
+        Without an outcome the handler has ended the job itself, in the commit of its result.
+        """
         failures = 0
         while True:
             try:

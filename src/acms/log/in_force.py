@@ -107,19 +107,20 @@ class Cover:
             return False
         return entry.kind is not Kind.SUMMARY or not self._hides_nothing(entry)
 
-    def then(self, newer: Sequence[Entry]) -> Cover:
-        """Return the cover after newer entries, oldest first, are applied.
+    def apply_newer(self, newer: Sequence[Entry]) -> Cover:
+        """Return a new cover with newer entries, oldest first, applied too.
 
         The result equals a cover built from all entries. Only the newer ones are processed, unless they may reactivate
         older entries.
         """
-        found = copy(self)
+        cover = copy(self)
         for name in ("_by", "_first", "_last", "replacing", "retiring", "sealed", "shown"):
-            setattr(found, name, list(getattr(self, name)))
+            setattr(cover, name, list(getattr(self, name)))
         for entry in newer:
-            if not found._follow(entry):
+            was_applied = cover._try_to_apply(entry)
+            if not was_applied:
                 return Cover([*self.replacing, *newer], searchable=self._searchable)
-        return found
+        return cover
 
     def batch(self, entry: Entry) -> list[Entry]:
         """Return the replacing entries that were appended after an entry, in the same append."""
@@ -136,8 +137,8 @@ class Cover:
         effective = [one for one in self.replacing if not is_automatic_summary(one) or one.version <= began]
         return Cover(effective, searchable=self._searchable)
 
-    def _follow(self, entry: Entry) -> bool:
-        """Apply the newest entry; False if older entries may become active again."""
+    def _try_to_apply(self, entry: Entry) -> bool:
+        """Apply the newest entry; return False if older entries may become active again: only a rebuild finds them."""
         if entry.kind is Kind.SUMMARY or entry.state is State.ERASED:  # seldom
             return False
         ended: list[Entry] = []

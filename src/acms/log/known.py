@@ -84,7 +84,10 @@ def hash_sensitive_key(key: str) -> str:
 
 
 def wording_digest(role: Role, content: str, parts: Sequence[Part]) -> bytes:
-    """Return the digest by which a message is recognized: of role, text, calls and media, or of other parts."""
+    """Return the digest by which a message is recognized.
+
+    It covers the role, the text, and the ids of calls and media. Other parts count only if there is nothing else.
+    """
     if not parts:
         return digest_text(f"{role._value_}\0{content}")
     names = [part.call_id for part in parts if isinstance(part, ToolCall | ToolResult)]

@@ -29,6 +29,11 @@ def version_of(head: Head, at: int | None) -> int:
     return at
 
 
+def check_version(head: Head, at: int | None) -> None:
+    """Raise `ValidationError` if a log does not reach a version."""
+    version_of(head, at)
+
+
 @runtime_checkable
 class HasCovers(Protocol):
     """A store that caches covers."""

@@ -63,10 +63,10 @@ def dump_compact_json(value: Mapping[str, Json]) -> str:
 
 def describe_error(error: ACMSError) -> dict[str, Json]:
     """Return an error as JSON: code, message, options, and whether a repeated call may succeed."""
-    inside = problem_details.status_of(error) == 500
+    is_internal = problem_details.status_of(error) == 500
     described: dict[str, Json] = {
         "code": error.code,
-        "message": "the server failed; its log says why" if inside else str(error),
+        "message": "the server failed; its log says why" if is_internal else str(error),
         "options": _select_options(error),
         "retryable": error.retryable,
     }

@@ -220,14 +220,15 @@ def trace_function(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Cor
     name = RECORDED_AS.get(call.__name__, call.__name__)
 
     @wraps(call)
-    async def call_recorded(*args: P.args, **more: P.kwargs) -> R:
+    async def call_recorded(*args: P.args, **kwargs: P.kwargs) -> R:
         if find_instruments() is None:
-            return await call(*args, **more)
-        with record_operation(name, of=args[0] if args else None) as found:
-            result = await call(*args, **more)
-            found.note(result)
+            return await call(*args, **kwargs)
+        owner = args[0] if args else None
+        with record_operation(name, of=owner) as operation:
+            result = await call(*args, **kwargs)
+            operation.note(result)
             if NAMES.get(name) == "create_memory_store":
-                found.attributes["acms.fork.store.id"] = _session_attributes(result).get(STORE, "")
+                operation.attributes["acms.fork.store.id"] = _session_attributes(result).get(STORE, "")
             return result
 
     return call_recorded

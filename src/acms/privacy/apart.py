@@ -76,13 +76,14 @@ def _is_mixed_credential(value: str) -> bool:
 _WORDS = load_pattern("words")
 
 
-def find_mnemonic(text: str, end: int) -> Detection | None:
-    """Return a BIP 39 mnemonic of twelve words or more."""
-    match = _WORDS.match(text, end)
+def find_mnemonic(text: str, start: int) -> Detection | None:
+    """Return the BIP 39 mnemonic of twelve words or more that follows a name which ends at `start`."""
+    match = _WORDS.match(text, start)
     if not match:
         return None
     function_words = get_word_set("function")
-    if sum(word in function_words for word in match[1].lower().split()) > 2:
+    count = sum(word in function_words for word in match[1].lower().split())
+    if count > 2:  # prose: the list of BIP 39 has few function words
         return None
     return Detection(match.start(1), match.end(1), "secret")
 

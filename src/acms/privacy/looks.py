@@ -101,13 +101,16 @@ def _is_mixed_with_digits(text: str) -> bool:
     """Return whether a text with digits has odd characters too, or mixes letters and digits as no name does."""
     if ODD.search(text, 1):
         return True
-    stem = text.rstrip("0123456789")
+    without_end_digits = text.rstrip("0123456789")
+    if without_end_digits[1:].islower():  # a word with a number, such as "Summer2024"
+        return False
     has_small = any(map(str.islower, text))
-    if not has_small and text.isalnum() and any(map(str.isupper, text)):
-        is_mixed = stem != stem.strip("0123456789") or shannon_entropy(text) > 3
-    else:
-        is_mixed = _has_mixed_case(text)
-    return is_mixed and not text[1:].rstrip("0123456789").islower()
+    has_capital = any(map(str.isupper, text))
+    is_code_in_capitals = has_capital and not has_small and text.isalnum()
+    if not is_code_in_capitals:
+        return _has_mixed_case(text)
+    begins_with_digit = without_end_digits != without_end_digits.lstrip("0123456789")
+    return begins_with_digit or shannon_entropy(text) > 3  # bits per character
 
 
 def _rate_word(word: str, is_mixed: bool) -> int:

@@ -199,17 +199,22 @@ class _Scan:
         return find_code(self.text, self.start, self.name)
 
     def _find_password_end(self, value: str, link: str) -> int:
-        """Return the end of the passphrase, the word or the digits that begin with the word, or 0."""
+        """Return the end of the passphrase, the word or the digits that begin here, or 0."""
         may_be_phrase = link in _INTRODUCING or (link == "next" and self.name.form == "phrase")
         if may_be_phrase and self.name.word != "pass":
-            end = find_phrase(self.text, self.start)
-            if end:
-                return end
-        if link not in _TIED or (link == "changed" and _YEAR.fullmatch(value)):
+            phrase_end = find_phrase(self.text, self.start)
+            if phrase_end:
+                return phrase_end
+        is_year = (
+            link == "changed" and _YEAR.fullmatch(value) is not None
+        )  # "the password was changed in 2024"
+        if link not in _TIED or is_year:
             return 0
         is_quoted = self.tie != "signed" and self.text[self.start - 1] in _OPEN
         is_alone = is_quoted or link == "named"
-        return self.start + len(value) if _is_word(self.text, value, self.start, is_alone) else 0
+        if not _is_word(self.text, value, self.start, is_alone):
+            return 0
+        return self.start + len(value)
 
     def _grade_link(self) -> str:
         """Return how closely the word is tied to the name."""

@@ -131,17 +131,17 @@ class _Formats(NamedTuple):
     heads: re.Pattern[str]
     #: Shape and least entropy, by prefix.
     shapes: dict[str, list[tuple[str, float]]]
-    #: A literal inside the token, the shape of the whole token, and its kind.
-    inside: list[tuple[str, re.Pattern[str], str]]
+    #: A literal inside the token, the shape of the whole token, and its kind. A group in the shape is where it begins.
+    infixes: list[tuple[str, re.Pattern[str], str]]
 
 
 @cache
 def _load_formats() -> _Formats:
     shapes: dict[str, list[tuple[str, float]]] = {}
-    inside: list[tuple[str, re.Pattern[str], str]] = []
+    infixes: list[tuple[str, re.Pattern[str], str]] = []
     for row in load_table_rows("tokens"):
         if "inside" in row:
-            inside.append((row["inside"], re.compile(row["shape"]), row["kind"]))
+            infixes.append((row["inside"], re.compile(row["shape"]), row["kind"]))
         for head in row.get("heads", ()):
             shapes.setdefault(head, []).append((row["shape"], row.get("least", 0.0)))
     for head, own in shapes.items():  # a longer prefix has the shapes of the shorter ones, too
@@ -152,7 +152,7 @@ def _load_formats() -> _Formats:
     first = "".join(sorted({re.escape(head[0]) for head in shapes}))
     before = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f][0-9A-Fa-f]))"
     heads = re.compile(rf"(?=[{first}]){before}(?:{one_of(list(shapes))})")
-    return _Formats(heads, shapes, inside)
+    return _Formats(heads, shapes, infixes)
 
 
 def find_tokens(text: str, work: Work) -> Iterator[Detection]:
@@ -160,10 +160,11 @@ def find_tokens(text: str, work: Work) -> Iterator[Detection]:
     for run in _RUN.finditer(text):
         work.spend(run.end() - run.start())
         yield from _find_tokens_in_run(text, run.start(), run.end())
-    for sign, inside, kind in _load_formats().inside:
-        if sign in text:
-            for match in inside.finditer(text):
-                yield Detection(match.start(match.lastindex or 0), match.end(), kind)
+    for literal, shape, kind in _load_formats().infixes:
+        if literal in text:
+            for match in shape.finditer(text):
+                token_group = match.lastindex or 0  # the whole match if the shape has no group
+                yield Detection(match.start(token_group), match.end(), kind)
 
 
 def _find_tokens_in_run(text: str, start: int, stop: int) -> Iterator[Detection]:

@@ -231,7 +231,7 @@ class Builder(Recipe):
         step = SummarisedContent(
             steps,
             validation.validate_key(id, "id"),
-            Summaries(self._own(store), summarizer=summarizer, pin=self._own(pin), metadata=metadata),
+            Summaries(self._unwrap(store), summarizer=summarizer, pin=self._unwrap(pin), metadata=metadata),
             validation.validate_integer(tokens, "tokens", least=1, most=validation.BUDGET),
             _validate_priority(priority),
             validation.parse_choice(role, Role, "role"),
@@ -263,11 +263,13 @@ class Builder(Recipe):
 
         Next to a `history` of the same session, the recall goes before the newest user message and stays there: later
         requests grow at their end, read everything before from the provider's cache, and recall only content they do
-        not show yet. The positions are kept in the session's store, by ids; see `acms.prompt.cache_window`. With
-        `keep="turn"`, at a past version, and without such a history, the recall is chosen again each time and goes
-        before the newest user message, or with `in_place` where the caller put it. Content the prompt already shows is
-        not recalled. Without `tokens` (or its alias `budget`) history and recall share the budget: see
-        `RecallConfig.effort`.
+        not show yet. The positions are kept in the session's store, by ids; see `acms.prompt.cache_window`.
+
+        With `keep="turn"`, or at a past version, or without such a history, the recall is chosen again each time. It
+        goes before the newest user message, or with `in_place` where the caller put it.
+
+        Content the prompt already shows is not recalled. Without `tokens` (or its alias `budget`) history and recall
+        share the budget: see `RecallConfig.effort`.
         """
         if tokens is not None and budget is not None:
             raise TypeError("recall() takes budget or tokens, not both: they are the same")
@@ -287,12 +289,12 @@ class Builder(Recipe):
         if cap is not None:
             cap = validation.validate_integer(cap, field, most=validation.BUDGET)
         step = Recalling(
-            session=_validate_session(self._own(session)),
+            session=_validate_session(self._unwrap(session)),
             query=query,
             tokens=cap,
             priority=_validate_priority(priority),
             in_place=bool(in_place),
-            stays=validation.parse_choice(keep, Keeping, "keep") is Keeping.TURNS,
+            keeps_position=validation.parse_choice(keep, Keeping, "keep") is Keeping.TURNS,
             options=options,
         )
         return self._with(step)
@@ -316,9 +318,9 @@ class Builder(Recipe):
         options: dict[str, Any] = {} if strategy is None else {"strategy": strategy}
         return self.use(
             PinnedKV(
-                store=self._own(store),
+                store=self._unwrap(store),
                 namespace=namespace,
-                registry=self._own(registry),
+                registry=self._unwrap(registry),
                 max_pins=max_pins,
                 role=role,
                 priority=priority,
@@ -429,7 +431,7 @@ class Builder(Recipe):
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @staticmethod
-    def _own(value: Any) -> Any:
+    def _unwrap(value: Any) -> Any:
         """Return the object to read for a caller's session or store: itself, unless a blocking prompt unwraps it."""
         return value
 
@@ -487,7 +489,7 @@ class Builder(Recipe):
     def _read(self, content: object, field: str) -> tuple[Self, tuple[Step, ...]]:
         """Return a content as steps, checked, and the prompt bound to the codec that the content is bound to."""
         bound: list[Recipe] = []
-        steps = steps_of(self._own(content), field, bound)
+        steps = steps_of(self._unwrap(content), field, bound)
         made = self
         for one in bound:
             made = made._bound(one)

@@ -209,10 +209,10 @@ def is_question(atom: Atom) -> bool:
 
 
 def find_turn_start(atoms: Sequence[Atom], *, question_follows: bool) -> int:
-    """Return the index before which a block of the newest turn stands, or the number of atoms if behind all of them.
+    """Return the index of the newest question, before which recalled text is placed.
 
-    That is the newest message of a user, unless it was answered: by a text with no tool call after it.
-    `question_follows` says that the caller wrote one after the atoms.
+    Return the number of atoms if the newest question was answered (by a text with no tool call after it), or if there
+    is none. `question_follows` says that the caller wrote a question after the atoms.
     """
     if question_follows:
         return len(atoms)

@@ -136,11 +136,11 @@ def _change_literals(sent: Sent, change: Change) -> Sent:
     parts: list[Whole | Written] = []
     for part in sent.parts:
         if isinstance(part, Written):
-            fields = [
-                (name, _change_segments(value, change) if isinstance(value, tuple) else value)
-                for name, value in part.fields
-            ]
-            part = part._replace(fields=tuple(fields))
+            fields = dict(part.fields)
+            for name, value in part.fields:
+                if isinstance(value, tuple):
+                    fields[name] = _change_segments(value, change)
+            part = part._replace(fields=tuple(fields.items()))
         parts.append(part)
     return sent._replace(parts=tuple(parts))
 

@@ -138,18 +138,19 @@ class RenderLog:
     async def _keep(
         self, kind: KindOf, manifest: Callable[[], Manifest], request: str, at: int, head: Head | None
     ) -> None:
+        """Store a record of a request; a failure is logged and has no other effect."""
         storage = self._storage
         if head is None or not isinstance(storage, HasRecords):
             return
         try:
-            own = await self._lineage()
+            lineage = await self._lineage()
             sent = await in_thread(manifest)
-            actors = await self._actors(foreign_sources(sent, own))
-            kept = await in_thread(partial(keep_request, sent, own, self._stage, actors))
+            actors = await self._actors(foreign_sources(sent, lineage))
+            kept = await in_thread(partial(keep_request, sent, lineage, self._stage, actors))
             row = await in_thread(partial(_pack_row, kind, kept, request, at, head))
             await self._add_row(storage, row, head.epoch)
-            now = await self._storage.head(self._context)
-            if now.epoch != head.epoch:  # content was erased while this was stored
+            new_head = await self._storage.head(self._context)
+            if new_head.epoch != head.epoch:  # content was erased while this was stored
                 await self._drop_row(storage, row.id)
         except StorageReadOnlyError:
             return

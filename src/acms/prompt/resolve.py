@@ -176,6 +176,7 @@ class Resolver:
                 return ()
 
     async def _call_plugin(self, step: Plugged, name: str, path: str, budget: ContentBudget) -> Scope:
+        """Ask a plugin for its content and read it as a scope; `path` names the plugins that led to it."""
         if path.count("/") > content.DEPTH:
             raise ValidationError(f"plugins ask for plugins more than {content.DEPTH} deep", field="plugin")
         awaitable = step.plugin.render(self._request)

@@ -135,8 +135,10 @@ class StableHistory:
 
     @property
     def _is_stored(self) -> bool:
-        stays = self.recall is None or self.recall.stays
-        return stays and self.session.ends_at is None and isinstance(self.session.storage, HasRecords)
+        keeps_position = self.recall is None or self.recall.keeps_position
+        return (
+            keeps_position and self.session.ends_at is None and isinstance(self.session.storage, HasRecords)
+        )
 
     async def _load_window(self, context: Context) -> CacheWindow | None:
         """Return the stored window of this log, or of the one it was forked from, if it can go on."""
@@ -542,8 +544,8 @@ class StableHistory:
         storage, stage = self.session.storage, self.session.stage
         units = list(await load_instructions(storage, stage, gathered))
         if self.first:
-            known = {entry.id for unit in units for entry in unit.entries}
-            rows = await storage.get([id for id in self.first if id not in known])
+            instruction_ids = {entry.id for unit in units for entry in unit.entries}
+            rows = await storage.get([id for id in self.first if id not in instruction_ids])
             active = [row for row in rows if row is not None and self._is_active(row, gathered)]
             units += [Unit((entry,)) for entry in stage.entries(active)]
         return units

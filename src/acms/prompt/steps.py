@@ -195,7 +195,7 @@ class Recalling(NamedTuple):
     priority: int
     in_place: bool
     #: Whether it stays at its position for the following turns; else it is chosen again each time.
-    stays: bool
+    keeps_position: bool
     options: Mapping[str, Any]
 
 
@@ -719,10 +719,14 @@ def scope_at_path(tree: Scope, path: str) -> Scope:
 
 
 def drop_earlier_sections(tree: Scope, priority: int) -> tuple[Scope, int]:
-    """Return a tree without the sections that shrink before those of a priority do, and the floors of these."""
+    """Return a tree without the sections that shrink before those of a priority do, and the sum of their floors.
+
+    A floor is the number of tokens to which a section can shrink: those must stay free for it.
+    """
     children: list[Node] = []
     floors = 0
     for node in tree.children:
+        # The highest priority number shrinks first.
         if isinstance(node, Scope) and node.strategy is not None and node.priority > priority:
             floors += node.floor
             node = Scope(id=node.id)

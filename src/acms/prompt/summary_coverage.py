@@ -125,11 +125,13 @@ def _find_covered_atoms(mark: Watermark, atoms: Sequence[Atom], *, whole: bool) 
     if not mark.entry or mark.entry not in entry_ids:
         return 0
     count = entry_ids.index(mark.entry) + 1
-    fits = count == mark.atoms if whole else count <= mark.atoms
+    # Content that begins inside of the summarized span has fewer atoms than the summary covers.
+    has_expected_count = count == mark.atoms if whole else count <= mark.atoms
     covered = atoms[:count]
-    if not fits or not _all_logged(covered) or max(atom.last for atom in covered) > mark.seen:
+    if not has_expected_count or not _all_logged(covered):
         return 0
-    return count
+    was_read = all(atom.last <= mark.seen for atom in covered)
+    return count if was_read else 0
 
 
 def build_watermark(

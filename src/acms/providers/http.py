@@ -330,19 +330,19 @@ class Endpoint:
         )
 
     async def _read(self, response: httpx2.Response) -> bytes:
-        """Read the whole answer, and not a byte more than is allowed."""
-        length = response.headers.get("content-length", "")
-        read = bytearray()
-        if not (length.isdecimal() and int(length) > self._max_bytes):
-            async for chunk in response.aiter_raw():
-                read += chunk
-                if len(read) > self._max_bytes:
-                    break
-                if len(read) > _LONG:
-                    await asyncio.sleep(0)  # data that has arrived is read without waiting
-            else:
-                return bytes(read)
-        raise self._failure(f"answered with more than {self._max_bytes} bytes", retryable=False)
+        """Read the whole answer; stop as soon as it exceeds the limit."""
+        too_large = f"answered with more than {self._max_bytes} bytes"
+        announced = response.headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > self._max_bytes:
+            raise self._failure(too_large, retryable=False)
+        body = bytearray()
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > self._max_bytes:
+                raise self._failure(too_large, retryable=False)
+            if len(body) > _LONG:
+                await asyncio.sleep(0)  # let others run: data that has arrived is read without waiting
+        return bytes(body)
 
     async def _head(self, response: httpx2.Response) -> bytes:
         """Read the start of an error's body; a failure does not matter, since the status is known."""

@@ -12,9 +12,10 @@ from acms.providers.http import Endpoint, OverEndpoint, StatusError, resolve_end
 
 __all__ = ["HTTPReranker"]
 
-_LONGEST = 8_000
-_LEAST = 500
-"""Bytes below which texts are not cut further for a server that refuses them."""
+_MAX_BYTES = 8_000
+"""Default limit of UTF-8 bytes of each text: some 2,000 tokens."""
+_MIN_BYTES = 500
+"""Texts that a server refuses as too long are not cut to fewer bytes than this."""
 
 
 class HTTPReranker(OverEndpoint):
@@ -40,7 +41,7 @@ class HTTPReranker(OverEndpoint):
         logits: bool = False,
         timeout: float = 5.0,
         max_retries: int = 0,
-        longest: int = _LONGEST,
+        longest: int = _MAX_BYTES,
     ) -> None:
         self._endpoint = resolve_endpoint(base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
         #: Names the model.
@@ -50,7 +51,7 @@ class HTTPReranker(OverEndpoint):
         #: Texts it is asked about in a recall, at most.
         self.candidates = validate_positive_int(candidates, "candidates")
         self._logits = logits
-        self._longest = validate_positive_int(longest, "longest")
+        self._max_bytes = validate_positive_int(longest, "longest")
 
     def __repr__(self) -> str:
         return f"HTTPReranker({self._endpoint!r}, {self.model!r})"
@@ -60,20 +61,21 @@ class HTTPReranker(OverEndpoint):
         check_texts(texts)
         if not texts:
             return []
-        longest = self._longest
+        max_bytes = self._max_bytes
         while True:
             try:
-                return await self._ask(query, texts, longest)
+                return await self._ask(query, texts, max_bytes)
             except StatusError as error:
-                if not error.refuses_input or longest < 2 * _LEAST:
+                half = max_bytes // 2
+                if not error.refuses_input or half < _MIN_BYTES:
                     raise
-                longest //= 2
+                max_bytes = half
 
-    async def _ask(self, query: str, texts: Sequence[str], longest: int) -> list[float]:
+    async def _ask(self, query: str, texts: Sequence[str], max_bytes: int) -> list[float]:
         body = {
             "model": self.model,
-            "query": _truncate_bytes(query, longest),
-            "documents": [_truncate_bytes(text, longest) for text in texts],
+            "query": _truncate_bytes(query, max_bytes),
+            "documents": [_truncate_bytes(text, max_bytes) for text in texts],
             "return_documents": False,
         }
         return await self._endpoint.post("rerank", body, lambda answer: self._scores(answer, len(texts)))
@@ -81,13 +83,13 @@ class HTTPReranker(OverEndpoint):
     def _scores(self, answer: dict[str, Any], count: int) -> list[float]:
         """Parse the scores of an answer; raise LookupError, TypeError or ValueError if they are malformed."""
         rows = answer["results"] if "results" in answer else answer["data"]  # Voyage says "data"
-        by_place = {row["index"]: row["relevance_score"] for row in rows}
+        score_of_index = {row["index"]: row["relevance_score"] for row in rows}
         if len(rows) != count:
             raise ValueError("not one score for each text")
-        found = [by_place[place] for place in range(count)]
-        if any(isinstance(value, bool) or not isinstance(value, int | float) for value in found):
+        values = [score_of_index[index] for index in range(count)]
+        if any(isinstance(value, bool) or not isinstance(value, int | float) for value in values):
             raise TypeError("not a number")
-        scores = [_apply_logistic(value) if self._logits else float(value) for value in found]
+        scores = [_apply_logistic(value) if self._logits else float(value) for value in values]
         if not all(0 <= score <= 1 for score in scores):
             raise ProviderError(
                 f"{self.provider}: {self.model} gives scores outside of [0, 1]",
@@ -97,8 +99,8 @@ class HTTPReranker(OverEndpoint):
         return scores
 
 
-def _truncate_bytes(text: str, longest: int) -> str:
-    return text.encode("utf-8", "replace")[:longest].decode("utf-8", "ignore")
+def _truncate_bytes(text: str, max_bytes: int) -> str:
+    return text.encode("utf-8", "replace")[:max_bytes].decode("utf-8", "ignore")
 
 
 def _apply_logistic(value: float) -> float:

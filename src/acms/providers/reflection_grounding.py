@@ -24,16 +24,17 @@ class Grounds:
 
     def __init__(self, request: ReflectionRequest) -> None:
         turns = request.turns
-        said = [(turn.text, turn.created_at) for turn in turns]
+        statements = [(turn.text, turn.created_at) for turn in turns]
         speakers = [(turn.speaker, None) for turn in turns]
         facts = [(f"{fact.subject} {fact.attribute} {fact.content}", None) for fact in request.facts]
         #: The names a content may use: it may replace a pronoun by the name from another turn or a known fact.
-        self._all = Evidence([*said, *speakers, *facts])
+        self._all = Evidence([*statements, *speakers, *facts])
         others = [turn for turn in turns if turn.origin is not Origin.ASSISTANT]
+        #: The turns that are not the assistant's.
         self._others = Evidence((turn.text, turn.created_at) for turn in others)
-        self._said = turns[-1].created_at if turns else None
-        self._assistant = {turn.version for turn in turns if turn.origin is Origin.ASSISTANT}
-        self._each = {turn.version: Evidence([(turn.text, turn.created_at)]) for turn in turns}
+        self._last_created_at = turns[-1].created_at if turns else None
+        self._assistant_versions = {turn.version for turn in turns if turn.origin is Origin.ASSISTANT}
+        self._by_version = {turn.version: Evidence([(turn.text, turn.created_at)]) for turn in turns}
 
     def names_day(self, moment: datetime) -> bool:
         """Return whether a turn names the day of a moment."""
@@ -64,10 +65,10 @@ class Grounds:
         if not saying:
             part = "value" if proposal.value else "content"
             return _refuse(proposal, "ungrounded", f"its {part} stands in no turn")
-        if proposal.value and not Evidence([(proposal.content, self._said)]).says(proposal.value):
+        if proposal.value and not Evidence([(proposal.content, self._last_created_at)]).says(proposal.value):
             return _refuse(proposal, "ungrounded", "its content does not say its value")
         sources = [version for version in proposal.sources if version in saying]
-        is_of_assistant = self._assistant.issuperset(sources or saying)
+        is_of_assistant = self._assistant_versions.issuperset(sources or saying)
         if is_of_assistant and not self._names_something_new(proposal.content):
             reason = "it is taken from the assistant, and names nothing new"
             return _refuse(proposal, "small_talk", reason)
@@ -79,8 +80,10 @@ class Grounds:
         """Return the versions of the turns that state the value of a proposal, or else its content."""
         if proposal.value:
             field = f"{proposal.subject} {proposal.attribute}"
-            return [version for version, turn in self._each.items() if turn.says(proposal.value, field)]
-        return [version for version, turn in self._each.items() if turn.share(proposal.content) >= ENOUGH]
+            return [version for version, turn in self._by_version.items() if turn.says(proposal.value, field)]
+        return [
+            version for version, turn in self._by_version.items() if turn.share(proposal.content) >= ENOUGH
+        ]
 
 
 def _refuse(proposal: Proposal, outcome: Outcome, reason: str) -> Decision:

@@ -601,18 +601,19 @@ def _why_inactive(corpus: Corpus, doc: Doc) -> str:
 
 
 def _explain_fact(facts: FactIndex, doc: Doc) -> Verdict:
-    at = facts.corpus.position_of(doc.version - 1)
-    if at < 0:
+    """Return why a fact is not among the candidates."""
+    row = facts.corpus.position_of(doc.version - 1)
+    if row < 0:
         return build_rejection(doc, "hidden", _why_inactive(facts.corpus, doc))
     hidden_reason = facts.why_hidden(doc.version)
     if hidden_reason:
         return build_rejection(doc, "hidden", hidden_reason)
     if not facts.allows(doc.version):
         return build_rejection(doc, "filter", FILTERED)
-    relevance = facts.relevance[at]
+    relevance = facts.relevance[row]
     if relevance <= 0:
         return build_rejection(doc, "irrelevant", "it has nothing to do with the query")
     verdict = build_rejection(doc, "rank", "not among the best facts")
     return replace(
-        verdict, source=Source.FACT, relevance=relevance, score=facts.score(at), parts=facts.parts(at)
+        verdict, source=Source.FACT, relevance=relevance, score=facts.score(row), parts=facts.parts(row)
     )

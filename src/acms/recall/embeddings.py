@@ -415,16 +415,18 @@ class Embedding:
     # ── healing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def heal(self, context: str, version: int | None = None) -> None:
-        """Request the missing vectors of a log in the background; queued entries get theirs anyway.
+        """Request the missing vectors of a log in the background.
 
-        With a version, do so only if some may be missing up to it, and not right after a failure; beyond a number of
-        logs at once, the others wait their turn.
+        Does nothing while entries of the log are queued, as these get theirs anyway. With a version, does nothing if no
+        vector up to it is missing, or right after a failure; if too many logs are healed at once, the log waits.
         """
-        if context in self._healing or context in self._newest:
+        has_queued_entries = context in self._newest
+        if context in self._healing or has_queued_entries:
             return
         loop = asyncio.get_running_loop()
         if version is not None:
-            if version <= self._complete.get(context, 0) or loop.time() < self._retry_at:
+            is_complete = version <= self._complete.get(context, 0)
+            if is_complete or loop.time() < self._retry_at:
                 return
             if len(self._healing) >= HEALED:
                 if len(self._deferred) < LOGS:
@@ -448,6 +450,10 @@ class Embedding:
             first.set_result(None)
 
     async def _heal(self, context: str) -> None:
+        """Embed all entries of a log that lack a vector, a batch at a time; stop at the first failure.
+
+        Entries that the embedder refuses are skipped, so each query asks for as many more.
+        """
         refused: set[tuple[str, int]] = set()
         try:
             await self.storage.put_derived(context, ())  # queued rows are stored before the store is queried

@@ -450,11 +450,11 @@ class Segment:
         return np.array(self._terms_by_document[start : self._ends[position]], np.uint32)
 
     def postings(self, term: int, count: int) -> NDArray[np.uint32]:
-        """Return the postings of a term among the first `count` documents, ascending."""
+        """Return the postings (document << 8 | occurrences) of a term among the first `count` documents, ascending."""
         postings = np.zeros(0, np.uint32)
-        at = int(self._terms.searchsorted(np.uint32(term)))  # of the same type, or all would be converted
-        if at < len(self._terms) and int(self._terms[at]) == term:
-            postings = self._frozen[self._starts[at] : self._starts[at + 1]]
+        row = int(self._terms.searchsorted(np.uint32(term)))  # of the same type, or all would be converted
+        if row < len(self._terms) and int(self._terms[row]) == term:
+            postings = self._frozen[self._starts[row] : self._starts[row + 1]]
         open_postings = self._open.get(term)
         if open_postings is not None:
             added = np.frombuffer(open_postings.tobytes(), np.uint32)
@@ -482,13 +482,18 @@ class Segment:
 def _build_term_keys(
     terms: Sequence[Sequence[int]], codes: NDArray[Any], documents: Ints
 ) -> NDArray[np.uint64]:
-    """Return the keys of the terms that each document has by its code; a term is never 0."""
+    """Return the keys (term << 32 | document << 8 | 1 occurrence) of documents whose terms depend on a code alone.
+
+    `terms` are the terms of each code, `codes` the code of each document.
+    """
+    # One row for each code, filled up with 0, which is no term.
     table = np.zeros((len(terms), max(map(len, terms), default=0)), np.uint64)
-    for row, own in zip(table, terms, strict=True):
-        row[: len(own)] = own
-    shifted = table[codes] << np.uint64(32)
-    keys = shifted | (documents.astype(np.uint64) << np.uint64(8) | np.uint64(1))[:, None]
-    return keys[shifted > 0]
+    for row, terms_of_code in zip(table, terms, strict=True):
+        row[: len(terms_of_code)] = terms_of_code
+    shifted_terms = table[codes] << np.uint64(32)
+    postings = documents.astype(np.uint64) << np.uint64(8) | np.uint64(1)
+    keys = shifted_terms | postings[:, None]
+    return keys[shifted_terms > 0]
 
 
 def _merge_field_terms(keys: NDArray[np.uint64], lengths: NDArray[Any]) -> NDArray[np.uint64]:

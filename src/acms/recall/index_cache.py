@@ -171,7 +171,7 @@ class Indexes:
         #: Vectors on their way to the store, with their erasure generation: recall must not wait for a commit.
         self._learned: OrderedDict[str, tuple[int, list[Derived]]] = OrderedDict()
         #: Number of times that vectors were added: changes whenever a corpus may have grown.
-        self.lessons = 0
+        self.additions = 0
         #: By log, with the count of rewrites and the erasure generation.
         self._active_states: OrderedDict[str, tuple[tuple[int, ...], tuple[Cover, Stale]]] = OrderedDict()
         #: By log, with the count of entries that are no messages as well.
@@ -206,14 +206,19 @@ class Indexes:
             self._timer = asyncio.get_running_loop().call_later(0, self._write_idle)
 
     def learn(self, context: str, epoch: int, rows: Sequence[Derived]) -> None:
-        """Keep vectors that the store was given and may not show yet."""
-        self.lessons += 1
+        """Keep vectors that were sent to the store and may not be readable there yet.
+
+        Vectors of an earlier erasure generation (`epoch`) are dropped: their entries may be erased.
+        """
+        self.additions += 1
         known_epoch, known = self._learned.pop(context, (epoch, []))
         if known_epoch != epoch:
             known = []
         self._learned[context] = epoch, [*known, *rows][-CACHED:]
-        while len(self._learned) > 1 and sum(len(rows) for _, rows in self._learned.values()) > CACHED:
-            self._learned.popitem(last=False)
+        total = sum(len(rows) for _, rows in self._learned.values())
+        while len(self._learned) > 1 and total > CACHED:
+            _, (_, dropped) = self._learned.popitem(last=False)
+            total -= len(dropped)
 
     def work(self, limit: int = 2) -> None:
         """Write the index records of a few entries."""

@@ -191,7 +191,7 @@ class NamespaceIndex:
         await self._indexes.write_records()
         async with self._lock:
             all_heads = await _list_session_heads(self._indexes.storage, self._namespace)
-            stamp = all_heads, counter, context, tuple(spaces), self._indexes.lessons
+            stamp = all_heads, counter, context, tuple(spaces), self._indexes.additions
             if self._cached is not None and self._cached[0] == stamp:
                 return self._cached[1]
             heads = [head for head in all_heads if head.counter == counter and head.key != PROFILE]

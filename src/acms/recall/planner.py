@@ -254,7 +254,9 @@ def _reserve_summary_tokens(candidates: Sequence[Candidate], available: int) -> 
     All summaries together get at most their share of the tokens that the latest message leaves. The longest comes
     first, because it covers most.
     """
-    summaries = [index for index, one in enumerate(candidates[:-1]) if _level_of(one, 0) is not None]
+    summaries = [
+        index for index, candidate in enumerate(candidates[:-1]) if _level_of(candidate, 0) is not None
+    ]
     summaries.sort(key=lambda index: (-candidates[index].tokens, -index))
     share = max(0, int(available * SUMMARIES_SHARE))
     reserved: dict[int, int] = {}
@@ -311,9 +313,9 @@ def fit_to_budget(
     """Choose, render and count until the items and their joined text both fit the budget.
 
     `choose` is called with a budget, and again with a smaller one while the joined text is too long. Items are in the
-    order of the choices; the one that must be shown is cut if it does not fit even alone. Entries that the index knows
-    are requested once they are chosen. `trims` names messages of which only a part is shown; `dated` adds the day to
-    messages.
+    order of the choices; the one that must be shown is cut if it does not fit even alone. The ids of chosen entries
+    whose text is not loaded yet are yielded, and `Rows` must be sent back. `trims` names messages of which only a part
+    is shown; `dated` adds the day to messages.
     """
     if budget < LEAST_BUDGET:
         return [], [_leave_out(choice) for choice in choose(budget)]
@@ -335,10 +337,13 @@ def fit_to_budget(
         for choice in included:
             items += render_choice(choice, counter, frame, rows, query, dated=dated)
         joined = _count_joined(items, counter, frame)
-        excess = max(joined, sum([item.token_count for item in items])) - budget
+        added = sum([item.token_count for item in items])
+        excess = max(joined, added) - budget
         if excess <= 0 or limit < 0:
             return items, choices
-        limit = max(-1, limit - excess)
+        limit = max(
+            -1, limit - excess
+        )  # with -1 only what must be shown is chosen, and no further try can help
 
 
 def _count_joined(items: Sequence[ContextItem], counter: TokenCounter, frame: Frame) -> int:

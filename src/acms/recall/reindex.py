@@ -103,26 +103,28 @@ def _find_vector_home(storage: StorageBackend) -> VectorHome | None:
 
 
 async def _plan_ranges(
-    storage: StorageBackend, context: str | None
+    storage: StorageBackend, context_id: str | None
 ) -> list[tuple[str, list[tuple[int, int]]]]:
-    """Return the version ranges to process per context; versions shared by forks are included once."""
-    if context is None:
-        contexts = [found async for found in _iterate_contexts(storage)]
+    """Return the version ranges to process per context id; versions shared by forks are included once."""
+    if context_id is None:
+        contexts = [context async for context in _iterate_contexts(storage)]
     else:
-        contexts = [await storage.context(context)]
+        contexts = [await storage.context(context_id)]
     planned_up_to: dict[str, int] = {}
     plan: list[tuple[str, list[tuple[int, int]]]] = []
-    for one in contexts:
-        first = 1
+    for context in contexts:
         ranges: list[tuple[int, int]] = []
-        head = await storage.head(one.id)
-        for owner, last in (*one.lineage, (one.id, head.version)):
-            low = max(first, planned_up_to.get(owner, 0) + 1)
-            if low <= last:
-                ranges.append((low, last))
-                planned_up_to[owner] = last
-            first = last + 1
-        plan.append((one.id, ranges))
+        head = await storage.head(context.id)
+        # The log of a context consists of segments, each owned by an ancestor up to a last version, or by itself.
+        segments = (*context.lineage, (context.id, head.version))
+        segment_start = 1
+        for owner, segment_end in segments:
+            unplanned_start = max(segment_start, planned_up_to.get(owner, 0) + 1)
+            if unplanned_start <= segment_end:
+                ranges.append((unplanned_start, segment_end))
+                planned_up_to[owner] = segment_end
+            segment_start = segment_end + 1
+        plan.append((context.id, ranges))
     return plan
 
 

@@ -134,13 +134,13 @@ def limit_items(choices: list[Choice], limit: int, external_share: float) -> lis
     external = [index for index in included if choices[index].candidate.external]
     external_limit = max(1, int(limit * external_share))
     kept = _best_items(choices, move_external_last(included, external, external_limit), limit)
-    by_rank = _best_items(choices, included, limit)
+    kept_without_external_limit = _best_items(choices, included, limit)
     result = list(choices)
     for index in included:
         if index in kept:
             continue
         rule, reason = "limit", f"not among the {limit} best"
-        if index in external and index in by_rank:
+        if index in external and index in kept_without_external_limit:
             rule = "external"
             reason = f"external text may be {external_limit} of {limit} items while other text that answers is left out"
         result[index] = choices[index]._replace(included=False, rule=rule, reason=reason)

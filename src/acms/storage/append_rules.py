@@ -230,15 +230,18 @@ def duplicate_job_error(job: str, twin: str) -> ConflictError:
 def split_segments(
     owner: str, lineage: Sequence[tuple[str, int]], first: int, last: int
 ) -> list[tuple[str, int, int]]:
-    """Split versions first..last of a context into (owner, first, last) runs, ascending."""
-    runs: list[tuple[str, int, int]] = []
+    """Split versions first..last of a context into (owner, first, last) segments, ascending.
+
+    `lineage` are the ancestors, oldest first, each with the last version that it owns.
+    """
+    segments: list[tuple[str, int, int]] = []
     start = 1
-    for ancestor, upto in lineage:
-        if upto >= start:
-            runs.append((ancestor, max(first, start), min(last, upto)))
-            start = upto + 1
-    runs.append((owner, max(first, start), last))
-    return [(name, low, high) for name, low, high in runs if low <= high]
+    for ancestor, ancestor_last in lineage:
+        if ancestor_last >= start:
+            segments.append((ancestor, max(first, start), min(last, ancestor_last)))
+            start = ancestor_last + 1
+    segments.append((owner, max(first, start), last))
+    return [segment for segment in segments if segment[1] <= segment[2]]  # without empty ones
 
 
 def lineage_of_fork(
@@ -277,10 +280,11 @@ async def whole_appends(
                 raise ConflictError(f"{context.id} holds another log")
             continue
         batch.append(entry)
-        last = entry.batch
-        if len(batch) >= 1_000 and batch[0].batch != last:
-            yield [entry for entry in batch if entry.batch != last]
-            batch = [entry for entry in batch if entry.batch == last]
+        # More entries of the last append may follow: these wait for the next batch.
+        open_append = entry.batch
+        if len(batch) >= 1_000 and batch[0].batch != open_append:
+            yield [entry for entry in batch if entry.batch != open_append]
+            batch = [entry for entry in batch if entry.batch == open_append]
     if batch:
         yield batch
 

@@ -223,7 +223,7 @@ class CachedStorage(WrapperStorage):
         if cover is None or done > size:
             found = Cover(known[:size], searchable=searchable)
         else:
-            found = cover.then(known[done:size]) if done < size else cover
+            found = cover.apply_newer(known[done:size]) if done < size else cover
         if done < size:
             line.covers[searchable] = found
         return found

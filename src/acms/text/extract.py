@@ -582,10 +582,10 @@ def _choose_anchors(
 def _select_anchors(
     lines: Sequence[Line], split: _Split, budget: int, cost: Callable[[str], int]
 ) -> list[tuple[int, int]]:
-    """Return the numbers of the marked messages and their tokens, each once, the smallest first.
+    """Return the numbers of the marked messages to keep with their tokens, the smallest first; equal texts count once.
 
-    Of too many only the weightiest stay. The smallest come first because the others get what they leave of an equal
-    share.
+    If they do not all fit the budget, the ones with the greatest marker weights are kept. The smallest come first
+    because they leave a part of their equal share, which the others get.
     """
     unique: dict[str, tuple[int, int]] = {}
     for number, line in enumerate(lines):
@@ -665,10 +665,12 @@ def _choose_fragment(
     sentences: Sequence[_Sentence], details: Sequence[str], limit: int, count: Callable[[str], int]
 ) -> str:
     """Return a single detail, or the start of a sentence, if nothing more fits; "" if not even a letter does."""
-    mentions = [mention for one in sentences for mention in one.mentions]
-    for mention in nsmallest(32, mentions, key=lambda mention: (-mention[5], mention[0])):
-        if count(details[mention[0]]) <= limit:
-            return details[mention[0]]
+    ranked: list[tuple[float, int]] = []
+    for sentence in sentences:
+        ranked += [(-worth, number) for number, *_, worth in sentence.mentions]
+    for _, number in nsmallest(32, ranked):  # the most valuable details; counting all of them takes long
+        if count(details[number]) <= limit:
+            return details[number]
     text = sentences[0].text if sentences else ""
     while text and count(text) > limit:
         text = text[: len(text) // 2].rstrip()

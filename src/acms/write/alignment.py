@@ -174,27 +174,33 @@ class _Matching:
                 self._match(index, by_key[item.key])
 
     def match_instructions(self) -> None:
-        """Match the instructions at the start of the list: by text at any position, else as edits of those in front."""
-        free = [
+        """Match the instructions at the start of the list.
+
+        An instruction matches a row of the same text anywhere in the log, or else a leading row as its edit.
+        """
+        free_rows = [
             index for index, row in enumerate(self.rows) if row.role in LEADING and index not in self._taken
         ]
-        unmatched: list[int] = []
-        for index in range(self._leading_items):
-            if self.rows_of_items[index] is not None:
+        unmatched_items: list[int] = []
+        for item_index in range(self._leading_items):
+            if self.rows_of_items[item_index] is not None:
                 continue
-            same = [one for one in free if self.rows[one].wording == self.items[index].wording]
+            item = self.items[item_index]
+            same = [row_index for row_index in free_rows if self.rows[row_index].wording == item.wording]
             if same:
-                newest = max(same, key=lambda one: (self.rows[one].live, one))
-                self._match(index, newest)
-                free.remove(newest)
-            elif self.items[index].key is None:
-                unmatched.append(index)
-        free = [index for index in free if index < self._leading_rows]
-        for index in unmatched:
-            for row_index in free:
-                if self._may_be_edit(self.items[index], self.rows[row_index]):
-                    self._match(index, row_index, edited=True)
-                    free.remove(row_index)
+                newest = max(
+                    same, key=lambda row_index: (self.rows[row_index].live, row_index)
+                )  # live ones first
+                self._match(item_index, newest)
+                free_rows.remove(newest)
+            elif item.key is None:
+                unmatched_items.append(item_index)
+        leading_rows = [row_index for row_index in free_rows if row_index < self._leading_rows]
+        for item_index in unmatched_items:
+            for row_index in leading_rows:
+                if self._may_be_edit(self.items[item_index], self.rows[row_index]):
+                    self._match(item_index, row_index, edited=True)
+                    leading_rows.remove(row_index)
                     break
 
     def match_in_order(self) -> None:

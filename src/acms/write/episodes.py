@@ -148,11 +148,11 @@ def _newest_calls(waiting: Mapping[str, str]) -> dict[str, str]:
 def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[str, str] = EMPTY) -> Tail:
     """Rebuild the tail from the newest entries of a log, ascending: at least the whole last episode.
 
-    `replacing` are the entries since the first of these that replace or retract others. Of the open calls that are
-    known already, `older` ones wait on; others count as abandoned.
+    `replacing` are the entries since the first of these that replace or retract others. `older` are calls that were
+    open before these entries, with their groups: they stay open unless an entry makes calls of the same group.
     """
-    read = read_as(Cover(replacing, searchable=True))
-    edits = [read(entry.version)[0] for entry in newest]
+    edit_and_end_of = read_as(Cover(replacing, searchable=True))
+    edits = [edit_and_end_of(entry.version)[0] for entry in newest]
     messages = [message for message in (*newest, *edits) if message is not None]
     calling_groups = {message.group for message in messages if ids_of_calls(message.parts)}
     waiting = {id: _Call(group, _Rank.OWN) for id, group in older.items() if group not in calling_groups}
@@ -162,7 +162,7 @@ def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[
             tail = replace(tail, closed=str(entry.data.get("reason", "manual")))
         if entry.kind is not Kind.MESSAGE or entry.replaces:
             continue
-        edit, ended_by = read(entry.version)
+        edit, ended_by = edit_and_end_of(entry.version)
         message = edit or entry
         if ended_by is None:
             _track_calls(waiting, message, _Rank.COPIED if entry.sources else _Rank.OWN)

@@ -101,7 +101,7 @@ async def with_facts(
 
 def _cover_after(cover: Cover, drafts: Sequence[Draft], version: int) -> Cover:
     """Return the cover after drafts are appended behind a version."""
-    return cover.then(rules.simulate_append(drafts, version))
+    return cover.apply_newer(rules.simulate_append(drafts, version))
 
 
 def _is_revocation(entry: Entry) -> bool:
@@ -234,9 +234,12 @@ def _profile_drafts(
     if caused:
         undo = draft_retraction(rules.single_spans(caused), [entry.id for entry in caused], UNDO)
         drafts = _with_revocation((undo,), facts, cover, rewrite, by, version)
-        if rules.find_collision(facts, cover, _cover_after(cover, drafts, version)) is None:
+        overrides_later_fact = (
+            rules.find_collision(facts, cover, _cover_after(cover, drafts, version)) is not None
+        )
+        if not overrides_later_fact:
             return drafts
-    return _with_revocation((), facts, cover, rewrite, by, version)  # an undo does not override later facts
+    return _with_revocation((), facts, cover, rewrite, by, version)
 
 
 def _with_revocation(

@@ -67,8 +67,13 @@ _PROVIDER_FIELDS = ("id", "created_at", "timestamp")
 
 
 def read_bodies(source: Source) -> Iterator[Conversation]:
-    """Read the calls of a file in their order."""
+    """Read the calls of a file in their order.
+
+    A call belongs to the conversation of the response it names, else to that of the call before. One that repeats
+    nothing of it and holds a whole request begins another conversation.
+    """
     id, repeats = source.stem, Repeats()
+    #: The conversation of each response, by its id.
     responses: dict[str, tuple[str, Repeats]] = {}
     for number, record in enumerate(source.records()):
         request, response = _request_of_record(record), _response_of_record(record)
@@ -78,7 +83,8 @@ def read_bodies(source: Source) -> Iterator[Conversation]:
             id, repeats = responses[previous]
         new = repeats.take_new(turns)
         may_begin = number > 0 and previous not in responses and _is_whole_request(request)
-        if may_begin and len(new) == len(turns):
+        repeats_nothing = len(new) == len(turns)
+        if may_begin and repeats_nothing:
             id, repeats = f"{source.stem}-{number}", Repeats()
             new = repeats.take_new(turns)
         if response.get("id"):

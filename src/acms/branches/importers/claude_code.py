@@ -160,17 +160,21 @@ class _Chain:
                 yield Conversation(id=self._id, taken_back=[turn["key"]])
 
     def _enter_turn(self, turn: int, line: Record, tree: _Tree) -> None:
+        """Begin a part of the conversation, or of a fork of it if the user abandoned the turn.
+
+        A fork is created at its first turn, with the uuid of the line that begins it in its id.
+        """
         self._turn = turn
         branch = tree.branches.get(turn)
         if branch is None:
             self._part = Conversation(id=self._id)
             return
         if branch.first not in self._branches:
-            first = str(line.get("uuid"))
-            origin = tree.branches.get(branch.shared)
-            origin_id = self._id if origin is None else self._branches[origin.first].id
-            fork = Fork(origin_id, self._last_key(branch.shared, tree), first)
-            self._branches[branch.first] = Conversation(id=f"{self._id}-{first}", fork=fork)
+            first_key = str(line.get("uuid"))
+            parent = tree.branches.get(branch.shared)
+            parent_id = self._id if parent is None else self._branches[parent.first].id
+            fork = Fork(parent_id, self._last_key(branch.shared, tree), first_key)
+            self._branches[branch.first] = Conversation(id=f"{self._id}-{first_key}", fork=fork)
         self._part = self._branches[branch.first]
 
     def _last_key(self, turn: int | None, tree: _Tree) -> str | None:

@@ -75,18 +75,18 @@ def _pair_marks(request_marks: Sequence[str], event_marks: Sequence[str]) -> dic
         if mark:
             indexes.setdefault(mark, []).append(index)
     pairs: dict[int, int] = {}
-    last = -1
-    for at, mark in enumerate(request_marks):
+    last_event = -1
+    for request_index, mark in enumerate(request_marks):
         candidates = indexes.get(mark, [])
-        next_candidate = bisect_right(candidates, last)
+        next_candidate = bisect_right(candidates, last_event)
         if next_candidate < len(candidates):
-            last = candidates[next_candidate]
-            pairs[at] = last
-    for index in pairs.values():
-        indexes[event_marks[index]].remove(index)
-    for at, mark in enumerate(request_marks):
-        if at not in pairs and indexes.get(mark):
-            pairs[at] = indexes[mark].pop(0)
+            last_event = candidates[next_candidate]
+            pairs[request_index] = last_event
+    for event_index in pairs.values():
+        indexes[event_marks[event_index]].remove(event_index)
+    for request_index, mark in enumerate(request_marks):
+        if request_index not in pairs and indexes.get(mark):
+            pairs[request_index] = indexes[mark].pop(0)
     return pairs
 
 

@@ -376,25 +376,28 @@ def _apply_cache_marks(
     turns: Sequence[SentMessage],
     marks: Sequence[CacheMark],
 ) -> None:
-    """Put cache marks on the last blocks of the prefixes that are to be kept; the last tool ends an empty prefix."""
-    newest = list(accumulate([sent.at for turn in turns for sent in turn.shown], max))
-    seconds: dict[int, int] = {}
+    """Put a cache mark on the last block of each prefix to cache; the last tool ends a prefix without blocks."""
+    # The highest message index up to each block: blocks are not quite in the order of messages.
+    newest_message = list(accumulate([sent.at for turn in turns for sent in turn.shown], max))
+    ttl_of_end: dict[int, int] = {}
     for mark in marks:
-        end = bisect_left(newest, mark.messages) - 1
-        while end >= 0 and blocks[end]["type"] in ("thinking", "redacted_thinking"):
+        end = bisect_left(newest_message, mark.messages) - 1
+        while end >= 0 and blocks[end]["type"] in ("thinking", "redacted_thinking"):  # these take no mark
             end -= 1
         if end >= 0 or tools:
-            seconds[end] = max(seconds.get(end, 0), mark.ttl or 0)
-    ends = sorted(seconds)
-    if len(ends) > BREAKPOINTS:
-        ends = [ends[0], *ends[1 - BREAKPOINTS :]]
+            ttl_of_end[end] = max(ttl_of_end.get(end, 0), mark.ttl or 0)
+    ends = sorted(ttl_of_end)
+    if len(ends) > BREAKPOINTS:  # the shortest prefix is shared by most requests, the longest ones save most
+        longest = ends[-(BREAKPOINTS - 1) :]
+        ends = [ends[0], *longest]
     keeps_an_hour = False
     for end in reversed(ends):
-        keeps_an_hour = keeps_an_hour or seconds[end] >= 3_600
+        # Marks with a longer time must come first: once one has an hour, all before it have.
+        keeps_an_hour = keeps_an_hour or ttl_of_end[end] >= 3_600
         cache_control: dict[str, Json] = {"type": "ephemeral"}
         if keeps_an_hour:
             cache_control["ttl"] = "1h"
-        elif seconds[end]:
+        elif ttl_of_end[end]:
             cache_control["ttl"] = "5m"
         block = blocks[end] if end >= 0 else tools[-1]
         block["cache_control"] = cache_control

@@ -31,7 +31,6 @@ __all__ = [
     "Prices",
     "Sizes",
     "block_to_part",
-    "comes_first",
     "dump",
     "extra_fields_of_raw",
     "is_reasoning_part",
@@ -102,13 +101,16 @@ _loads = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_parse_fi
 
 
 def parse_call_arguments(text: str) -> tuple[dict[str, Json], str, bool]:
-    """Return the arguments of a call as the object that is sent, its JSON, and whether the text was one."""
+    """Return the arguments of a call as an object, its JSON, and whether the text was a JSON object.
+
+    No text counts as an empty object; a text that is no object is sent under the name `_raw`.
+    """
     try:
         value = _loads(text) if text.strip() else {}
         if isinstance(value, dict):
-            written = dump(value)
-            written.encode()
-            return value, written, True
+            serialized = dump(value)
+            serialized.encode()  # raises UnicodeEncodeError, a ValueError, for lone surrogates
+            return value, serialized, True
     except (ValueError, RecursionError):
         pass
     value = {"_raw": text}
@@ -230,25 +232,32 @@ def _restore_user_block(given: dict[str, Any], before: list[Part]) -> dict[str, 
 
 
 def _take_blocks(before: list[Part], number: int) -> list[dict[str, Json]] | None:
-    """Take so many texts and media from the end of parts, as blocks; None, and nothing, where they cannot be."""
-    held = before[-number:] if 0 < number <= len(before) else []
-    fit = [to_sendable_media(one) if isinstance(one, Media) else one for one in held]
-    found = [part_to_block(one) for one in fit if isinstance(one, Text | Media)]
-    if not held or len(found) < len(held):
-        return None
-    del before[-number:]
-    return found
+    """Remove the last `number` parts from a list and return them as blocks.
 
-
-def comes_first(raw: Raw) -> bool | None:
-    """Return whether a compaction is refused unless it comes first, as a signed one is; None for any other item.
-
-    One without a summary is not counted as one: it is accepted anywhere and has no content.
+    Return None, and remove nothing, if there are fewer or one of them cannot be sent as a text or a file.
     """
-    block = raw_to_block(raw)
-    if block is None or block["type"] != "compaction" or block.get("content") is None:
+    if not 0 < number <= len(before):
         return None
-    return bool(block.get("signature"))
+    blocks: list[dict[str, Json]] = []
+    for part in before[-number:]:
+        sendable = to_sendable_media(part) if isinstance(part, Media) else part
+        if not isinstance(sendable, Text | Media):
+            return None
+        blocks.append(part_to_block(sendable))
+    del before[-number:]
+    return blocks
+
+
+def is_effective_compaction(raw: Raw) -> bool:
+    """Return whether an item is a compaction with a summary; one without is accepted anywhere and has no content."""
+    block = raw_to_block(raw)
+    return block is not None and block["type"] == "compaction" and block.get("content") is not None
+
+
+def is_signed(raw: Raw) -> bool:
+    """Return whether an item has a signature: the vendor refuses a signed compaction that does not come first."""
+    block = raw_to_block(raw)
+    return block is not None and bool(block.get("signature"))
 
 
 def redacted_thinking_data(raw: Raw) -> str | None:

@@ -42,8 +42,8 @@ UNPAIRED = (
 MISFITS = "parts that a role cannot have are left out"
 CALLS = "tool calls are moved to the end of their message: nothing may follow them there"
 BEGUN = "a message of the user is put before a conversation that begins with the assistant"
-FIRST = "a compaction is put in front of the messages: it stands for what came before them"
-NEWER = "of several compactions only the newest is sent: it stands for the others too"
+COMPACTION_MOVED = "a compaction is put in front of the messages: it stands for what came before them"
+OLDER_COMPACTION_OMITTED = "of several compactions only the newest is sent: it stands for the others too"
 ENDS = "white space at the end of the last answer is left out"
 
 _UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
@@ -159,7 +159,10 @@ class Arranging:
                 turn = None
                 continue
             part = self._sendable_part(given, role)
-            if part is None or self._must_come_first(part, index, message, role):
+            if part is None:
+                continue
+            if isinstance(part, Raw) and self._replaces_logged_messages(part, message, role):
+                self._set_leading_compaction(part, index, message)
                 continue
             if turn is None or turn is not self._turns[-1]:
                 turn = self._turn_for(role, message)
@@ -199,24 +202,26 @@ class Arranging:
             parts += anthropic_blocks.split_recalled_passages(part) or [part]
         return parts
 
-    def _must_come_first(self, part: Part, index: int, message: PromptMessage, role: Role) -> bool:
-        """Return whether an item is a compaction that must come first; if so, remember it.
+    def _replaces_logged_messages(self, item: Raw, message: PromptMessage, role: Role) -> bool:
+        """Return whether an item is a compaction that replaces all messages before it, so it must come first.
 
-        It is signed, or comes from a log that leaves out the compacted messages; then other parts may precede it.
+        A signed one always does. An unsigned one does if it comes from a log (which then leaves out the compacted
+        messages) and its message has nothing else to send.
         """
-        is_signed = anthropic_blocks.comes_first(part) if isinstance(part, Raw) else None
-        if is_signed is None:
+        if not anthropic_blocks.is_effective_compaction(item):
             return False
-        others = [each for each in message.parts if not isinstance(each, Raw | Reasoning)]
-        is_alone = all(self._sendable_part(each, role) is None for each in others)
-        if not is_signed and not (message.sources and is_alone):
-            return False
+        others = [part for part in message.parts if not isinstance(part, Raw | Reasoning)]
+        is_alone = all(self._sendable_part(part, role) is None for part in others)
+        is_logged = bool(message.sources)
+        return anthropic_blocks.is_signed(item) or (is_logged and is_alone)
+
+    def _set_leading_compaction(self, item: Raw, index: int, message: PromptMessage) -> None:
+        """Put a compaction before all messages; it takes the place of an earlier one."""
         if self._first is not None:
-            self._notes[NEWER] = None
+            self._notes[OLDER_COMPACTION_OMITTED] = None
         elif any(turn.role is not Role.SYSTEM for turn in self._turns):
-            self._notes[FIRST] = None
-        self._first = SentPart(part, index), message.sources
-        return True
+            self._notes[COMPACTION_MOVED] = None
+        self._first = SentPart(item, index), message.sources
 
     def _turn_for(self, role: Role, message: PromptMessage) -> Turn:
         """Return the turn to continue, or begin one.
@@ -384,7 +389,7 @@ class Arranging:
         """Leave out reasoning that is not first, or last, or in an answer that the model is to continue."""
         shown = turn.shown
         if self._first is not None and any(map(_is_effective_compaction, shown)):
-            self._notes[NEWER] = None
+            self._notes[OLDER_COMPACTION_OMITTED] = None
             shown = [sent for sent in shown if not _is_effective_compaction(sent)]
         length = len(shown)
         first = next((sent for sent in shown if not _is_compaction(sent)), None)
@@ -402,7 +407,7 @@ class Arranging:
         """Join turns of one role, and convert system text to user text where the system may not speak."""
         joined: list[Turn] = []
         for index, turn in enumerate(self._turns):
-            if turn.role is Role.SYSTEM and index > 0 and not self._may_system_speak(joined[-1], index):
+            if turn.role is Role.SYSTEM and index > 0 and not self._accepts_system_turn(joined[-1], index):
                 self._notes[TOLD] = None
                 turn.role = Role.USER
                 turn.shown = [_to_reminder(part, at) for part, at in turn.shown if isinstance(part, Text)]
@@ -414,15 +419,13 @@ class Arranging:
                 joined.append(turn)
         self._turns = joined
 
-    def _may_system_speak(self, before: Turn, index: int) -> bool:
-        """Return whether a system message is accepted: behind the user's, and last or before the assistant's."""
-        follows_user = before.role is Role.USER or bool(before.calls)
-        following = self._turns[index + 1 : index + 2]
-        return (
-            self._has_system_messages
-            and follows_user
-            and all(turn.role is Role.ASSISTANT for turn in following)
-        )
+    def _accepts_system_turn(self, previous: Turn, index: int) -> bool:
+        """Return whether a system turn can be sent: after the user's, and last or before the assistant's."""
+        # Answers to calls are sent as the user's.
+        follows_user = previous.role is Role.USER or bool(previous.calls)
+        is_last = index + 1 == len(self._turns)
+        precedes_assistant = not is_last and self._turns[index + 1].role is Role.ASSISTANT
+        return self._has_system_messages and follows_user and (is_last or precedes_assistant)
 
     def _add_beginning(self) -> None:
         """Let a conversation begin as it may: with a compaction, else with the user."""
@@ -518,7 +521,7 @@ def _generate_unused_id(id_: str, taken: dict[str, int]) -> str:
 
 def _is_effective_compaction(sent: SentPart) -> bool:
     """Return whether a part is a compaction with content."""
-    return isinstance(sent.part, Raw) and anthropic_blocks.comes_first(sent.part) is not None
+    return isinstance(sent.part, Raw) and anthropic_blocks.is_effective_compaction(sent.part)
 
 
 def _is_compaction(sent: SentPart) -> bool:

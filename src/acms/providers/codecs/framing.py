@@ -250,11 +250,12 @@ class Framing:
             return 0, True
         if self._model.template:
             return TEMPLATE_TOOLS + sum([self._tool_in_template(one) for one in functions]), False
-        more: list[Json] = []
-        shown = [_render_typescript(function, more) for function in functions]
+        unmeasured: list[Json] = []
+        shown = [_render_typescript(function, unmeasured) for function in functions]
         listed = "\n".join(["namespace functions {\n", *shown, "} // namespace functions"])
         total = TOOLS + self._count(listed) + (0 if self._model.recipe else _NAMESPACE)
-        return total + sum([MORE + self._count(dump(to_plain_json(one))) for one in more]), not more
+        total += sum([MORE + self._count(dump(to_plain_json(field))) for field in unmeasured])
+        return total, not unmeasured
 
     def _tool_in_template(self, tool: Tool) -> int:
         shown = {
@@ -270,16 +271,16 @@ class Framing:
         return ADOPTED + self._count(system + "\n") - self._count(system)
 
 
-def _render_typescript(function: Tool, more: list[Json]) -> str:
-    """Return a tool as TypeScript; append the fields whose rendering has not been measured to `more`."""
+def _render_typescript(function: Tool, unmeasured: list[Json]) -> str:
+    """Return a tool as TypeScript; append the fields whose rendering has not been measured to `unmeasured`."""
     schema = function.parameters if isinstance(function.parameters, Mapping) else {}
     if function.strict:
-        more.append("strict")
-    _collect_unmeasured_fields(schema, "object", more)
-    said = _render_comment(function.description, more)
+        unmeasured.append("strict")
+    _collect_unmeasured_fields(schema, "object", unmeasured)
+    said = _render_comment(function.description, unmeasured)
     if not schema.get("properties"):
         return f"{said}type {function.name} = () => any;\n"
-    return f"{said}type {function.name} = (_: {{\n{_render_properties(schema, 0, more)}\n}}) => any;\n"
+    return f"{said}type {function.name} = (_: {{\n{_render_properties(schema, 0, unmeasured)}\n}}) => any;\n"
 
 
 _KNOWN: Mapping[str, frozenset[str]] = {
@@ -293,59 +294,61 @@ _KNOWN: Mapping[str, frozenset[str]] = {
 """What a property of a type can have for its form to be known."""
 
 
-def _collect_unmeasured_fields(schema: Mapping[str, Json], kind: str, more: list[Json]) -> None:
+def _collect_unmeasured_fields(schema: Mapping[str, Json], kind: str, unmeasured: list[Json]) -> None:
     rest = {key: value for key, value in schema.items() if key not in _KNOWN[kind]}
     if rest:
-        more.append(rest)
+        unmeasured.append(rest)
 
 
-def _render_comment(description: Json, more: list[Json]) -> str:
+def _render_comment(description: Json, unmeasured: list[Json]) -> str:
     if not isinstance(description, str) or "\n" in description:
-        more.append(description)
+        unmeasured.append(description)
         return ""
     return f"// {description}\n" if description else ""
 
 
-def _render_properties(schema: Mapping[str, Json], indent: int, more: list[Json]) -> str:
+def _render_properties(schema: Mapping[str, Json], indent: int, unmeasured: list[Json]) -> str:
+    """Return the properties of an object as lines of TypeScript."""
     properties, required = schema["properties"], schema.get("required", ())
     if not isinstance(properties, Mapping) or not isinstance(required, list | tuple):
-        more.append(schema)
+        unmeasured.append(schema)
         return ""
     lines: list[str] = []
-    for name, of in properties.items():
-        described = of if isinstance(of, Mapping) else {}
-        lines += _render_comment(described.get("description", ""), more).splitlines()
-        lines.append(f"{name}{'' if name in required else '?'}: {_render_type(of, indent, more)},")
+    for name, property in properties.items():
+        description = property.get("description", "") if isinstance(property, Mapping) else ""
+        lines += _render_comment(description, unmeasured).splitlines()
+        optional_sign = "" if name in required else "?"
+        lines.append(f"{name}{optional_sign}: {_render_type(property, indent, unmeasured)},")
     return "\n".join([" " * indent + line for line in lines])
 
 
-def _render_type(schema: Json, indent: int, more: list[Json]) -> str:
+def _render_type(schema: Json, indent: int, unmeasured: list[Json]) -> str:
     kind = schema.get("type") if isinstance(schema, Mapping) else None
     if not isinstance(kind, str) or kind not in _KNOWN:
-        more.append(schema)
+        unmeasured.append(schema)
         return "any"
-    _collect_unmeasured_fields(schema, kind, more)
+    _collect_unmeasured_fields(schema, kind, unmeasured)
     match kind:
         case "string" if "enum" in schema:
-            return _render_choices(schema["enum"], more)
+            return _render_choices(schema["enum"], unmeasured)
         case "array":
-            items = _render_type(schema["items"], indent, more) if "items" in schema else "any"
+            items = _render_type(schema["items"], indent, unmeasured) if "items" in schema else "any"
             return f"{items}[]"
         case "object" if not schema.get("properties"):
-            more.append("object")
+            unmeasured.append("object")
             return "object"
         case "object":
-            return f"{{\n{_render_properties(schema, indent + 2, more)}\n}}"
+            return f"{{\n{_render_properties(schema, indent + 2, unmeasured)}\n}}"
         case "integer":
             return "number"
         case _:
             return kind
 
 
-def _render_choices(choices: Json, more: list[Json]) -> str:
+def _render_choices(choices: Json, unmeasured: list[Json]) -> str:
     is_list = isinstance(choices, list | tuple) and choices
     if not is_list or not all(isinstance(choice, str) for choice in choices):
-        more.append(choices)
+        unmeasured.append(choices)
         return "string"
     return " | ".join([f'"{choice}"' for choice in choices])
 

@@ -100,6 +100,7 @@ class OpenAIChat(OpenAICodec):
         return media_to_text(media)
 
     def _sendable_item(self, raw: Raw, message: PromptMessage, note: Note) -> Iterable[Part]:
+        """Return an item as this format can send it: server fields, a part of the content, or a text."""
         fields = _read_server_fields(raw)
         if fields is not None:
             is_sent = self._returns_fields and message.role is Role.ASSISTANT

@@ -92,7 +92,11 @@ def find_statements(turn: Turn) -> list[Proposal]:
 
 
 def _find_marked_lines(turn: Turn) -> Iterator[Proposal]:
-    """Yield the lines that a marker announces; for one that the words do not tell, its line is looked for."""
+    """Yield the facts of lines that begin with a marker.
+
+    A marker of the turn that its text does not show was given by the caller: it applies to the first line with a label,
+    or else to the beginning of the text.
+    """
     lines = _lines_outside_code(turn.text)
     formatted = turn.origin is Origin.USER or len(turn.text) < DOCUMENT
     for number, line in enumerate(lines):
@@ -101,12 +105,13 @@ def _find_marked_lines(turn: Turn) -> Iterator[Proposal]:
             yield from _propose_fact(turn, marker, line, lines[number + 1 : number + BELOW])
     announced = detect_markers(turn.text)
     given = next((marker for marker in turn.markers if marker not in announced), None)
-    if given is not None:
-        labelled = next((number for number, line in enumerate(lines) if _LABEL.match(line)), None)
-        if labelled is not None:
-            yield from _propose_fact(turn, given, lines[labelled], lines[labelled + 1 : labelled + BELOW])
-        else:
-            yield from _propose_fact(turn, given, "", lines[:BELOW])
+    if given is None:
+        return
+    labelled = next((number for number, line in enumerate(lines) if _LABEL.match(line)), None)
+    if labelled is None:
+        yield from _propose_fact(turn, given, "", lines[:BELOW])
+    else:
+        yield from _propose_fact(turn, given, lines[labelled], lines[labelled + 1 : labelled + BELOW])
 
 
 def _marker_of_line(line: str) -> str | None:
@@ -273,19 +278,28 @@ def reconcile_statements(found: Sequence[Proposal], facts: Sequence[Fact]) -> li
     known: list[Known] = list(facts)
     contents = {_normalize_text(fact.content) for fact in facts if fact.doubt is None}
     changes: list[Proposal] = []
-    for one in found:
-        if _normalize_text(one.content) in contents:
+    for statement in found:
+        content = _normalize_text(statement.content)
+        if content in contents:
             continue
-        contents.add(_normalize_text(one.content))
-        old, value = _find_predecessor(one, known[-RIVALS:])
-        if old is not None:
-            known.remove(old)
-            contents.discard(_normalize_text(old.content))
-            one = _make_successor(one, old, value)
-            if isinstance(old, Proposal) and one.fact_id is None and not _supersedes_by_address(one, old):
-                changes.append(replace(old, action="remove", sources=one.sources, reason="no longer so"))
-        changes.append(one)
-        known.append(one)
+        contents.add(content)
+        change = statement
+        predecessor, value = _find_predecessor(statement, known[-RIVALS:])
+        if predecessor is not None:
+            known.remove(predecessor)
+            contents.discard(_normalize_text(predecessor.content))
+            change = _make_successor(statement, predecessor, value)
+            names_fact = change.fact_id is not None
+            # A proposal has no id yet that its successor could name, so it is removed by a change of its own.
+            if (
+                isinstance(predecessor, Proposal)
+                and not names_fact
+                and not _supersedes_by_address(change, predecessor)
+            ):
+                removal = replace(predecessor, action="remove", sources=change.sources, reason="no longer so")
+                changes.append(removal)
+        changes.append(change)
+        known.append(change)
     return changes
 
 

@@ -22,8 +22,8 @@ from acms.runtime.loops import PerLoop
 
 READ = 1_000
 """Rows of one call that reads or deletes."""
-OPENING = 30.0
-"""Seconds that loading the vendor's package may take, and opening a folder."""
+LOCAL_OPEN_TIMEOUT = 30.0
+"""Seconds that loading the vendor's package may take, and opening a folder: both read much from a disk."""
 
 T = TypeVar("T")
 
@@ -58,9 +58,9 @@ class Chroma:
         self._timeout = timeout
         self._backoff = backoff
         self._make = None if client is not None else partial(_create_client, path, url, timeout)
-        self._opens_in = OPENING if url is None else timeout
+        self._open_timeout = LOCAL_OPEN_TIMEOUT if url is None else timeout
         self._client: Any = client
-        self._opening: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
+        self._opening_locks: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
         # Four calls at a time: one that hangs holds its thread for as long as it does.
         self._permits: PerLoop[asyncio.Semaphore] = PerLoop(lambda: asyncio.Semaphore(4))
         self._not_before = float("-inf")
@@ -97,15 +97,20 @@ class Chroma:
             log_event(logging.WARNING, "vectors_not_closed", code=code_of_error(error))
 
     async def _ask(self, work: Callable[[], T]) -> T:
+        """Run a blocking call in a thread; open the client before if there is none.
+
+        Any failure raises `VectorsUnavailableError`. During the backoff after it, so does every call, without a try.
+        """
         loop = asyncio.get_running_loop()
         if loop.time() < self._not_before:
             raise VectorsUnavailableError
         try:
             if self._client is None and self._make is not None:
-                async with self._opening.here():
-                    if self._client is None:
-                        await self._thread(_load_chromadb, OPENING)
-                        self._client = await self._thread(self._make, self._opens_in, late=_close_client)
+                lock_of_this_loop = self._opening_locks.here()
+                async with lock_of_this_loop:
+                    if self._client is None:  # else another task opened it meanwhile
+                        await self._thread(_load_chromadb, LOCAL_OPEN_TIMEOUT)
+                        self._client = await self._thread(self._make, self._open_timeout, late=_close_client)
             return await self._thread(work, self._timeout)
         except Exception as error:
             self._not_before = loop.time() + self._backoff

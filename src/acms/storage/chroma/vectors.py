@@ -115,7 +115,7 @@ class ChromaVectors(WrapperStorage):
             return 0
         outgoing.queue.append((context, rows))
         if not self._busy:
-            outgoing.pump = asyncio.get_running_loop().create_task(self._run(outgoing.queue))
+            outgoing.pump = asyncio.get_running_loop().create_task(self._write_queued(outgoing.queue))
         return len(rows)
 
     @property
@@ -130,11 +130,16 @@ class ChromaVectors(WrapperStorage):
             assert pump is not None
             await asyncio.wait([pump])
 
-    async def _run(self, queue: deque[tuple[str, Sequence[Derived]]]) -> None:
+    async def _write_queued(self, queue: deque[tuple[str, Sequence[Derived]]]) -> None:
+        """Write queued rows until the queue is empty; adjacent ones of the same context share a call."""
         while queue:
             context, rows = queue.popleft()
-            while queue and queue[0][0] == context and len(rows) < WRITE:
-                rows = [*rows, *queue.popleft()[1]]
+            while queue and len(rows) < WRITE:
+                next_context, next_rows = queue[0]
+                if next_context != context:
+                    break
+                queue.popleft()
+                rows = [*rows, *next_rows]
             try:
                 await self._put(context, rows, wait=False)
             except Exception as error:

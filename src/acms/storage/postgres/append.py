@@ -128,21 +128,26 @@ class Appender:
             task.add_done_callback(self._tasks.discard)
 
     async def _lane(self) -> None:
+        """Commit batches until no context is ready; callers of a batch that is broken off get an error."""
         try:
             while self._ready:
-                batch = self._take()
+                batch = self._take_batch()
                 try:
                     await self._commit(batch)
                 finally:
                     for group in batch:
                         for pending in group.members:
+                            # No effect on callers that the commit has answered.
                             answer_caller(pending, StorageBusyError("the append was broken off"))
-                        self._done(group.context)
+                        self._release_context(group.context)
         finally:
             self._running -= 1
 
-    def _take(self) -> list[Group]:
-        """Take the operations that go into one statement."""
+    def _take_batch(self) -> list[Group]:
+        """Take the operations that go into one statement: one group per context, until the statement is full.
+
+        An operation that must be alone makes a batch by itself.
+        """
         batch: list[Group] = []
         count = size = 0
         while self._ready and count < TOGETHER and size < MOST_BYTES:
@@ -192,8 +197,8 @@ class Appender:
             queue.popleft()
         return Group([first])
 
-    def _done(self, context: str) -> None:
-        """Let the next operation of a context go."""
+    def _release_context(self, context: str) -> None:
+        """Let the next operations of a context be taken."""
         if self._waiting[context]:
             self._ready.append(context)
             self._start_lanes()
@@ -296,7 +301,7 @@ class Appender:
                     return await self._find_committed(pending) or lost
                 if refused:
                     refused = False
-                    found = await self._why(pending, unknown=lost is not None)
+                    found = await self._diagnose(pending, unknown=lost is not None)
                     if found is not None:
                         return found
                     tries += 1
@@ -380,13 +385,16 @@ class Appender:
             if id in erased:
                 raise GoneError(f"{id} was erased, and so is what was made from it")
 
-    async def _why(self, pending: PendingAppend, *, unknown: bool) -> Receipt | ACMSError | None:
-        """Return why an operation was refused, or that it was written before; None when nothing is in its way now."""
+    async def _diagnose(self, pending: PendingAppend, *, unknown: bool) -> Receipt | ACMSError | None:
+        """Return why an operation was refused, its receipt if it was written before, or None if it can be sent again.
+
+        `unknown` says that the answer to an earlier attempt was lost.
+        """
         op = pending.op
         if unknown:
-            found = await self._find_committed(pending)
-            if found is not None:
-                return found
+            receipt = await self._find_committed(pending)
+            if receipt is not None:
+                return receipt
         try:
             head = (await self._db.log_state(op.context)).head
             if pending.keys:

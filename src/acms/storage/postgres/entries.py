@@ -176,19 +176,27 @@ class DerivedRows:
             await asyncio.shield(ride)
 
     async def read(self, context: str, space: str, *, after: int, at: int | None) -> list[Derived]:
-        """Return the derived rows of one space by sequence number, from every context of the lineage."""
+        """Return the derived rows of one space by sequence number, from every context of the lineage.
+
+        `after` is a sequence number, `at` a version of the log.
+        """
         lineage = self._db.lineages.get(context)
         if lineage is None:
             lineage = (await self._db.log_state(context)).lineage
-        runs = append_rules.split_segments(context, lineage, 1, ENDLESS if at is None else min(at, ENDLESS))
+        last_version = ENDLESS if at is None else min(at, ENDLESS)  # a column holds no larger number
+        segments = append_rules.split_segments(context, lineage, 1, last_version)
         values = {"space": space, "after": after}
         queries = [
-            ("derived", {**values, "context": owner, "first": low, "last": high}) for owner, low, high in runs
+            ("derived", {**values, "context": owner, "first": first, "last": last})
+            for owner, first, last in segments
         ]
-        head, *answers = await self._db.ask(("head", {"context": context}), *queries)
-        upto = self._db.read_head(context, head).head.derived
-        found = [row for rows in answers for row in read_derived(rows, space) if row.seq <= upto]
-        return found if len(runs) == 1 else sorted(found, key=lambda row: row.seq)
+        head_row, *answers = await self._db.ask(("head", {"context": context}), *queries)
+        head = self._db.read_head(context, head_row).head
+        rows: list[Derived] = []
+        for answer in answers:
+            # Rows past the head were stored after it was read; rows with smaller numbers may be missing before them.
+            rows += [row for row in read_derived(answer, space) if row.seq <= head.derived]
+        return rows if len(segments) == 1 else sorted(rows, key=lambda row: row.seq)
 
     async def missing(
         self, space: str, *, context: str | None, limit: int, after: int

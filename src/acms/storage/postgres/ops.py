@@ -71,14 +71,16 @@ class PendingAppend:
 
     @property
     def repeatable(self) -> bool:
-        """Whether sending it twice can write it only once."""
+        """Whether the operation may be sent again after a lost answer: a second copy would be refused or recognised."""
         expect = self.op.expect
         if self.op.finish is not None or expect.version is not None:
             return True
-        # An append without a message leaves the expected message the newest.
-        if expect.last_message is not ANY and self.summary["last"] is not None:
+        # An append without a message does not change which message is the newest: a second one would be accepted.
+        changes_last_message = self.summary["last"] is not None
+        if expect.last_message is not ANY and changes_last_message:
             return True
-        return bool(self.keys) and len(self.keys) == len(self.op.drafts)
+        all_have_keys = bool(self.keys) and len(self.keys) == len(self.op.drafts)
+        return all_have_keys
 
 
 def build_draft_row(draft: Draft) -> dict[str, Any]:
@@ -174,19 +176,19 @@ class Group:
             return {"op": number, **self.members[0].summary}
         found: dict[str, Any] = {"op": number, "context": self.context}
         found.update(expect_last=False, reach=0, keep=True)
-        n = messages = tokens = rewrites = 0
+        entries = messages = tokens = rewrites = 0
         for pending in self.members:
             summary = pending.summary
             if summary["last"] is not None:
-                found.update(last=n + summary["last"], nonce=summary["nonce"])
+                found.update(last=entries + summary["last"], nonce=summary["nonce"])
             if not summary["keep"]:
                 found.update(keep=False, tail=summary["tail"])
-            n += summary["n"]
+            entries += summary["n"]
             messages += summary["said"]
             tokens += summary["tokens"]
             rewrites += summary["rewrites"]
         chain = self.receipts[-1].head.chain.hex()
-        found.update(n=n, said=messages, tokens=tokens, rewrites=rewrites, chain=chain)
+        found.update(n=entries, said=messages, tokens=tokens, rewrites=rewrites, chain=chain)
         found.update(expect_chain=self.chain.hex(), expect_rewrites=self.rewrites)
         return found
 
@@ -196,20 +198,20 @@ class Group:
             for row in self.members[0].drafts:
                 yield {"op": number, "batch": 1, **row}
             return
-        n = messages = tokens = 0
+        entries = messages = tokens = 0
         for pending, receipt in zip(self.members, self.receipts, strict=True):
             for row, chain in zip(pending.drafts, receipt.chains, strict=True):
                 position = row["position"]
                 yield {
                     **row,
                     "op": number,
-                    "batch": n + 1,
-                    "k": n + row["k"],
+                    "batch": entries + 1,
+                    "k": entries + row["k"],
                     "position": None if position is None else messages + position,
                     "total": tokens + row["total"],
                     "chain": chain.hex(),
                 }
-            n += pending.summary["n"]
+            entries += pending.summary["n"]
             messages += pending.summary["said"]
             tokens += pending.summary["tokens"]
 

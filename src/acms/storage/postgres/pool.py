@@ -326,11 +326,13 @@ class Pool:
     ) -> T:
         """Call `work` with a connection; repeat it after transient errors until it succeeds or patience ends.
 
-        `limit` is how many seconds an answer may take; a little more than a statement when it is left out.
+        `again` says that `work` may be repeated even if its first call may have been committed. `limit` is how many
+        seconds an answer may take; by default a little more than a statement may.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.patience
-        wait, first = FIRST_WAIT, True
+        wait = FIRST_WAIT
+        is_first = True
         while True:
             link: Link | None = None
             try:
@@ -351,8 +353,8 @@ class Pool:
                 transient, nothing_written = self._classify(error, link)
                 repeatable = nothing_written or again
                 remaining = deadline - loop.time()
-                silent = error.sqlstate is None
-                if first and silent and self.patience:
+                was_silent = error.sqlstate is None  # the server sent no error: the connection failed
+                if is_first and was_silent and self.patience:
                     remaining = max(remaining, FIRST_WAIT)  # waiting for an answer may use up the patience
                 if not transient or not repeatable or remaining <= 0:
                     if error.sqlstate in _LOST:
@@ -362,7 +364,7 @@ class Pool:
                     self._close_idle()
                 name, state = type(error).__name__, error.sqlstate or ""
                 log_event(logging.WARNING, "storage_retry", error=name, sqlstate=state)
-            first = False
+            is_first = False
             await asyncio.sleep(min(remaining, wait * chance.uniform(0.5, 1.0)))
             wait = min(MOST_WAIT, wait * 2)
 

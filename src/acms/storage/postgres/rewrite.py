@@ -185,15 +185,18 @@ async def _empty_wal(connection: Connection) -> None:
     """
     for _ in range(2):
         await connection.execute("CHECKPOINT")
-        ((last,),) = await _run_query(
+        ((last_segment,),) = await _run_query(
             connection, "SELECT max(name) FROM pg_ls_waldir() WHERE name ~ '^[0-9A-F]{24}$'", {}
         )
-        at = ""
-        while at <= last:
+        segment = ""
+        while segment <= last_segment:
+            # A segment without a record is not switched away from, so each gets an empty message before and after.
             await _run_query(connection, "SELECT pg_logical_emit_message(true, 'acms', '')", {})
             await _run_query(connection, "SELECT pg_switch_wal()", {})
             await _run_query(connection, "SELECT pg_logical_emit_message(true, 'acms', '')", {})
-            ((at,),) = await _run_query(connection, "SELECT pg_walfile_name(pg_current_wal_insert_lsn())", {})
+            ((segment,),) = await _run_query(
+                connection, "SELECT pg_walfile_name(pg_current_wal_insert_lsn())", {}
+            )
     await connection.execute("CHECKPOINT")
 
 

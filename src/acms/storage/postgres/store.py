@@ -175,9 +175,8 @@ class PostgresStorage:
         """Apply the missing migrations; return the applied ones."""
         if partitions is None:
             return await apply_migrations(self._db.pool, progress=progress)
-        await plan_migrations(
-            self._db.pool, partitions=partitions
-        )  # refuses them where there are some already
+        # The plan refuses a number of partitions for a store that has some already.
+        await plan_migrations(self._db.pool, partitions=partitions)
         return await apply_migrations(self._db.pool, partitions=partitions, progress=progress)
 
     # ── contexts ────────────────────────────────────────────────────────────────────────────────────────────────────

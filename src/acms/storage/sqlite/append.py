@@ -239,14 +239,14 @@ class Appender:
     def write(self, connection: apsw.Connection, prepared: _Prepared) -> Receipt:
         """Append to the cached head if no other writer has moved it; otherwise append to the current head."""
         op = prepared.op
-        known = self._heads.get(op.context) if op.tail is not None else None
-        if known is not None:
+        cached = self._heads.get(op.context) if op.tail is not None else None
+        if cached is not None:
             try:
-                receipt = self._append_at(connection, op, prepared, known)
+                receipt = self._append_at(connection, op, prepared, cached)
             except ACMSError:
                 if op.context not in self._heads:
                     raise  # the cached head was right: the append was refused for another reason
-                receipt = None  # the head may have moved on: ask it before refusing
+                receipt = None  # the head may have moved: read it before refusing
             if receipt is not None:
                 return receipt
         ref, head, _ = self._tables.log(connection, op.context)

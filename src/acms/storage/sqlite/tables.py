@@ -178,14 +178,17 @@ class DerivedRows:
     def read(
         self, connection: apsw.Connection, context: str, space: str, *, after: int, at: int | None
     ) -> list[Derived]:
-        """Return the rows of one space by sequence number, from every context of the lineage."""
+        """Return the rows of one space by sequence number, from every context of the lineage.
+
+        `after` is a sequence number, `at` a version of the log.
+        """
         log = self._tables.log(connection, context)
-        runs = self._tables.runs(connection, log, at=at)
+        segments = self._tables.runs(connection, log, at=at)
         rows: list[Derived] = []
-        for owner, low, high in runs:
-            values = (owner, space, after, log.head.derived, low, high)
+        for owner, first, last in segments:
+            values = (owner, space, after, log.head.derived, first, last)
             rows += read_derived(connection.execute(self._tables.sql["derived"], values), space)
-        return rows if len(runs) == 1 else sorted(rows, key=lambda row: row.seq)
+        return rows if len(segments) == 1 else sorted(rows, key=lambda row: row.seq)
 
     def missing(
         self, connection: apsw.Connection, space: str, context: str | None, *, limit: int, after: int
