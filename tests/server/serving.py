@@ -164,7 +164,7 @@ def visited(
     try:
         with patch.context() as patched:
             patched.setattr(Listening, "serve", served)
-            patched.setattr("acms.cli.serving.defer_full_collections", collecting)
+            patched.setattr("acms.server.garbage.defer_full_collections", collecting)
             # It takes the signal for the end of the process: streams of events of later tests would end at once.
             patched.setattr("sse_starlette.sse.AppStatus.should_exit", False)
             done = CliRunner().invoke(commands, list(words))
