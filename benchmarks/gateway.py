@@ -32,10 +32,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from tests.gateway import rules
 from tests.gateway.conversations import PATHS, Conversation
 from tests.gateway.serving import Running, running_gateway, serve_app
 from tests.gateway.upstream import Upstream
+from tests.providers import judge
 
 from acms import ACMS, open_storage
 from acms.codecs import named
@@ -43,9 +43,9 @@ from acms.gateway import GatewayConfig
 from acms.kv import list_entries
 
 CHECKS: dict[str, Callable[[Any], list[str]]] = {
-    "anthropic": rules.anthropic,
-    "openai-chat": rules.chat,
-    "openai-responses": rules.responses,
+    "anthropic": judge.anthropic,
+    "openai-chat": judge.chat,
+    "openai-responses": judge.responses,
 }
 WORDS = "ledger invoice harbour cargo printer valve turbine sensor archive tunnel bridge orchard pigment copper".split()
 

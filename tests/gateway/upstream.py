@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tests.gateway import rules
+from tests.providers import judge
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
@@ -108,7 +108,7 @@ class Upstream:
         return Response(b'{"odd":  1.0}', 418, {"x-odd": "Yes", "content-type": "application/json"})
 
     async def _messages(self, request: Request) -> Response:
-        body, problem = await self._read(request, rules.anthropic)
+        body, problem = await self._read(request, judge.anthropic)
         if problem:
             error = {"type": "invalid_request_error", "message": problem}
             return JSONResponse({"type": "error", "error": error}, 400)
@@ -132,7 +132,7 @@ class Upstream:
         return StreamingResponse(_anthropic_events(message, script.pause), media_type="text/event-stream")
 
     async def _chat(self, request: Request) -> Response:
-        body, problem = await self._read(request, rules.chat)
+        body, problem = await self._read(request, judge.chat)
         if problem:
             return JSONResponse({"error": {"message": problem, "type": "invalid_request_error"}}, 400)
         script = self._script(body, body["messages"])
@@ -236,7 +236,7 @@ def _tokens(value: Any) -> int:
 def _check_responses(body: Any) -> list[str]:
     if body.get("previous_response_id"):
         return []
-    return rules.responses(body)
+    return judge.responses(body)
 
 
 def _text(message: Mapping[str, Any]) -> str:

@@ -98,6 +98,8 @@ def responses(payload: dict[str, Any]) -> list[str]:
     """Return what Responses would refuse."""
     found: list[str] = []
     items = payload["input"]
+    if isinstance(items, str):
+        return []
     waiting: dict[str, str] = {}
     called: set[str] = set()
     asked: set[str] = set()
