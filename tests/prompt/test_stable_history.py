@@ -337,6 +337,24 @@ async def test_an_epoch_for_which_little_is_recalled_begins_with_more_of_the_his
         assert asked[0] in str(rendered.payload)
 
 
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("budget", [300, 500, 1000])
+async def test_the_exchange_before_a_question_is_always_shown(budget: int, stored: bool) -> None:
+    rng = random.Random(4)
+    async with ACMS("exchange", open_storage("memory://"), None) as session:
+        for _ in range(40):
+            query = said(rng)
+            prompt = Prompt(OpenAIChat("gpt-4o")).system(SYSTEM).history(session).recall(session, query)
+            newest = [message.content for message in await session.window(budget=10_000)][-2:]
+            if stored:
+                await session.ingest("user", query)
+            rendered = await (prompt if stored else prompt.user(query)).render(budget=budget)
+            assert all(content in str(rendered.payload) for content in newest)
+            if not stored:
+                await session.ingest("user", query)
+            await session.ingest("assistant", said(rng))
+
+
 @pytest.mark.parametrize(("offered", "least"), [(False, 0.85), (True, 0.6)])
 async def test_what_tools_took_before_keeps_no_answer_out(offered: bool, least: float) -> None:
     rng = random.Random(5)

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from acms import ACMS, ValidationError, open_storage
+from acms.codecs import OpenAIChat
 from acms.model import ContextDraft, Entry, Kind, Source, ToolCall
 from acms.ports import StorageBackend
+from acms.prompt import Prompt
 from acms.testing import HashEmbedder
 from tests.support.talk import Bare, session_on
 
@@ -45,6 +47,26 @@ async def test_a_session_without_a_word_of_its_own_can_ask_its_namespace(storage
         async with ACMS("new", storage, namespace="orders") as new:
             items = await new.recall("invoices", token_budget=100, scope="namespace")
         assert [item.content for item in items] == ["Decision: invoices go through RabbitMQ."]
+
+
+async def test_a_prompt_says_that_other_sessions_say_nothing_about_its_question() -> None:
+    storage = open_storage("memory://")
+    for number in range(80):
+        async with ACMS(f"ticket-{number}", storage, None, namespace="shop") as ticket:
+            await ticket.ingest(
+                "user", f"Please restart printer {number}: it blocks the till on floor {number}."
+            )
+    new = ACMS("new", storage, None, namespace="shop")
+    base = Prompt(OpenAIChat("gpt-4o")).system("You run a shop.").history(new)
+    unrelated = await base.recall(new, "What is vegan, please?").render(budget=1_000)
+    assert (
+        "none of 80 messages of other sessions is about the question: none is recalled" in unrelated.warnings
+    )
+    greeting = await base.recall(new, "Hello, please!").render(budget=1_000)
+    assert greeting.warnings == ()
+    related = await base.recall(new, "Which floor has printer 44, please?").render(budget=1_000)
+    assert "printer 44" in str(related.payload)
+    assert related.warnings == ()
 
 
 async def test_a_namespace_in_which_nobody_has_said_anything_answers_with_nothing(

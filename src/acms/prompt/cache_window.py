@@ -227,6 +227,20 @@ def find_turn_start(atoms: Sequence[Atom], *, question_follows: bool) -> int:
     return len(atoms)
 
 
+def find_last_exchange(atoms: Sequence[Atom], costs: Sequence[int], end: int, most: int) -> int:
+    """Return the index of the last question before `end` that was answered.
+
+    Of its answer alone if both take more than `most` tokens, and `end` if that does too.
+    """
+    starts = [
+        index for index in range(end - 1) if is_question(atoms[index]) and not is_question(atoms[index + 1])
+    ]
+    for start in (*starts[-1:], max(0, end - 1)):
+        if sum(costs[start:end]) <= most:
+            return start
+    return end
+
+
 def call_tokens_by_turn(atoms: Sequence[Atom], costs: Sequence[int]) -> list[int]:
     """Return the tokens of each turn's tool calls and their answers, oldest first."""
     turns = [0]

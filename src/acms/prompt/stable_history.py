@@ -38,6 +38,9 @@ NEWEST = 0.15
 LEAST_FILLED = 0.4
 """Least share of the budget that a window begins with: tokens a recall does not need show more of the history."""
 
+LAST_EXCHANGE = 0.4
+"""Share that the last exchange may take of the tokens beside the newest question, which often refers to it."""
+
 INSTRUCTIONS = 0.9
 """Share of the budget that the system messages of a log may take: the newest message needs the rest."""
 
@@ -480,20 +483,25 @@ class StableHistory:
     def _choose_start(self, read: HistoryRead, atoms: Sequence[Atom], costs: Sequence[int]) -> int:
         """Return the index of the first atom that a window shows: of all if they fit, or of the newest.
 
-        At least those of the turn are shown. Of a turn that leaves nothing to grow, the newest half of the budget.
+        At least those of the turn are shown, and the exchange before it if it is short. Of a turn that leaves nothing
+        to grow, the newest half of the budget.
         """
         budget = self.budget - self._cost(read.front)
         is_whole = read.whole or (self.recall is None and read.gathered.whole)
         if is_whole and sum(costs) <= budget:
             return 0
         last = len(atoms) - 1
-        turn_start = cache_window.find_turn_start(atoms, question_follows=self.question_follows)
-        turn_start = min(turn_start, max(0, last))
+        end = cache_window.find_turn_start(atoms, question_follows=self.question_follows)
+        turn_start = min(end, max(0, last))
         share = 0.5 if self.recall is None else NEWEST
         leaves_room = turn_start == last or sum(costs[turn_start:]) <= budget * 2 / 3
         most = budget if leaves_room else int(budget / 2)
         start = cache_window.find_newest_start(costs, int(budget * share), most, turn_start)
-        return cache_window.skip_answers(atoms, start, turn_start)
+        start = cache_window.skip_answers(atoms, start, turn_start)
+        if not leaves_room:
+            return start
+        most = int((budget - sum(costs[end:])) * LAST_EXCHANGE)
+        return min(start, cache_window.find_last_exchange(atoms, costs, end, most))
 
     def _move_question_to_front(
         self, read: HistoryRead, start: int, costs: Sequence[int], atoms: Sequence[Atom]

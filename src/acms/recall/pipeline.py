@@ -518,7 +518,7 @@ async def run_recall(reader: Reader, context: str | None, at: int | None, asked:
     size = max(CANDIDATES, asked.budget // 16) + len(asked.exclude)
     while True:
         ranked = await rank_log(reader, context, at, asked.query, size, asked.markers, asked.weights, asked)
-        _limit_candidates(ranked, asked, reader.frame)
+        ranked = _limit_candidates(ranked, asked, reader.frame)
         facts = await gather_known_facts(reader, ranked, asked)
         try:
             latest = await _load_latest_message(reader, ranked.corpus, asked.query)
@@ -528,10 +528,11 @@ async def run_recall(reader: Reader, context: str | None, at: int | None, asked:
             remove_gone_content(reader, gone, ranked, facts)
 
 
-def _limit_candidates(ranked: Ranked, asked: Recall, frame: Frame) -> None:
+def _limit_candidates(ranked: Ranked, asked: Recall, frame: Frame) -> Ranked:
     """Choose how many ranked entries are candidates, and whether other sessions are asked."""
     import numpy as np
 
+    from acms.recall.query import find_content_words
     from acms.recall.topic import concerns_others
 
     corpus, ranking = ranked.corpus, ranked.ranking
@@ -540,11 +541,20 @@ def _limit_candidates(ranked: Ranked, asked: Recall, frame: Frame) -> None:
     elif not asked.exclude:
         ranking.keep(2 * asked.budget)  # twice what the budget holds is enough to choose from
     if not corpus.start:
-        return
-    if asked.on_topic and not concerns_others(corpus, ranking.query, ranking.scores, ranking.positions):
+        return ranked
+    is_unrelated = asked.on_topic and not concerns_others(
+        corpus, ranking.query, ranking.scores, ranking.positions
+    )
+    if is_unrelated:
         ranking.close_others()
     if asked.others_whole and _estimate_tokens(corpus, corpus.start, frame) <= asked.others_whole:
         ranking.hold(np.arange(corpus.start))
+    elif is_unrelated and find_content_words(ranking.query):
+        closed = (
+            f"none of {corpus.start:,} messages of other sessions is about the question: none is recalled"
+        )
+        return replace(ranked, warnings=(*ranked.warnings, closed))
+    return ranked
 
 
 def _estimate_tokens(corpus: Corpus, size: int, frame: Frame) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -75,15 +75,15 @@ def parse_query(
 ) -> Query:
     """Return a question as the index asks it; `markers` are the terms that name one, each with its marker.
 
-    Function words of English are left out unless there are no others; those of other languages weigh little, as they
-    are in most messages.
+    Function words of English and words of politeness are left out unless there are no others; function words of other
+    languages weigh little, as they are in most messages.
     """
     all_words = split_words(text)
     variants = variant_terms(all_words)
     speaker_terms = {speaker: frozenset(searchable_terms(speaker)) for speaker in speakers}
     name_terms = frozenset[int]().union(*speaker_terms.values())
     words: dict[int, QueryWord] = {}
-    for word in remove_function_words(all_words):
+    for word in _remove_politeness(remove_function_words(all_words)):
         term = primary_term(word)
         if term not in words:
             named_markers = tuple([marker for marker_term, marker in markers if marker_term == term])
@@ -129,6 +129,17 @@ _COURTESIES = """
     nice fine cool perfect awesome wow lol haha hmm well continue go see later noted understood ja nein oui non si sí
     não sim bitte gern gut bien bueno bom
 """
+
+
+#: Courtesies that are never what is asked for; "good", "right" or "night" may be.
+_POLITENESS = frozenset(
+    "please thanks thank thx hi hello hey bitte danke merci gracias grazie obrigado obrigada".split()
+)
+
+
+def _remove_politeness(words: Sequence[str]) -> Sequence[str]:
+    """Return words without those of politeness; all of them if there are no others."""
+    return [word for word in words if word not in _POLITENESS] or words
 
 
 @lru_cache(maxsize=1)
