@@ -628,9 +628,7 @@ class StableHistory:
             units = content.substitute_summary(units, sealed)
         labels = gathered.labels.by_id(units)
         atoms = self._build_atoms([unit for unit in units if unit.entries[0] != sealed], labels)
-        if (
-            window.first
-        ):  # an edit has the position of the next message: atoms before it have the same position
+        if window.first:  # an edit has the position of the next message, as have atoms before it
             starts = (index for index, atom in enumerate(atoms) if atom.first == window.first)
             atoms = atoms[next(starts, len(atoms)) :]
             atoms = [atom for atom in atoms if not any(map(is_summary, atom.messages[0].sources))]
