@@ -723,3 +723,48 @@ async def test_a_fork_goes_on_with_what_was_kept_before_it_in_a_form_that_is_rea
                 again = await sent(of)
                 assert again.payload == first.payload
                 assert not again.warnings
+
+
+@pytest.mark.parametrize("query", ["summarise it", "why?"])
+@pytest.mark.parametrize("budget", [500, 2_000, 8_000])
+async def test_a_document_that_is_longer_than_the_budget_is_still_there_for_the_next_question(
+    budget: int, query: str
+) -> None:
+    rng = random.Random(3)
+    document = " ".join(said(rng) for _ in range(budget // 5))
+    async with ACMS("document", open_storage("memory://"), None) as session:
+        await session.ingest("user", f"Here is the report:\n{document}\nThat is all.")
+        await session.ingest("assistant", "I have read it. What do you want to know?")
+        rendered = await prompt_about(session, query).render(budget=budget)
+        assert rendered.tokens.tokens >= budget * 0.45
+        shown = str(rendered.payload)
+        assert "Here is the report" in shown
+        assert "That is all." in shown
+        assert "characters left out" in shown
+        assert any("older messages are cut" in warning for warning in rendered.warnings)
+        again = await prompt_about(session, query).render(budget=budget)
+        assert again.payload == rendered.payload
+        chat = await session.messages(query, budget=budget)
+        assert "Here is the report" in str(chat)
+        assert sum(len(message["content"]) for message in chat) > budget
+
+
+async def test_an_output_that_does_not_fit_whole_behind_its_answer_is_shown_as_far_as_it_fits() -> None:
+    rng = random.Random(4)
+    output = "\n".join(f"row {number} | {rng.choice(THINGS)} | {number * 7}" for number in range(600))
+    async with ACMS("output", open_storage("memory://"), None) as session:
+        await session.ingest("user", "Load the stock.")
+        calls = [{"id": "c1", "name": "stock", "arguments": "{}"}]
+        await session.ingest("assistant", "", tool_calls=calls)
+        await session.ingest("tool", output, tool_call_id="c1")
+        await session.ingest("assistant", "Loaded. What do you want to know?")
+        for query in ("why?", "And what is the total?"):
+            rendered = await prompt_about(session, query).render(budget=4_000)
+            assert rendered.tokens.tokens >= 4_000 * 0.45
+            chat = await session.messages(query, budget=4_000)
+            assert sum(len(str(message)) for message in chat) > 4_000
+
+
+def prompt_about(session: ACMS, query: str) -> Prompt:
+    """Return a prompt with a history, a recall and a question behind them."""
+    return Prompt(OpenAIChat("gpt-4o")).system(SYSTEM).history(session).recall(session, query).user(query)

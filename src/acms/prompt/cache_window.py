@@ -30,7 +30,7 @@ from acms.log.in_force import Cover, is_automatic_summary, is_sealed
 from acms.log.native_items import AS_GIVEN
 from acms.log.validity import Period, label_of
 from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
-from acms.plan.nodes import Atom, Composed, Piece, Placed
+from acms.plan.nodes import Atom, Composed, Fitted, Piece, Placed
 from acms.ports import Codec
 from acms.prompt.cache_forecast import find_hoisted_roles
 from acms.prompt.manifest import Quote, Segment, canonical
@@ -197,6 +197,36 @@ def is_label_current(shown: str | None, period: Period, entry: Entry, moment: da
     if entry.kind is Kind.FACT:
         return period.doubt in shown and bool(period.doubt) == (DOUBT in shown)
     return label_of(shown).strip() == period.warning(moment)
+
+
+def list_lost_entries(fitted: Fitted, path: str) -> set[str]:
+    """Return the ids of the entries that a fit left out of a history."""
+    lost: set[str] = set()
+    for left in fitted.left:
+        if left.gone and f"{left.path}/".startswith(f"{path}/"):
+            lost.update(left.ids)
+    return lost
+
+
+def drop_lost_entries(
+    window: CacheWindow, nodes: Sequence[Atom | Composed], lost: AbstractSet[str]
+) -> CacheWindow:
+    """Return a window without the entries that a fit left out; `nodes` are those it was placed with."""
+    first: Atom | None = None
+    for node in nodes:
+        if isinstance(node, Atom) and node.first and lost.isdisjoint(visible_ids([node])):
+            first = node
+            break
+    blocks: list[Block] = []
+    for block in window.blocks:
+        pieces = [piece for piece in block.pieces if lost.isdisjoint(piece.sources)]
+        blocks.append(block._replace(pieces=tuple(pieces)))
+    return window._replace(
+        start=window.start if first is None else first.before,
+        first=window.first if first is None else first.first,
+        lead=tuple([entry for entry in window.lead if entry[0] not in lost]),
+        blocks=tuple(blocks),
+    )
 
 
 # ── positions among the messages ────────────────────────────────────────────────────────────────────────────────────

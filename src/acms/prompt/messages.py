@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from dataclasses import field as given
 from functools import partial
@@ -13,6 +14,7 @@ from acms.log.in_force import Unit
 from acms.model import Entry, Json, Kind, Role
 from acms.ports import Frame, TokenCounter
 from acms.prompt.cache_window import FAR
+from acms.prompt.tool_outputs import LEAST_SHOWN
 from acms.recall.pipeline import (
     Gathered,
     Gone,
@@ -220,7 +222,7 @@ def _plan_within(
         kept.append(Choice(question, True, "keep", "what the newest turn began with"))
         room -= question.tokens
         turn_tokens = room // 2
-    chosen = _Chosen(choose_newest_suffix(newest, room))
+    chosen = _Chosen(_show_cut(choose_newest_suffix(newest, room), room))
     if material.candidates is not None:
         chosen = yield from _choose_past(
             material, material.candidates, asked, counter, text, newest, kept, room, turn_tokens
@@ -295,7 +297,7 @@ def _choose_past(
     )
     if found:
         room -= overhead + sum(item.token_count for item in found)
-    window = choose_newest_suffix(newest, room)
+    window = _show_cut(choose_newest_suffix(newest, room), room, {item.id for item in found})
     shown_ids = _included_ids(window)
     return _Chosen(
         window,
@@ -307,6 +309,23 @@ def _choose_past(
             if shown_ids.isdisjoint(_ids_of_candidate(choice.candidate))
         ],
     )
+
+
+def _show_cut(window: list[Choice], room: int, recalled: AbstractSet[str] = frozenset()) -> list[Choice]:
+    """Return the newest messages with a part of the first one that did not fit, unless an answer in it is recalled.
+
+    A question often refers to it: to a document, or to the output of a tool.
+    """
+    left = room - sum(choice.candidate.tokens for choice in window if choice.included)
+    excluded = [index for index, choice in enumerate(window) if choice.rule == "budget"]
+    if not excluded or left < LEAST_SHOWN:
+        return window
+    one = window[excluded[-1]].candidate
+    is_summary = one.unit.entries[0].kind is Kind.SUMMARY
+    if is_summary or not recalled.isdisjoint(_ids_of_candidate(one)):
+        return window
+    window[excluded[-1]] = Choice(one, True, "cut", "too long to be shown whole", left)
+    return window
 
 
 def _explain_choices(

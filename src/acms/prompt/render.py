@@ -70,9 +70,7 @@ from acms.results import ContextItems, Ledger
 
 __all__ = ["Rendered", "Report", "Request"]
 
-CONDENSED = (
-    "part of a tool call that did not fit whole: its ends, and what the question names or stands out in it"
-)
+CONDENSED = "did not fit whole: shown are its ends and, of the output of a tool, what the question names or stands out"
 OTHERS_WHOLE = 2_000
 """Tokens up to which a prompt shows the other sessions of its namespace whole, and no more than a quarter of it."""
 OVERTAKEN = (

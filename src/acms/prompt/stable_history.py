@@ -7,11 +7,9 @@ stores the positions once there is a prompt.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from math import ceil
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from acms.errors import FitError
 from acms.log import summary_levels
@@ -24,6 +22,7 @@ from acms.prompt import cache_window, excerpts
 from acms.prompt import steps as content
 from acms.prompt.cache_window import Block, CacheWindow
 from acms.prompt.fit_state import compose_message
+from acms.prompt.placed_history import HistoryRead, PlacedHistory
 from acms.prompt.resolve import MARGIN, LogRead
 from acms.prompt.steps import Readable, Recalling
 from acms.prompt.tool_outputs import CallCutter
@@ -41,50 +40,14 @@ LEAST_FILLED = 0.4
 LAST_EXCHANGE = 0.4
 """Share that the last exchange may take of the tokens beside the newest question, which often refers to it."""
 
+CUT_EXCHANGE = 0.5
+"""Share up to which a window is filled with what has to be cut of the last exchange; the rest is for the next turns."""
+
 INSTRUCTIONS = 0.9
 """Share of the budget that the system messages of a log may take: the newest message needs the rest."""
 
 MOST_RECALLED = 6_000
 """Tokens that a turn recalls at most: a larger budget holds more turns, which share their recalls."""
-
-
-class HistoryRead(NamedTuple):
-    """The part of a log that a history shows."""
-
-    gathered: Gathered
-    atoms: list[Atom]
-    #: System messages, summaries and a question before the atoms, and their ids with the tokens of the text that is
-    #: shown of a summary, 0 for a message.
-    front: list[Atom]
-    front_entries: tuple[tuple[str, int], ...]
-    #: Whether the atoms are all active messages: no summary replaces any of them.
-    whole: bool
-    #: Labels of some of the atoms, by id.
-    labels: Mapping[str, str]
-
-
-class PlacedHistory(NamedTuple):
-    """A history with the recalled blocks in it."""
-
-    nodes: tuple[Atom | Composed, ...]
-    #: None if nothing is stored: at a past version, or in a store that keeps no records.
-    window: CacheWindow | None
-    log: LogRead | None
-    #: Atoms that were read and are older than the start of a window that begins.
-    older: tuple[Atom, ...] = ()
-    #: Messages of tool calls that are shown condensed, by id: tokens of the whole, and of what is shown.
-    condensed: Mapping[str, tuple[int, int]] = MappingProxyType({})
-
-    def list_cut_warnings(self) -> list[str]:
-        """Return a warning for each part of the newest tool call that is not shown whole."""
-        newest = next((node for node in reversed(self.nodes) if isinstance(node, Atom)), None)
-        warnings: list[str] = []
-        for message in newest.messages if newest is not None else ():
-            for id in message.sources:
-                if id in self.condensed:
-                    whole, shown = self.condensed[id]
-                    warnings.append(f"newest tool call: {shown:,} of {whole:,} tokens of {id} are shown")
-        return warnings
 
 
 @dataclass(kw_only=True, eq=False)
@@ -169,12 +132,12 @@ class StableHistory:
         window = placed.window
         if window is None or self._context is None or self._record is None:
             return True
-        lost = _list_lost_entries(fitted, path)
+        lost = cache_window.list_lost_entries(fitted, path)
         if lost and not self._began:
             self._must_begin = True
             return False
         if lost:
-            window = _drop_lost_entries(window, placed, lost)
+            window = cache_window.drop_lost_entries(window, placed.nodes, lost)
         if request_hash and request_hash not in window.sent:
             # The hashes of 400 requests are enough for any turn, and small in the record.
             window = window._replace(sent=(*window.sent, request_hash)[-400:])
@@ -300,8 +263,14 @@ class StableHistory:
         if sum(costs[start:]) > budget / 2:  # the next turn will not fit in any case
             most = budget
         start, pieces = self._extend_back(atoms, costs, start, most, pieces)
-        if start > cache_window.find_turn_start(atoms, question_follows=self.question_follows):
+        end = cache_window.find_turn_start(atoms, question_follows=self.question_follows)
+        if start > end:
             read = with_question
+        else:
+            left = max(most, int(budget * CUT_EXCHANGE)) - sum(costs[start:])
+            left -= self._cost([self._write_block(pieces)]) if pieces else 0
+            start, limits = self._fill_last_exchange(whole_atoms[:end], costs, limits, start, left)
+            pieces = self._drop_visible_pieces(pieces, self._cutter.cut(whole_atoms[start:], limits))
         shown = self._cutter.cut(whole_atoms[start:], limits, cache_window.question_of(read.front))
         is_whole = start == 0 and read.whole
         window = await self._new_window(read._replace(atoms=shown), limits, pieces, is_whole=is_whole)
@@ -451,10 +420,32 @@ class StableHistory:
             if earlier == start:
                 return start, pieces
             start = earlier
-            visible = cache_window.collect_visible_texts(atoms[start:], (), self.entries)
-            pieces = tuple(
-                [one for one in pieces if not cache_window.covers_content(visible.get(one.id), one.text)]
-            )
+            pieces = self._drop_visible_pieces(pieces, atoms[start:])
+
+    def _drop_visible_pieces(self, pieces: tuple[Piece, ...], atoms: Sequence[Atom]) -> tuple[Piece, ...]:
+        """Return recalled pieces without those that a history shows."""
+        visible = cache_window.collect_visible_texts(atoms, (), self.entries)
+        return tuple(
+            [one for one in pieces if not cache_window.covers_content(visible.get(one.id), one.text)]
+        )
+
+    def _fill_last_exchange(
+        self,
+        whole_atoms: Sequence[Atom],
+        costs: Sequence[int],
+        limits: Mapping[int, int],
+        start: int,
+        left: int,
+    ) -> tuple[int, dict[int, int]]:
+        """Show more of the exchange that `whole_atoms` end with where it was condensed, or too long to be shown at all.
+
+        A question behind it often refers to it: to a document, or to the output of a tool.
+        """
+        exchange = cache_window.find_last_exchange(whole_atoms, costs, len(whole_atoms), sum(costs))
+        offset, limits = self._cutter.fill(
+            whole_atoms[exchange:], costs[exchange:], limits, start - exchange, left
+        )
+        return exchange + offset, limits
 
     def _reserve(
         self, atoms: Sequence[Atom], costs: Sequence[int], tool_tokens: int, used_tool_tokens: int
@@ -769,31 +760,3 @@ class StableHistory:
 def _label_in_front(entry: Entry, gathered: Gathered) -> str:
     """Return the label of an entry in front; none for a question, which waits for its answer."""
     return "" if entry.role is Role.USER else gathered.labels.of(entry)
-
-
-def _list_lost_entries(fitted: Fitted, path: str) -> set[str]:
-    """Return the ids of the entries that a fit left out of a history."""
-    lost: set[str] = set()
-    for left in fitted.left:
-        if left.gone and f"{left.path}/".startswith(f"{path}/"):
-            lost.update(left.ids)
-    return lost
-
-
-def _drop_lost_entries(window: CacheWindow, placed: PlacedHistory, lost: AbstractSet[str]) -> CacheWindow:
-    """Return a window as it was cut to fit."""
-    first: Atom | None = None
-    for node in placed.nodes:
-        if isinstance(node, Atom) and node.first and lost.isdisjoint(cache_window.visible_ids([node])):
-            first = node
-            break
-    blocks: list[Block] = []
-    for block in window.blocks:
-        pieces = [piece for piece in block.pieces if lost.isdisjoint(piece.sources)]
-        blocks.append(block._replace(pieces=tuple(pieces)))
-    return window._replace(
-        start=window.start if first is None else first.before,
-        first=window.first if first is None else first.first,
-        lead=tuple([entry for entry in window.lead if entry[0] not in lost]),
-        blocks=tuple(blocks),
-    )

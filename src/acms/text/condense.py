@@ -86,6 +86,20 @@ def condense_output(
 _known_choices: dict[tuple[int, int, int, str, int, str], list[TextSpan]] = {}
 
 
+def keep_ends(text: str, tokens: int, counter: TokenCounter, *, entry: str = "") -> str:
+    """Return a text within `tokens`: unchanged if it fits, else its head and its tail, with a mark between them.
+
+    Only the mark is returned if no text fits beside it.
+    """
+    if _fits_limit(text, tokens, counter):
+        return text
+
+    def fits(spans: Sequence[TextSpan]) -> bool:
+        return counter.count(_join_spans(text, spans, entry)) <= tokens
+
+    return _join_spans(text, _choose_ends(text, tokens, fits), entry)
+
+
 def _fits_limit(text: str, tokens: int, counter: TokenCounter) -> bool:
     """Return whether a text has no more than so many tokens; a text far too long is not counted."""
     if len(text) <= tokens and text.isascii():
