@@ -10,22 +10,26 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, State, WorkerConfig
-from acms.branches import export
-from acms.erasure import erase
-from acms.errors import (
+from acms import (
+    ACMS,
+    ACMSConfig,
     ConflictError,
+    Entry,
     ForkDepthError,
+    Kind,
     LegalHoldError,
     NotFoundError,
     SessionNotFoundError,
+    State,
     StorageBusyError,
+    WorkerConfig,
 )
+from acms.branches import export
+from acms.erasure import erase
 from acms.log import policy as policy_levels
 from acms.log.provenance import COPIES, COPYING
-from acms.model import Context, ContextQuery, Derived, Done, Entry, JobDraft, JobQuery, Kind, Lease
-from acms.storage import MemoryStorage, append_rules
-from acms.storage.wrapper import WrapperStorage
+from acms.model import Context, ContextQuery, Derived, Done, JobDraft, JobQuery, Lease
+from acms.storage import MemoryStorage, WrapperStorage, append_rules
 from acms.testing import HashEmbedder, sound
 from acms.testing.logs import append_drafts, draft_fact, draft_message, draft_summary
 from tests.support.faulty import FaultyStorage

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acms import Change, Delta, Diff, Entry, Kind, State
 from acms.branches.diff import (
     LogState,
     Run,
@@ -19,8 +20,6 @@ from acms.branches.diff import (
 from acms.facts.adopt import clip_spans, filter_adoptable, filter_grounded
 from acms.log.encoding import entry_id
 from acms.log.in_force import Cover
-from acms.model import Entry, Kind, State
-from acms.results import Change, Delta, Diff
 from tests.support.logs import NONCE, entry
 
 P, A, B = "c_parent0000000", "c_branch000000a", "c_branch000000b"

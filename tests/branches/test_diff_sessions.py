@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, open_storage
-from acms.errors import NotFoundError, ValidationError
-from acms.model import Entry
-from acms.storage.wrapper import WrapperStorage
+from acms import ACMS, Entry, NotFoundError, ValidationError, open_storage
+from acms.storage import WrapperStorage
 from acms.testing.logs import append_drafts, draft_fact, draft_retraction, draft_summary
 from tests.support.talk import Storage, contents, fill, session_on, tool_turn
 

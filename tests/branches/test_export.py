@@ -12,10 +12,19 @@ import apsw
 import psycopg
 import pytest
 
-from acms import ACMS, Kind, State, StorageBackend, open_storage
+from acms import (
+    ACMS,
+    ConflictError,
+    CorruptRecordError,
+    Kind,
+    SessionNotFoundError,
+    State,
+    StorageBackend,
+    ValidationError,
+    open_storage,
+)
 from acms.branches.export import PAGE, Problem, export, verify
 from acms.branches.restoring import restore
-from acms.errors import ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
 from acms.log.encoding import dump, entry_to_json
 from acms.model import ONCE, Append, Context, ContextDraft, Draft
 from acms.ports import Handle

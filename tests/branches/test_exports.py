@@ -12,9 +12,17 @@ from zipfile import ZipFile
 
 import pytest
 
-from acms import ACMS, Media, Reasoning, ToolCall, ToolResult, ValidationError, open_storage
+from acms import (
+    ACMS,
+    ConfigurationError,
+    Media,
+    Reasoning,
+    ToolCall,
+    ToolResult,
+    ValidationError,
+    open_storage,
+)
 from acms.branches.importers import Conversation, Fork, read_export
-from acms.errors import ConfigurationError
 
 CHATGPT_ID, CLAUDE_ID = "6714a2c9-0001-4000-8000-000000000001", "0b7e55aa-0001-4000-8000-000000000002"
 

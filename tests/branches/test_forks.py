@@ -13,30 +13,29 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from acms import ACMS, ACMSConfig, Branch, Tree, View, WorkerConfig, open_storage
-from acms.branches import forks as rooms
-from acms.errors import (
+from acms import (
+    ACMS,
+    ACMSConfig,
+    Branch,
     ConflictError,
     EntryNotFoundError,
     ForkDepthError,
-    NotFoundError,
-    SessionNotFoundError,
-    ValidationError,
-)
-from acms.facts import adopt
-from acms.model import (
-    ContextDraft,
-    ContextQuery,
-    Done,
-    Failed,
     Job,
-    JobQuery,
     JobState,
     Kind,
-    Lease,
+    NotFoundError,
     Role,
+    SessionNotFoundError,
     State,
+    Tree,
+    ValidationError,
+    View,
+    WorkerConfig,
+    open_storage,
 )
+from acms.branches import forks as rooms
+from acms.facts import adopt
+from acms.model import ContextDraft, ContextQuery, Done, Failed, JobQuery, Lease
 from acms.ports import StorageBackend
 from acms.storage import CachedStorage
 from acms.testing.logs import (

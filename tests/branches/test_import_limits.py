@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from acms import ACMS, open_storage
+from acms import ACMS, TooLargeError, ValidationError, open_storage
 from acms.branches import limits
 from acms.branches.importers import read_chat, read_export
 from acms.cli.commands import app
 from acms.codecs import AnthropicMessages, OpenAIChat
-from acms.errors import TooLargeError, ValidationError
 from acms.prompt import Prompt
 
 SYSTEM = [

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, Media, Raw, Reasoning, Text, ToolCall, open_storage
+from acms import ACMS, Media, Raw, Reasoning, Text, ToolCall, ValidationError, open_storage
 from acms.branches.importers import Turn, read_chat
-from acms.errors import ValidationError
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "disk", "arguments": '{"host": "db1"}'}}
 CHAT: list[dict[str, Any]] = [

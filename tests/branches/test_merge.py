@@ -13,18 +13,25 @@ from acms import (
     ConflictError,
     Fact,
     GoneError,
+    Kind,
+    MergeConflict,
     MergeConflictError,
+    Origin,
+    Privacy,
+    PrivacyConfig,
+    Role,
     SessionNotFoundError,
+    State,
+    ToolResult,
     ValidationError,
     open_storage,
 )
-from acms.config import PrivacyConfig
 from acms.log.in_force import is_record
-from acms.log.merges import MergeConflict, MergeStrategy
-from acms.model import Draft, Kind, Origin, Privacy, Role, State, ToolResult
+from acms.log.merges import MergeStrategy
+from acms.model import Draft
 from acms.storage import append_rules
-from acms.testing import HashEmbedder
-from acms.testing.logs import append_drafts, draft_fact, draft_summary, sound
+from acms.testing import HashEmbedder, sound
+from acms.testing.logs import append_drafts, draft_fact, draft_summary
 from tests.support.talk import LONG_EPISODES, Storage, contents, fill, session_on, tool_turn
 
 

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms import ACMS, IdempotencyMismatchError, MergeConflictError, open_storage
+from acms import ACMS, Entry, IdempotencyMismatchError, Kind, MergeConflictError, open_storage
 from acms.log.in_force import Cover, effective_sequence
 from acms.log.merges import MergeStrategy
-from acms.model import Entry, Kind
 from acms.storage import append_rules
 from tests.support.talk import contents, session_on
 

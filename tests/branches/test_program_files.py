@@ -10,10 +10,9 @@ from weakref import ReferenceType, ref
 
 import pytest
 
-from acms import ACMS, Prompt, ToolCall, ToolResult, open_storage
+from acms import ACMS, Prompt, ToolCall, ToolResult, ValidationError, open_storage
 from acms.branches import limits
 from acms.branches.importers import Fork, documents, open_import, read_export
-from acms.errors import ValidationError
 from tests.branches.program_files import ARGUMENTS, ASK, FILES, START, WITH_TOOLS, File, at, lines, rewound
 from tests.providers.test_transcripts import CODECS
 

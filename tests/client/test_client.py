@@ -15,7 +15,11 @@ import pytest
 from acms import (
     ACMS,
     ACMSError,
+    Change,
     ConfigurationError,
+    Delta,
+    Diff,
+    Entry,
     Media,
     Reasoning,
     SessionNotFoundError,
@@ -29,8 +33,7 @@ from acms import (
 from acms.branches import export
 from acms.client import Client, RemoteSession, RemoteView
 from acms.contract import RenderRequest
-from acms.model import Entry, client_supplied_key
-from acms.results import Change, Delta, Diff
+from acms.model import client_supplied_key
 from tests.server.serving import Service, serving
 from tests.support.talk import session_on
 

@@ -12,10 +12,17 @@ from typing import Any
 import httpx2
 import pytest
 
-from acms import ACMS, ACMSError, EntryNotFoundError, ToolCall, ValidationError, open_storage
+from acms import (
+    ACMS,
+    ACMSError,
+    EntryNotFoundError,
+    RetryConfig,
+    ToolCall,
+    UnreachableError,
+    ValidationError,
+    open_storage,
+)
 from acms.client import Client
-from acms.config import RetryConfig
-from acms.errors import UnreachableError
 from tests.server.serving import Service
 from tests.support.talk import session_on
 

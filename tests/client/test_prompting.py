@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from acms import Text, ValidationError, open_storage, sync
+from acms import Text, ValidationError, View, open_storage, sync
 from acms.client import Client, RemoteSession
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
 from acms.kv import open_kv
 from acms.ports import Codec
 from acms.prompt import Prompt
-from acms.view import View
 from tests.server.serving import Service, serving
 from tests.support.talk import session_on
 

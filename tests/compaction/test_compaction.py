@@ -22,6 +22,7 @@ from acms import (
     GoneError,
     Job,
     JobFailedError,
+    JobFinished,
     JobState,
     Kind,
     ProviderError,
@@ -38,9 +39,9 @@ from acms.jobs import requests
 from acms.jobs.requests import compaction_kind
 from acms.jobs.worker import Worker
 from acms.model import Append, JobQuery
-from acms.observability.events import Compacted, JobFinished
+from acms.observability.events import Compacted
 from acms.ports import SummaryRequest
-from acms.storage.wrapper import WrapperStorage
+from acms.storage import WrapperStorage
 from tests.support.faulty import FaultyStorage
 from tests.support.talk import (
     LONG_EPISODES,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from acms import Entry, Kind, Privacy, Role
 from acms.compaction.lost import find_lost
-from acms.model import Entry, Kind, Privacy, Role
 from tests.support.logs import entry
 
 

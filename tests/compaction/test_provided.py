@@ -14,13 +14,13 @@ from acms import (
     Origin,
     PreconditionError,
     Privacy,
+    PrivacyConfig,
     Raw,
     State,
     ValidationError,
     open_storage,
 )
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
-from acms.config import PrivacyConfig
 from acms.observability.events import Compacted
 from acms.ports import Codec, StorageBackend
 from acms.prompt import Prompt

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acms import CompactionPolicy, Entry, Kind, Privacy, Role, ValidationError
 from acms.compaction import span
 from acms.compaction.span import Stretch, choose_stretch, is_compaction_due, is_worthwhile
-from acms.errors import ValidationError
 from acms.log.in_force import Cover, Units, effective_sequence, fold_atomic_groups
-from acms.log.policy import CompactionPolicy, layer_policies, merge_policy
-from acms.model import Entry, Kind, Privacy, Role
+from acms.log.policy import layer_policies, merge_policy
 from acms.ports import Turn
 from acms.privacy.modes import privacy_of_sources
 from acms.text.summary_form import sanitize_summary

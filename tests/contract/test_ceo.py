@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 
+from acms import Privacy, ValidationError
 from acms.acs import CEO, KVCache, Outcome, pick
 from acms.contract import (
     Action,
@@ -23,8 +24,6 @@ from acms.contract import (
     RiskLevel,
 )
 from acms.contract.intent_defaults import Complexity, Domain, Urgency, Verb, classify_intent
-from acms.errors import ValidationError
-from acms.model import Privacy
 
 pytestmark = pytest.mark.anyio
 

@@ -15,12 +15,11 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, open_storage
+from acms import ACMS, ConfigurationError, open_storage
 from acms.acs import ACS
 from acms.contract import Action, providers
-from acms.errors import ConfigurationError
 from acms.providers import Endpoint, HTTPSource
-from acms.storage.wrapper import WrapperStorage
+from acms.storage import WrapperStorage
 from tests.providers.server import Behave, ModelServer
 from tests.support.sources import Source, actions, checked, codes, engine, hang, ids, item, request
 from tests.support.virtual_time import REAL_TIME, pass_time

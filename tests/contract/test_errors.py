@@ -10,10 +10,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from acms import ACMS, open_storage
+from acms import ACMS, ProviderError, open_storage
 from acms.acs import ACS
 from acms.contract import Action, admission
-from acms.errors import ProviderError
 from acms.providers import OfflineReflector
 from tests.support.sources import Source, actions, checked, codes, engine, ids, item, request
 

@@ -17,9 +17,8 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, Privacy, open_storage
+from acms import ACMS, ACMSConfig, Privacy, PrivacyConfig, open_storage
 from acms.acs import ACS
-from acms.config import PrivacyConfig
 from acms.privacy import redact_entry
 from acms.privacy.redact_entry import apply_privacy_mode
 from acms.providers.tokens import default_counter

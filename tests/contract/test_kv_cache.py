@@ -9,10 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from acms import ValidationError
+from acms.acs import Applied, KVCache
 from acms.contract import Code, Fragment, KVPolicy, Lod, RenderReply, Variant
-from acms.contract.caller_cache import FREQUENT, RECENT, Applied, KVCache, Quarters
+from acms.contract.caller_cache import FREQUENT, RECENT, Quarters
 from acms.contract.kv_policy import policy
-from acms.errors import ValidationError
 
 MIXED = (
     '{ "kv_policy": { "pin": ["frag:macro:123"], "compress": ["frag:micro:789", "frag:atomic:777", "frag:macro:123"], '

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import acms
+from acms import ValidationError
+from acms.acs import KVCache
 from acms.contract import Fragment, KVPolicy, Lod
-from acms.contract.caller_cache import KVCache
 from acms.contract.kv_policy import (
     Held,
     evict_score,
@@ -23,7 +24,6 @@ from acms.contract.kv_policy import (
     policy,
     resolve_conflicts,
 )
-from acms.errors import ValidationError
 
 SCHEMAS = Path(acms.__file__).parent / "schemas"
 

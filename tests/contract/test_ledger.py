@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, open_storage
+from acms import ACMS, EntryNotFoundError, open_storage
 from acms.acs import ACS
 from acms.contract.benefit import compute_score
-from acms.errors import EntryNotFoundError
 from tests.support.sources import Source, engine, ids, item, request
 
 TEXT = "Stop the writers first, then copy the orders, then switch the readers over to the new place."

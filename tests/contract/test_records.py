@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, open_storage
+from acms import ACMS, JSONFormatter, open_storage
 from acms.acs import ACS
-from acms.observability.logging import JSONFormatter
 from tests.support.sources import Source, engine, hang, item, request
 
 SAID = "The orders of jane.doe@example.com are moved by night, password: swordfish77, and nobody is told."

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from acms import ACMS, ValidationError, open_storage
+from acms import ACMS, ConfigurationError, ContextItems, ValidationError, open_storage
 from acms.acs import ACS, KVCache
 from acms.contract import (
     Candidate,
@@ -22,10 +22,8 @@ from acms.contract import (
     RenderRequest,
 )
 from acms.contract.kv_policy import Held
-from acms.errors import ConfigurationError
 from acms.providers import OfflineReflector
 from acms.providers.tokens import default_counter
-from acms.results import ContextItems
 from tests.support.sources import NOW, Source, checked, codes, engine, ids, item, request, strict
 from tests.support.virtual_time import REAL_TIME
 

@@ -19,6 +19,7 @@ from acms import (
     ACMSConfig,
     CompactionPolicy,
     ConfigurationError,
+    ConflictError,
     EntryNotFoundError,
     GoneError,
     JSONFormatter,
@@ -26,6 +27,7 @@ from acms import (
     LegalHoldError,
     SessionNotFoundError,
     State,
+    StorageBusyError,
     ValidationError,
     open_storage,
 )
@@ -33,7 +35,6 @@ from acms.branches import export
 from acms.branches.forks import COLLECT_AFTER
 from acms.erasure import erase
 from acms.erasure.erase import collect_deleted_entries, expire_messages
-from acms.errors import ConflictError, StorageBusyError
 from acms.log import policy as policy_levels
 from acms.log.read import PROFILE
 from acms.model import (
@@ -50,8 +51,7 @@ from acms.model import (
     Retry,
     Search,
 )
-from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage
-from acms.storage.postgres.store import PostgresStorage
+from acms.storage import CachedStorage, MemoryStorage, PostgresStorage, SQLiteStorage
 from acms.testing import ManualClock, sound
 from acms.testing.logs import (
     WHEN,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from acms.errors import ValidationError
+from acms import ValidationError
 from acms_eval import WEIGHTS, Probe, Recalled, Report, composite, score
 
 PROBE = Probe(question="Which framework?", expected=("FastAPI",), forbidden=("Flask",), after=0)

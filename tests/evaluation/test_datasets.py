@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from acms.errors import ValidationError
+from acms import ValidationError
 from acms_eval import Conversation, load
 from acms_eval.datasets import read
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from acms.errors import ValidationError
+from acms import ValidationError
 from acms.text.markers import detect_markers
 from acms.text.tokenizer import content_terms, split_words
 from acms_eval import (

@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from acms.errors import ConfigurationError, ProviderError, ValidationError
+from acms import ConfigurationError, ProviderError, ValidationError
 from acms_eval import (
     CachedEmbedder,
     MostRecent,

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from acms.errors import ValidationError
+from acms import ValidationError
 from acms_eval.charts import Axis, Chart, Point, Series
 from acms_eval.deliverables import FULL, QUICK, Sizes, deliverables
 from acms_eval.report import Document, Section, Table

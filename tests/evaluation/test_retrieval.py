@@ -10,8 +10,7 @@ from math import log2
 
 import pytest
 
-from acms.errors import ProviderError, ValidationError
-from acms.providers.tokens import BPETokenCounter
+from acms import BPETokenCounter, ProviderError, ValidationError
 from acms_eval import Conversation, Question, Recalled, RetrievalReport, Said, System, evaluate, systems
 from acms_eval.retrieval import (
     Asked,

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from acms.config import ACMSConfig
-from acms.errors import ValidationError
+from acms import ACMSConfig, ValidationError
 from acms_eval import MostRecent, OpenSystem, PlainBM25, Probe, Said, Scenario, System, score, sections
 from acms_eval.causes import cause
 from acms_eval.limits import limits

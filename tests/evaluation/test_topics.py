@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from acms.errors import ValidationError
+from acms import ValidationError
 from acms_eval import SCENARIOS, Scenario, phrases
 from acms_eval.topics import SHIPPED, drawn
 

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from acms import ACMS, open_storage
-from acms.errors import SessionNotFoundError, ValidationError
+from acms import ACMS, JobState, SessionNotFoundError, State, ValidationError, open_storage
 from acms.events import follow, pages
 from acms.events.cursor import FOLLOWED, Cursor
 from acms.events.follow import Followed
 from acms.jobs import requests
-from acms.model import Done, Failed, JobDraft, JobQuery, JobState, Retry, State
+from acms.model import Done, Failed, JobDraft, JobQuery, Retry
 from acms.privacy.stage import OPEN
 from acms.results import LogEvent
 from acms.testing.logs import WHEN, append_drafts, create_log, draft_message, fork_log

@@ -13,29 +13,27 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, WorkerConfig, open_storage
-from acms.errors import ACMSError, ConflictError, NotFoundError, StorageUnavailableError, ValidationError
+from acms import (
+    ACMS,
+    ACMSError,
+    ConflictError,
+    Job,
+    JobState,
+    Kind,
+    NotFoundError,
+    State,
+    StorageUnavailableError,
+    ValidationError,
+    WorkerConfig,
+    open_storage,
+)
 from acms.events import delivery, webhooks
 from acms.events.delivery import WAITS, Delivery
 from acms.events.webhooks import KINDS, Webhooks
 from acms.jobs import requests
 from acms.jobs.worker import Worker
-from acms.kv import InMemoryKV
-from acms.model import (
-    WEBHOOK,
-    Append,
-    Done,
-    Failed,
-    Job,
-    JobDraft,
-    JobQuery,
-    JobState,
-    Kind,
-    KVEntry,
-    Lease,
-    Receipt,
-    State,
-)
+from acms.kv import InMemoryKV, KVEntry
+from acms.model import WEBHOOK, Append, Done, Failed, JobDraft, JobQuery, Lease, Receipt
 from acms.ports import HasOwnValues
 from acms.storage import MemoryStorage, outbox
 from acms.storage.outbox import JOB, WEBHOOKS

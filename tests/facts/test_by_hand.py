@@ -18,16 +18,16 @@ from acms import (
     PreconditionError,
     Privacy,
     PrivacyConfig,
+    Remaining,
+    StorageError,
     ValidationError,
     open_storage,
 )
 from acms.codecs import OpenAIChat
-from acms.errors import StorageError
 from acms.model import Append
 from acms.prompt import Prompt
 from acms.providers import OfflineReflector
-from acms.results import Remaining
-from acms.storage.wrapper import WrapperStorage
+from acms.storage import WrapperStorage
 
 ADDRESS = "orders service", "database"
 

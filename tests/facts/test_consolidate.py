@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.knowledge import Proposal
-from acms.model import Kind, Origin, Privacy
+from acms import Kind, Origin, Privacy, Proposal
 from tests.support.factlog import FactLog, add, at
 
 NO_FACT = "f_0123456789abcdef_1_0a1b2c"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms import ACMS, ACMSConfig, open_storage
+from acms import ACMS, ACMSConfig, Fact, Proposal, open_storage
 from acms.acs import ACS
 from acms.codecs import OpenAIChat
-from acms.knowledge import DOUBT, Fact, Proposal
+from acms.knowledge import DOUBT
 from acms.log import doubt
 from acms.ports import ReflectionRequest
 from acms.prompt import Prompt

@@ -13,17 +13,20 @@ from acms import (
     ACMS,
     ACMSConfig,
     ConflictError,
+    Entry,
     EntryNotFoundError,
     Fact,
     Kind,
+    Origin,
     Proposal,
+    State,
     ValidationError,
     WorkerConfig,
     open_storage,
 )
 from acms.facts import adopt as late
 from acms.log.read import PROFILE, find_profile
-from acms.model import Append, ContextDraft, Draft, Entry, Expect, Origin, State
+from acms.model import Append, ContextDraft, Draft, Expect
 from acms.testing.logs import WHEN, append_drafts, draft_retraction
 from tests.support import talk
 from tests.support.factlog import RULES, at, work

@@ -22,8 +22,10 @@ from acms import (
     ACMSConfig,
     CacheConfig,
     ConflictError,
+    Entry,
     Fact,
     Kind,
+    Origin,
     Proposal,
     WorkerConfig,
     open_storage,
@@ -31,7 +33,7 @@ from acms import (
 from acms.facts.request import read_facts
 from acms.log.facts import FactHistory, normalize_address
 from acms.log.in_force import Cover
-from acms.model import Append, Entry, Expect, Origin, Receipt
+from acms.model import Append, Expect, Receipt
 from tests.servers.stores import another
 from tests.support.factlog import RULES, work
 from tests.support.talk import LONG_EPISODES

@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 import pytest
 
-from acms import ACMS, open_storage
+from acms import ACMS, PrivacyConfig, open_storage
 from acms.acs import ACS
 from acms.codecs import AnthropicMessages, OpenAIChat
-from acms.config import PrivacyConfig
 from acms.knowledge import DOUBT
 from acms.prompt import Prompt, Rendered
 from acms.prompt.stable_history import StableHistory

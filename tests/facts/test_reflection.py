@@ -9,30 +9,49 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, ReflectionConfig, compose, open_storage, sync
-from acms.config import EpisodeBoundaryConfig, RetryConfig, WorkerConfig
-from acms.errors import (
+from acms import (
+    ACMS,
+    ACMSConfig,
     ACMSError,
     ConflictError,
+    Decision,
+    Entry,
+    EpisodeBoundaryConfig,
+    Event,
+    Fact,
     GoneError,
     IdempotencyMismatchError,
+    Job,
+    JobFailed,
     JobFailedError,
+    JobFinished,
+    JobState,
+    Kind,
+    Origin,
+    Privacy,
+    Proposal,
     ProviderError,
+    Reflected,
+    Reflection,
+    ReflectionConfig,
+    RetryConfig,
     StorageBusyError,
     StorageError,
+    WorkerConfig,
+    compose,
+    open_storage,
+    sync,
 )
 from acms.facts import backlog as reflect
 from acms.facts.job import make_reflection_handler
 from acms.jobs.requests import cancel_job_by_id
 from acms.jobs.worker import Worker
-from acms.knowledge import Decision, Fact, Proposal, Reflection
 from acms.log import facts as known
 from acms.log.in_force import Cover
 from acms.log.read import PROFILE
-from acms.model import Append, Entry, Job, JobQuery, JobState, Kind, Origin, Privacy, Receipt
-from acms.observability.events import Event, JobFailed, JobFinished, Reflected
+from acms.model import Append, JobQuery, Receipt
 from acms.ports import ReflectionRequest, StorageBackend
-from acms.storage.wrapper import WrapperStorage
+from acms.storage import WrapperStorage
 from tests.support.talk import LONG_EPISODES, PATIENT, Storage, Words, fill, session_on
 
 BY_HAND = WorkerConfig(enabled=False, max_attempts=3)

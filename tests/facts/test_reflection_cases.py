@@ -49,9 +49,19 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, ReflectionConfig, Source
-from acms.knowledge import Decision, Fact, Proposal, Reflection
-from acms.observability.events import Event, JobFailed, Reflected
+from acms import (
+    ACMS,
+    ACMSConfig,
+    Decision,
+    Event,
+    Fact,
+    JobFailed,
+    Proposal,
+    Reflected,
+    Reflection,
+    ReflectionConfig,
+    Source,
+)
 from acms.ports import ReflectionRequest
 from acms.providers import HTTPReflector
 from tests.providers.server import ModelServer

@@ -15,7 +15,7 @@ import sys
 
 import apsw
 
-from acms.storage.sqlite.store import SQLiteStorage
+from acms.storage import SQLiteStorage
 
 from ._vfs import FaultyVFS
 from ._work import add, contexts

@@ -9,11 +9,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from acms import Entry, Kind
 from acms.log.encoding import genesis_hash, verify_chain
-from acms.model import Append, Context, ContextDraft, ContextQuery, Draft, Entry, Kind, Receipt
+from acms.model import Append, Context, ContextDraft, ContextQuery, Draft, Receipt
 from acms.ports import Handle, HasIntegrity, StorageBackend
-from acms.storage import open_storage
-from acms.storage.sqlite.store import SQLiteStorage
+from acms.storage import SQLiteStorage, open_storage
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 SIZES = (20, 200, 700, 2_000, 9_000)

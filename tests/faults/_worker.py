@@ -16,8 +16,7 @@ import signal
 import sys
 import time
 
-from acms.config import RetryConfig, WorkerConfig
-from acms.errors import ACMSError
+from acms import ACMSError, RetryConfig, WorkerConfig
 from acms.jobs.worker import Worker
 from acms.model import Append, Draft, Lease
 from acms.ports import StorageBackend

@@ -14,8 +14,8 @@ import signal
 import sys
 from itertools import count
 
-from acms.errors import ACMSError
-from acms.storage.sqlite.store import SQLiteStorage
+from acms import ACMSError
+from acms.storage import SQLiteStorage
 
 from ._vfs import FaultyVFS
 from ._work import add, contexts, op, open_at

@@ -14,10 +14,10 @@ from typing import Any, cast
 import apsw
 import pytest
 
+from acms import ACMSError, ConflictError, StorageBusyError, StorageError, StorageFullError
 from acms.erasure.erase import erase_context, erase_entries
-from acms.errors import ACMSError, ConflictError, StorageBusyError, StorageError, StorageFullError
 from acms.model import Append, ContextDraft, Expect, Receipt
-from acms.storage.sqlite.store import SQLiteStorage
+from acms.storage import SQLiteStorage
 from acms.testing.logs import append_drafts, draft_message
 
 from ._vfs import FaultyVFS, checkpoint_every, failing

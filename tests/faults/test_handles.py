@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from acms.errors import ACMSError, ConflictError
+from acms import ACMSError, ConflictError
 from acms.model import ContextDraft, ContextQuery, Expect, Receipt
-from acms.storage.sqlite.store import SQLiteStorage
+from acms.storage import SQLiteStorage
 
 from ._process import finish, python
 from ._work import add, contexts, op, sound, sound_file

@@ -19,12 +19,11 @@ from pathlib import Path
 import apsw
 import pytest
 
-from acms import ACMS, ACMSConfig, WorkerConfig, open_storage
-from acms.errors import StorageBusyError
-from acms.model import Append, ContextQuery, Entry, Job, JobDraft, JobQuery, JobState
+from acms import ACMS, ACMSConfig, Entry, Job, JobState, StorageBusyError, WorkerConfig, open_storage
+from acms.model import Append, ContextQuery, JobDraft, JobQuery
 from acms.ports import HasIntegrity, StorageBackend, SummaryRequest
-from acms.storage.sqlite.store import SQLiteStorage
-from acms.testing.logs import sound
+from acms.storage import SQLiteStorage
+from acms.testing import sound
 
 from . import _compactor
 from ._process import finish, python

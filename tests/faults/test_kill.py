@@ -19,8 +19,8 @@ import apsw
 import psycopg
 import pytest
 
-from acms.errors import ACMSError, StorageBusyError
-from acms.storage.sqlite.store import SQLiteStorage
+from acms import ACMSError, StorageBusyError
+from acms.storage import SQLiteStorage
 
 from ._process import finish, writer
 from ._work import add, contexts, op, open_at, sound, sound_file

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from acms import ACMS, open_storage
+from acms import ACMS, Kind, open_storage
 from acms.log.in_force import is_record
-from acms.model import Kind
 
 from ._process import finish, python
 

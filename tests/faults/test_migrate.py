@@ -17,13 +17,13 @@ from typing import Any
 import apsw
 import pytest
 
+from acms import ACMSError, Entry, Job, SchemaVersionError, State, StorageFullError
 from acms.branches import export
-from acms.errors import ACMSError, SchemaVersionError, StorageFullError
 from acms.log.encoding import to_microseconds
-from acms.model import Context, ContextQuery, Derived, Entry, Job, JobDraft, JobQuery, State
+from acms.model import Context, ContextQuery, Derived, JobDraft, JobQuery
+from acms.storage import SQLiteStorage
 from acms.storage.sql import load_migrations
 from acms.storage.sqlite import schema as sqlite_schema
-from acms.storage.sqlite.store import SQLiteStorage
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_message, fork_log
 from tests.storage.suite.logs import mixed

@@ -14,8 +14,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from acms.errors import ACMSError, CorruptRecordError, SchemaVersionError, StorageError, StorageReadOnlyError
-from acms.storage.sqlite.store import SQLiteStorage
+from acms import ACMSError, CorruptRecordError, SchemaVersionError, StorageError, StorageReadOnlyError
+from acms.storage import SQLiteStorage
 
 from ._process import finish, writer
 from ._work import add, contexts, sound

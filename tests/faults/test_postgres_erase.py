@@ -10,12 +10,11 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
-from acms import ACMS, ACMSConfig, ConfigurationError, EpisodeBoundaryConfig
+from acms import ACMS, ACMSConfig, ConfigurationError, EpisodeBoundaryConfig, StorageBusyError
 from acms.cli.commands import app
 from acms.erasure.erase import erase_context, erase_subject
-from acms.errors import StorageBusyError
 from acms.providers import OfflineReflector
-from acms.storage.postgres.store import PostgresStorage
+from acms.storage import PostgresStorage
 from acms.testing import HashEmbedder, sound
 from tests.servers.postgres import Server
 from tests.servers.stores import inside

@@ -13,11 +13,11 @@ from typing import Any, Self
 import psutil
 import pytest
 
-from acms.errors import StorageBusyError, StorageUnavailableError
+from acms import State, StorageBusyError, StorageUnavailableError
 from acms.kv import PostgresKV
-from acms.model import Append, Context, ContextDraft, ContextQuery, Derived, JobQuery, Receipt, Search, State
+from acms.model import Append, Context, ContextDraft, ContextQuery, Derived, JobQuery, Receipt, Search
+from acms.storage import PostgresStorage
 from acms.storage.postgres.pool import UnknownOutcomeError
-from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import WHEN, append_drafts, create_log, draft_message
 from tests.servers.postgres import Databases, Server

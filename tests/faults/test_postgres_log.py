@@ -9,10 +9,9 @@ from datetime import timedelta
 
 import pytest
 
-from acms import open_storage
-from acms.errors import ConflictError
+from acms import ConflictError, open_storage
 from acms.model import Append, Expect, JobDraft, JobQuery, Receipt
-from acms.storage.postgres.store import PostgresStorage
+from acms.storage import PostgresStorage
 from acms.testing import ManualClock, run_story, sound
 from acms.testing.logs import WHEN, append_drafts, create_log, draft_message, draft_summary, fork_log
 from tests.servers.pgbouncer import PgBouncer

@@ -11,17 +11,17 @@ from contextlib import suppress
 
 import pytest
 
-from acms.errors import (
+from acms import (
     ACMSError,
     SchemaVersionError,
     SessionNotFoundError,
     StorageBusyError,
     StorageUnavailableError,
 )
+from acms.storage import PostgresStorage
 from acms.storage.postgres import migrate as postgres_migrate
 from acms.storage.postgres.migrate import apply_migrations, list_known_migrations, read_migration_status
 from acms.storage.postgres.pool import Pool
-from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.servers.postgres import Databases

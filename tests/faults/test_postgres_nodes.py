@@ -13,9 +13,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from acms import ACMS
-from acms.errors import ACMSError
-from acms.storage.postgres.store import PostgresStorage
+from acms import ACMS, ACMSError
+from acms.storage import PostgresStorage
 from acms.testing import sound
 
 from ._cluster import Cluster

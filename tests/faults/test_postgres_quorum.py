@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS
-from acms.errors import ACMSError
+from acms import ACMS, ACMSError
 from acms.model import Append, Expect, JobDraft, Receipt
+from acms.storage import PostgresStorage
 from acms.storage.postgres.pool import UnknownOutcomeError
-from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message
 from tests.servers.postgres import Server, Standby

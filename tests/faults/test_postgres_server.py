@@ -15,16 +15,17 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from acms.errors import (
+from acms import (
     ACMSError,
     ConfigurationError,
+    JobState,
     StorageBusyError,
     StorageReadOnlyError,
     StorageUnavailableError,
 )
-from acms.model import Append, ContextDraft, Expect, JobDraft, JobQuery, JobState, Receipt
+from acms.model import Append, ContextDraft, Expect, JobDraft, JobQuery, Receipt
+from acms.storage import PostgresStorage
 from acms.storage.postgres.pool import UnknownOutcomeError
-from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import WHEN, append_drafts, create_log, draft_message
 from tests.servers.postgres import Databases, Server

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from acms.errors import ACMSError, StorageBusyError, StorageUnavailableError
+from acms import ACMSError, JobState, Kind, State, StorageBusyError, StorageUnavailableError
 from acms.model import (
     Append,
     Context,
@@ -22,12 +22,9 @@ from acms.model import (
     Failed,
     JobDraft,
     JobQuery,
-    JobState,
-    Kind,
     Receipt,
-    State,
 )
-from acms.storage.postgres.store import PostgresStorage
+from acms.storage import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import WHEN, append_drafts, create_log, draft_fact, draft_message
 from tests.servers.postgres import Databases

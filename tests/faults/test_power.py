@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from acms.errors import ACMSError
+from acms import ACMSError
 from acms.model import Durability
-from acms.storage.sqlite.store import SQLiteStorage
+from acms.storage import SQLiteStorage
 
 from ._vfs import Disk, Event, RecordingVFS, checkpoint_every
 from ._work import add, batch, contexts, op, sound

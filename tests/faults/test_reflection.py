@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from acms import ACMS, ACMSConfig, EpisodeBoundaryConfig, WorkerConfig
+from acms import ACMS, ACMSConfig, EpisodeBoundaryConfig, JobState, Kind, WorkerConfig
 from acms.facts import backlog as reflect
 from acms.log import facts as known
 from acms.log.in_force import Cover
 from acms.log.read import PROFILE
-from acms.model import JobQuery, JobState, Kind
+from acms.model import JobQuery
 from acms.ports import StorageBackend
-from acms.testing.logs import sound
+from acms.testing import sound
 
 from ._process import finish, python
 from ._reflector import Chars

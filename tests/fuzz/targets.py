@@ -22,15 +22,14 @@ from urllib.parse import quote
 
 import httpx2
 
-from acms import ACMS
+from acms import ACMS, ACMSError, RetryConfig
 from acms.branches.export import export, verify
 from acms.branches.importers import read_export, read_lines
 from acms.branches.restoring import restore
 from acms.client import Client
 from acms.client.session import RemoteSession
-from acms.config import RetryConfig
 from acms.contract import RenderRequest, problem_details
-from acms.errors import ACMSError
+from acms.kv import InMemoryKV
 from acms.model import Search
 from acms.pins import create_pin_registry
 from acms.prompt.manifest import Manifest
@@ -38,7 +37,6 @@ from acms.server import ServerConfig, create_app, wire
 from acms.server.dispatch import parse_query_pairs
 from acms.server.routes.table import OPERATIONS
 from acms.storage import MemoryStorage, open_storage
-from acms.storage.kv_home import InMemoryKV
 
 Run = Callable[[bytes], None]
 

@@ -21,9 +21,8 @@ from typing import Any, Self
 
 import pytest
 
-from acms import ACMS, BPETokenCounter
+from acms import ACMS, BPETokenCounter, ToolCall
 from acms.erasure import erase_subject
-from acms.model import ToolCall
 from acms.text.chat_messages import NO_RESULT, RECALLED, count_message_tokens
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from anthropic.tools import BetaLocalFilesystemMemoryTool, ToolError
 
-from acms import ACMS, ACMSConfig, Kind, Privacy, open_storage
-from acms.config import PrivacyConfig
+from acms import ACMS, ACMSConfig, Kind, Privacy, PrivacyConfig, open_storage
 from acms.integrations.anthropic_memory import PATH, AsyncMemoryTool, MemoryTool
 from acms.sync import ACMS as BlockingACMS
 

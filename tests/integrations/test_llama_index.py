@@ -22,9 +22,8 @@ from llama_index.core.memory import Memory
 from pydantic import PrivateAttr
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from acms import ACMS, ACMSConfig, FitError, TokenBudgetExceededError, ValidationError, open_storage
+from acms import ACMS, ACMSConfig, FitError, Kind, TokenBudgetExceededError, ValidationError, open_storage
 from acms.integrations.llama_index import ACMSFunctionAgent, ACMSMemory, ACMSMemoryBlock, ACMSRetriever
-from acms.model import Kind
 from tests.integrations import agent as script
 from tests.integrations import transcripts
 from tests.integrations.pages import run_example, run_page

@@ -14,28 +14,34 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, open_storage
-from acms.config import RetryConfig, WorkerConfig
-from acms.errors import (
+from acms import (
+    ACMS,
+    ACMSConfig,
     ACMSError,
     ConfigurationError,
     ConflictError,
+    Event,
     GoneError,
+    Job,
+    JobFailed,
+    JobFinished,
+    JobState,
     LeaseLostError,
     ProviderError,
+    RetryConfig,
     SessionNotFoundError,
     StorageBusyError,
     StorageReadOnlyError,
     ValidationError,
+    WorkerConfig,
+    open_storage,
 )
 from acms.jobs.worker import Background, Handler, Worker, get_background_worker
-from acms.model import Append, Context, Done, Failed, Job, JobDraft, JobQuery, JobState, Lease, Retry
-from acms.observability.events import Event, JobFailed, JobFinished
+from acms.model import Append, Context, Done, Failed, JobDraft, JobQuery, Lease, Retry
 from acms.ports import Handle, StorageBackend
-from acms.storage import MemoryStorage, SQLiteStorage
-from acms.storage.wrapper import WrapperStorage
-from acms.testing import ManualClock
-from acms.testing.logs import append_drafts, create_log, draft_message, sound
+from acms.storage import MemoryStorage, SQLiteStorage, WrapperStorage
+from acms.testing import ManualClock, sound
+from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.support.faulty import FaultyStorage
 from tests.support.talk import Storage
 

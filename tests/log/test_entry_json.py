@@ -13,21 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.errors import CorruptRecordError
-from acms.log.encoding import (
-    FORMAT,
-    context_from_json,
-    context_to_json,
-    dump,
-    entry_from_json,
-    entry_to_json,
-    load_mapping,
-    parts_from_json,
-    parts_to_json,
-    spans_from_json,
-)
-from acms.model import (
-    Context,
+from acms import (
+    CorruptRecordError,
     Entry,
     Kind,
     Media,
@@ -41,6 +28,19 @@ from acms.model import (
     ToolCall,
     ToolResult,
 )
+from acms.log.encoding import (
+    FORMAT,
+    context_from_json,
+    context_to_json,
+    dump,
+    entry_from_json,
+    entry_to_json,
+    load_mapping,
+    parts_from_json,
+    parts_to_json,
+    spans_from_json,
+)
+from acms.model import Context
 from tests.support.logs import NOON, entry
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)

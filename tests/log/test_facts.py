@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from acms import Entry, Kind, Origin, State
 from acms.log.facts import (
     active_facts,
     as_fact,
@@ -17,7 +18,7 @@ from acms.log.facts import (
     simulate_append,
 )
 from acms.log.in_force import Cover, find_demotions
-from acms.model import Draft, Entry, Kind, Origin, State
+from acms.model import Draft
 from tests.support.factlog import FactLog, at
 from tests.support.logs import NOON, entry
 

@@ -11,12 +11,22 @@ from anthropic.types import MessageParam
 from openai.types.chat import ChatCompletionMessageParam
 from openai.types.responses import ResponseInputItemParam
 
-from acms import ACMS, ACMSConfig, Media, Raw, Reasoning, Text, ToolCall, ToolResult
+from acms import (
+    ACMS,
+    ACMSConfig,
+    ConfigurationError,
+    Entry,
+    Media,
+    Raw,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    ValidationError,
+)
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
-from acms.errors import ConfigurationError, ValidationError
 from acms.log import foreign
 from acms.log.encoding import entry_to_json
-from acms.model import Entry
 from acms.prompt import Prompt
 from acms.prompt.steps import build_atoms, find_sealed_compaction, message_of_entry, substitute_summary
 from acms.storage import MemoryStorage

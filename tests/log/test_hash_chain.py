@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acms import Entry, Kind, Media, Origin, Privacy, Raw, Reasoning, Role, State, Text, ToolCall, ToolResult
 from acms.log.encoding import (
     canonical_bytes,
     context_id,
@@ -26,21 +27,7 @@ from acms.log.encoding import (
     to_microseconds,
     verify_chain,
 )
-from acms.model import (
-    Draft,
-    Entry,
-    Kind,
-    Media,
-    Origin,
-    Privacy,
-    Raw,
-    Reasoning,
-    Role,
-    State,
-    Text,
-    ToolCall,
-    ToolResult,
-)
+from acms.model import Draft
 from acms.nouns import episode_id
 
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)

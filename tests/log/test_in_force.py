@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acms import Entry, Kind, Raw, Role, State, ToolCall
 from acms.log.in_force import (
     LONG_RUN,
     NO_CALL,
@@ -19,7 +20,7 @@ from acms.log.in_force import (
     preview_text,
     rendered_role,
 )
-from acms.model import Draft, Entry, Kind, Raw, Role, State, ToolCall
+from acms.model import Draft
 from tests.support.logs import NOON, Log, entry, versions_of
 
 # ── what is in force ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from acms import Entry, State
 from acms.log.encoding import digest_draft, genesis_hash, parse_entry_id, verify_chain
 from acms.log.provenance import copy_batch, copy_of, id_in_copy
-from acms.model import Entry, State
 from acms.storage import MemoryStorage
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message
 from tests.storage.suite.logs import mixed

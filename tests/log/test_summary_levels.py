@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from acms import Kind
 from acms.log.summary_levels import (
     LEVELS,
     Level,
@@ -15,7 +16,6 @@ from acms.log.summary_levels import (
     read_shorter_levels,
     to_json,
 )
-from acms.model import Kind
 from tests.support.logs import entry
 
 SUMMARY = entry(

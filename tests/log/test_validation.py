@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.errors import ValidationError
+from acms import Media, Origin, Privacy, Raw, Reasoning, Role, Text, ToolCall, ToolResult, ValidationError
 from acms.log import validation
-from acms.model import Media, Origin, Privacy, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 
 MANY = 10**6
 

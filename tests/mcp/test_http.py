@@ -19,8 +19,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from typer.testing import CliRunner
 
+from acms import ACMSConfig, RenderLogConfig
 from acms.cli.commands import app as commands
-from acms.config import ACMSConfig, RenderLogConfig
 from acms.mcp import mounted
 from acms.mcp import server as mcp_server
 from acms.server import App, ServerConfig

@@ -15,13 +15,12 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult, Request, RequestParams, Result
 
-from acms import ACMS, ACMSConfig, WorkerConfig
+from acms import ACMS, ACMSConfig, JobState, WorkerConfig
 from acms.jobs import requests
 from acms.mcp import mounted
 from acms.mcp.memory import Local
 from acms.mcp.server import build_mcp_server
 from acms.mcp.tasks import EXTENSION
-from acms.model import JobState
 from acms.ports import StorageBackend
 from acms.server import ServerConfig, create_app
 from tests.mcp.conftest import failed

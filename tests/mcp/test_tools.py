@@ -11,8 +11,7 @@ import pytest
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 
-from acms import ACMS
-from acms.config import ACMSConfig
+from acms import ACMS, ACMSConfig
 from acms.mcp import server as mcp_server
 from acms.mcp.memory import Local
 from acms.mcp.server import build_mcp_server

@@ -15,15 +15,13 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from acms import ACMS, ACMSConfig
+from acms import ACMS, ACMSConfig, ValidationError, WorkerConfig
 from acms.acs import ACS
 from acms.codecs import OpenAIChat
-from acms.config import WorkerConfig
 from acms.erasure.erase import erase_subject
-from acms.errors import ValidationError
 from acms.observability import operations
 from acms.prompt import Prompt
-from acms.providers.offline.reflector import OfflineReflector
+from acms.providers import OfflineReflector
 from tests.support.talk import Storage
 
 SECRET = "xylophone"

@@ -11,7 +11,8 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.model import Role
+from acms import Role
+from acms.codecs import Tool, Usage
 from acms.plan.prefix_cache import (
     LINES,
     SLACK,
@@ -23,7 +24,7 @@ from acms.plan.prefix_cache import (
 from acms.ports import Codec
 from acms.prompt.cache_forecast import describe_cache_mismatch, find_hoisted_roles, predict_cache
 from acms.prompt.manifest import Manifest, Sent
-from acms.prompt_types import CacheMark, PromptMessage, Tool, Usage
+from acms.prompt_types import CacheMark, PromptMessage
 from tests.support.cache_costs import Prices, best_slack, cost_per_turn
 
 TOKENS = st.lists(st.one_of(st.integers(0, 60), st.integers(0, 3000)), min_size=1, max_size=120)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.model import Reasoning, Role, Text, ToolCall, ToolResult
+from acms import Reasoning, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom, Composed, Piece, Scope
 from acms.plan.tool_groups import join_answers, pair_tool_calls
 from acms.prompt_types import PromptMessage

@@ -9,7 +9,7 @@ import random
 import re
 import string
 
-from acms.model import Privacy
+from acms import Privacy
 from acms.privacy.detect import find_sensitive_spans, redact_text
 
 #: What is sensitive stands between « and ».

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.model import Privacy
+from acms import Privacy
 from acms.privacy.detect import (
     KINDS,
     find_sensitive_spans,

@@ -7,7 +7,7 @@ import string
 
 import pytest
 
-from acms.model import Privacy
+from acms import Privacy
 from acms.privacy.detect import find_sensitive_spans, redact_text
 from acms.privacy.looks import shannon_entropy
 

@@ -12,8 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from acms import ACMS, ACMSConfig, PrivacyConfig, open_storage
-from acms.model import Privacy
+from acms import ACMS, ACMSConfig, Privacy, PrivacyConfig, open_storage
 
 _MADE = random.Random(20)
 _LETTERS = string.ascii_letters

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from acms import ACMS, open_storage
+from acms import ACMS, Kind, Media, Raw, Reasoning, Text, ToolCall, ToolResult, ValidationError, open_storage
 from acms.erasure import erase
-from acms.errors import ValidationError
-from acms.model import Kind, Media, Raw, Reasoning, Text, ToolCall, ToolResult
 from acms.ports import Handle
 from acms.privacy.detect import KINDS, RULES
 from acms.privacy.scan import Finding, scan

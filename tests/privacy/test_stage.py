@@ -28,33 +28,31 @@ from acms import (
     ACMSConfig,
     CompactionPolicy,
     ConfigurationError,
+    Entry,
+    EpisodeBoundaryConfig,
+    Media,
+    Privacy,
     PrivacyConfig,
+    Raw,
+    Reasoning,
+    Redaction,
     Reflection,
     RetryConfig,
+    Text,
+    TokenBudgetExceededError,
+    ToolCall,
+    ToolResult,
     Turn,
+    WorkerConfig,
     compose,
     open_storage,
 )
 from acms.acs import ACS
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
-from acms.config import EpisodeBoundaryConfig, WorkerConfig
-from acms.errors import TokenBudgetExceededError
 from acms.integrations.openai_agents import ACMSSession
 from acms.jobs.worker import Worker
 from acms.kv import InMemoryKV
-from acms.model import (
-    Append,
-    Entry,
-    JobDraft,
-    Media,
-    Privacy,
-    Raw,
-    Reasoning,
-    Redaction,
-    Text,
-    ToolCall,
-    ToolResult,
-)
+from acms.model import Append, JobDraft
 from acms.observability.tracing import record_content
 from acms.ports import ReflectionRequest, SummaryRequest
 from acms.privacy import redact_entry

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, open_storage
+from acms import ACMS, ACMSConfig, ConflictError, RenderLogConfig, StorageError, ValidationError, open_storage
 from acms.codecs import OpenAIChat
-from acms.config import RenderLogConfig
-from acms.errors import ConflictError, StorageError, ValidationError
 from acms.kv import InMemoryKV
 from acms.ports import HasRecords, StorageBackend
 from acms.prompt import Prompt, Rendered

@@ -6,9 +6,20 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ConfigurationError, PayloadError, ValidationError, open_storage
+from acms import (
+    ACMS,
+    ConfigurationError,
+    Media,
+    PayloadError,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+    ValidationError,
+    open_storage,
+)
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses, Tool
-from acms.model import Media, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom, Composed, Piece, Scope
 from acms.prompt import Prompt, Rendered, Request
 from acms.prompt_types import PromptMessage

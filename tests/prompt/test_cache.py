@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, CompactionPolicy, RecallConfig, open_storage
+from acms import ACMS, ACMSConfig, CompactionPolicy, Kind, RecallConfig, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat
 from acms.log.encoding import is_summary
-from acms.model import Kind
 from acms.ports import HasRecords, StorageBackend
-from acms.prompt import Prompt
+from acms.prompt import Prompt, Rendered
 from acms.prompt.cache_window import CacheWindow
-from acms.prompt.render import Rendered
 from acms.prompt.window_record import read_windows
 from tests.support.agents import SYSTEM, agent_log, follow
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from acms.errors import FitError
-from acms.model import Media, Reasoning, Role, ToolCall, ToolResult
+from acms import FitError, Media, Reasoning, Role, ToolCall, ToolResult
+from acms.codecs import Tool
 from acms.plan.nodes import (
     Atom,
     Composed,
@@ -24,7 +24,7 @@ from acms.plan.nodes import (
 from acms.plan.tool_groups import pair_tool_calls
 from acms.prompt.fit import fit_prompt
 from acms.prompt.truncate import MARK, shorten_text
-from acms.prompt_types import PromptMessage, Tool
+from acms.prompt_types import PromptMessage
 from acms.text.chat_messages import NO_RESULT, SUMMARY, wrap_text
 from tests.support.atoms import group_messages
 from tests.support.toy import Toy, Words, answered, fitted, said, texts, unit, words

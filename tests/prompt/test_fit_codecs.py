@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
-from acms.errors import FitError
-from acms.model import Role, ToolCall, ToolResult
+from acms import FitError, Role, ToolCall, ToolResult
+from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses, Tool
 from acms.plan.nodes import (
     Atom,
     Composed,
@@ -28,7 +27,7 @@ from acms.plan.tool_groups import pair_tool_calls
 from acms.ports import Codec
 from acms.prompt.fit import fit_prompt
 from acms.prompt.resolve import lay_out_messages
-from acms.prompt_types import PromptMessage, Tool
+from acms.prompt_types import PromptMessage
 from tests.providers.prompts import conversations, texts, tools
 from tests.support.toy import answered, unit
 

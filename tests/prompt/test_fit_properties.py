@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.errors import FitError
-from acms.model import Role, ToolCall, ToolResult
+from acms import FitError, Role, ToolCall, ToolResult
+from acms.codecs import Tool
 from acms.plan.nodes import (
     Atom,
     Composed,
@@ -30,7 +30,7 @@ from acms.plan.nodes import (
 )
 from acms.prompt.fit import fit_prompt
 from acms.prompt.truncate import MARK
-from acms.prompt_types import PromptMessage, Tool
+from acms.prompt_types import PromptMessage
 from tests.support.toy import Toy, said, words
 
 SIZES = st.one_of(st.integers(0, 6), st.integers(0, 40))

@@ -16,7 +16,7 @@ from acms.codecs import AnthropicMessages, OpenAIChat
 from acms.ports import Codec, SummaryRequest, Turn
 from acms.prompt import Prompt
 from acms.prompt_types import open_closing_tags, quote_speakers
-from acms.providers.http_summarizer import HTTPSummarizer
+from acms.providers import HTTPSummarizer
 from acms.providers.tokens import default_counter
 from acms.text import chat_messages
 

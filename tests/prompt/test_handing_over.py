@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acms import ACMS, open_storage
+from acms import ACMS, ToolCall, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat
-from acms.model import ToolCall
 from acms.ports import Codec
 from acms.prompt import Prompt, Rendered
 from tests.prompt.test_stable_history import STOCK, SYSTEM, listed, said

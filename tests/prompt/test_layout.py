@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.model import Role, ToolCall, ToolResult
+from acms import Role, ToolCall, ToolResult
 from acms.plan.nodes import Placed
 from acms.prompt.resolve import lay_out_messages
 from acms.prompt_types import PromptMessage

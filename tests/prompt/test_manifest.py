@@ -12,9 +12,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.errors import EntryNotFoundError, ValidationError
+from acms import (
+    Entry,
+    EntryNotFoundError,
+    Kind,
+    Ledger,
+    Media,
+    Raw,
+    Reasoning,
+    Role,
+    Source,
+    Text,
+    ToolCall,
+    ToolResult,
+    ValidationError,
+    Verdict,
+)
+from acms.codecs import Count, Exactness, Tool
 from acms.log.summary_levels import LEVELS
-from acms.model import Entry, Kind, Media, Part, Raw, Reasoning, Role, Source, Text, ToolCall, ToolResult
+from acms.model import Part
 from acms.plan.nodes import Left, Piece, Placed, Step
 from acms.ports import Codec
 from acms.prompt.manifest import FORMAT, Manifest, Read, Written
@@ -25,10 +41,9 @@ from acms.prompt.manifest_writer import (
     revive_messages,
     write_manifest,
 )
-from acms.prompt_types import SEPARATOR, CacheMark, Count, Exactness, PromptMessage, Tool, prefix_speaker
+from acms.prompt_types import SEPARATOR, CacheMark, PromptMessage, prefix_speaker
 from acms.providers.tokens import default_counter
 from acms.recall import planner
-from acms.results import Ledger, Verdict
 from acms.text import chat_messages
 from tests.support.logs import CONTEXT as LOG
 from tests.support.logs import entry

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from acms.model import Role
-from acms.observability.events import PinsSkipped, PinsTruncated
+from acms import PinsSkipped, PinsTruncated, Role
+from acms.pins import Pin as APin
+from acms.pins import PinMetadata, Pinned
 from acms.plan.nodes import Fitted, Left, Omit, Truncate
 from acms.prompt.pin_index import (
     OPENING,
-    PinMetadata,
-    Pinned,
     add_pin,
     build_pin_block,
     find_truncated_pins,
@@ -24,7 +23,6 @@ from acms.prompt.pin_index import (
     remove_pin,
     scope_id,
 )
-from acms.prompt.pin_index import Pin as APin
 
 BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 words = st.text(st.sampled_from(list("ab -:()") + list(BREAKS)) | st.characters(codec="utf-8"), max_size=40)

@@ -13,9 +13,8 @@ from datetime import UTC, datetime
 import apsw
 import pytest
 
-from acms.errors import CorruptRecordError, SchemaVersionError, ValidationError
+from acms import CorruptRecordError, Role, SchemaVersionError, ValidationError
 from acms.kv import CompareAndSetKV, InMemoryKV, SQLiteKV, open_kv
-from acms.model import Role
 from acms.pins import Pin, PinMetadata, create_pin_registry
 from acms.prompt.pin_index import INDEX_BYTES, INDEX_KEY, MOST_PINS, TAGS
 from acms.testing import ManualClock

@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from acms.errors import CorruptRecordError, ValidationError
+from acms import CorruptRecordError, PinsLoaded, PinsSkipped, ValidationError
 from acms.kv import InMemoryKV
-from acms.observability.events import PinsLoaded, PinsSkipped
 from acms.pins import Pin, PinMetadata, Pinned, PinnedKV, create_pin_registry
 from acms.plan.nodes import Keep, Omit, Truncate
 from tests.prompt.test_pins import clock, store

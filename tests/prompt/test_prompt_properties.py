@@ -14,10 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from acms import ACMS, FitError, open_storage
+from acms import ACMS, FitError, Media, Role, ToolCall, ToolResult, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses, Tool
 from acms.kv import InMemoryKV
-from acms.model import Media, Role, ToolCall, ToolResult
 from acms.pins import create_pin_registry
 from acms.ports import Codec
 from acms.prompt import Prompt, Rendered

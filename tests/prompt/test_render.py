@@ -9,16 +9,25 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, EntryNotFoundError, FitError, ValidationError, open_storage
-from acms.codecs import OpenAIChat, Tool
+from acms import (
+    ACMS,
+    EntryNotFoundError,
+    FitError,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+    ValidationError,
+    open_storage,
+)
+from acms.codecs import Count, Exactness, OpenAIChat, Tool
 from acms.kv import InMemoryKV
-from acms.model import Role, Text, ToolCall, ToolResult
 from acms.pins import create_pin_registry
 from acms.plan.nodes import Atom, Omit, Scope
 from acms.ports import SummaryRequest
 from acms.prompt import Prompt, Rendered
 from acms.prompt.replay import replay
-from acms.prompt_types import Count, Exactness, PromptMessage
+from acms.prompt_types import PromptMessage
 from tests.providers.server import ModelServer
 from tests.support.fakes import FakeEmbedder
 from tests.support.talk import Storage, fill, session_on, tool_turn

@@ -17,14 +17,15 @@ from acms import (
     ConfigurationError,
     ConflictError,
     NotFoundError,
+    Privacy,
     PrivacyConfig,
     Prompt,
     RenderLogConfig,
+    State,
+    correlation,
 )
 from acms.acs import ACS
 from acms.codecs import AnthropicMessages, OpenAIChat, Tool
-from acms.model import Privacy, State
-from acms.observability.logging import correlation
 from acms.ports import Handle, HasRecords
 from acms.prompt import render_log
 from acms.storage import MemoryStorage

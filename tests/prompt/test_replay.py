@@ -10,18 +10,26 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, open_storage
-from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
-from acms.errors import EntryNotFoundError, ExpiredError, GoneError, ValidationError
+from acms import (
+    ACMS,
+    Entry,
+    EntryNotFoundError,
+    ExpiredError,
+    GoneError,
+    Reasoning,
+    State,
+    Text,
+    ValidationError,
+    open_storage,
+)
+from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses, Tool
 from acms.kv import InMemoryKV
-from acms.model import Entry, Reasoning, State, Text
 from acms.pins import create_pin_registry
 from acms.ports import Codec
 from acms.prompt import Prompt, Rendered
 from acms.prompt.manifest import Manifest, Quote, Written
 from acms.prompt.manifest_writer import hash_payload
 from acms.prompt.replay import BATCH, replay, replay_messages
-from acms.prompt_types import Tool
 from acms.providers import OfflineReflector
 from tests.support.talk import Storage, session_on
 

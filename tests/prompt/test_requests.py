@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, Media, Reasoning, Text, ToolCall
+from acms import ACMS, FitError, Media, Reasoning, Text, ToolCall
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
-from acms.errors import FitError
 from acms.ports import Codec
 from acms.prompt import Prompt
 from acms.storage import MemoryStorage

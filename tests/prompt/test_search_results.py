@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, Privacy, open_storage
+from acms import ACMS, ACMSConfig, Privacy, PrivacyConfig, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat
-from acms.config import PrivacyConfig
 from acms.prompt import Prompt, Rendered
 from acms.prompt.replay import replay
 from tests.providers import validators

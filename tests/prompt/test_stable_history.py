@@ -11,11 +11,20 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, CompactionPolicy, State, open_storage
+from acms import (
+    ACMS,
+    ACMSConfig,
+    CompactionPolicy,
+    FitError,
+    Reasoning,
+    State,
+    Text,
+    TokenBudgetExceededError,
+    ToolCall,
+    open_storage,
+)
 from acms.codecs import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
-from acms.errors import FitError, TokenBudgetExceededError
 from acms.kv import InMemoryKV
-from acms.model import Reasoning, Text, ToolCall
 from acms.pins import create_pin_registry
 from acms.ports import Codec, HasRecords
 from acms.prompt import Prompt, Rendered

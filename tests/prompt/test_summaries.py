@@ -21,9 +21,18 @@ from typing import Any
 
 import pytest
 
-from acms import FitError, ProviderError, RetryConfig, StorageUnavailableError, ValidationError
+from acms import (
+    FitError,
+    ProviderError,
+    RetryConfig,
+    Role,
+    StorageUnavailableError,
+    ToolCall,
+    ToolResult,
+    ValidationError,
+)
 from acms.kv import InMemoryKV, KVEntry, open_kv
-from acms.model import Json, Role, ToolCall, ToolResult
+from acms.model import Json
 from acms.pins import create_pin_registry
 from acms.plan.nodes import Atom, Fitted, Omit, Scope
 from acms.ports import KVMemory, SummaryRequest

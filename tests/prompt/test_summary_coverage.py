@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.model import Privacy, Role, Text, ToolCall, ToolResult
+from acms import Privacy, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom
 from acms.prompt.summary_coverage import (
     FIELD,

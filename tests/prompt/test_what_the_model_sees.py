@@ -13,10 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from acms import ACMS, Prompt, open_storage
+from acms import ACMS, Prompt, ToolCall, ToolResult, ValidationError, open_storage
 from acms.codecs import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
-from acms.errors import ValidationError
-from acms.model import ToolCall, ToolResult
 from acms.storage import MemoryStorage
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "what-the-model-sees.md"

@@ -11,8 +11,10 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
-from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool
+from acms import Media, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.codecs import Count, Exactness, Tool
+from acms.model import Json, Part
+from acms.prompt_types import CacheMark, PromptMessage
 from acms.providers.tokens import default_counter
 from acms.text.chat_messages import wrap_passage
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acms import HeuristicTokenCounter, Origin, ProviderError
-from acms.knowledge import Fact, Proposal, Reflection
+from acms import Fact, HeuristicTokenCounter, Origin, Proposal, ProviderError, Reflection
 from acms.ports import ReflectionRequest, Turn
 from acms.providers.reflection_parser import CONFIDENCE, PROPOSALS, parse_reflection
 from acms.providers.reflection_prompt import answer_schema, build_reflection_prompt, without_bounds

@@ -17,25 +17,23 @@ import pytest
 from anthropic.types.beta import BetaMessage
 from openai.types.responses import Response
 
-from acms import ACMS, open_storage
-from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
-from acms.errors import PayloadError
-from acms.model import Json, Raw, Reasoning, Role, Text
-from acms.ports import Codec
-from acms.prompt import Prompt
-from acms.prompt.cache_forecast import describe_cache_mismatch, diagnosis_agrees
-from acms.prompt.render import Rendered
-from acms.prompt_types import (
-    CacheMark,
-    CachePrediction,
+from acms import ACMS, PayloadError, Raw, Reasoning, Role, Text, open_storage
+from acms.codecs import (
+    AnthropicMessages,
     Changed,
     Diagnosis,
+    OpenAIChat,
+    OpenAIResponses,
     Outcome,
-    PromptMessage,
     ServerEdit,
     Tool,
     Usage,
 )
+from acms.model import Json
+from acms.ports import Codec
+from acms.prompt import Prompt, Rendered
+from acms.prompt.cache_forecast import describe_cache_mismatch, diagnosis_agrees
+from acms.prompt_types import CacheMark, CachePrediction, PromptMessage
 from acms.providers.codecs.anthropic_turns import COMPACTION_MOVED, OLDER_COMPACTION_OMITTED
 
 HERE = Path(__file__).parent

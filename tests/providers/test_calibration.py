@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.errors import ValidationError
-from acms.providers.codecs.calibration import ADDED, KEPT, STARTS, Calibration
+from acms import ValidationError
+from acms.codecs import Calibration
+from acms.providers.codecs.calibration import ADDED, KEPT, STARTS
 
 REPORTS = st.lists(st.tuples(st.integers(1, 400_000), st.floats(0.5, 4.0)), max_size=80)
 

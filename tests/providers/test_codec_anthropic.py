@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.codecs import AnthropicMessages
-from acms.errors import PayloadError, ValidationError
+from acms import Media, PayloadError, Raw, Reasoning, Role, Text, ToolCall, ToolResult, ValidationError
+from acms.codecs import AnthropicMessages, Calibration, Exactness, Tool, Usage
 from acms.log.foreign import AS_GIVEN
-from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
-from acms.prompt_types import CacheMark, Exactness, PromptMessage, Tool, Usage
+from acms.model import Json, Part
+from acms.prompt_types import CacheMark, PromptMessage
 from acms.providers.codecs.anthropic_blocks import Sizes
-from acms.providers.codecs.calibration import ADDED, Calibration
+from acms.providers.codecs.calibration import ADDED
 from acms.providers.tokens import default_counter
 from acms.text.chat_messages import NO_RESULT
 from tests.providers.prompts import counted

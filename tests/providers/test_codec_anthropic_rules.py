@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from acms import ConfigurationError, PayloadError
 from acms.codecs import AnthropicMessages
-from acms.errors import ConfigurationError, PayloadError
 from acms.model import Json
 
 NEW = AnthropicMessages("claude-opus-5")

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, Raw, Role, Text, ToolCall, ToolResult, ValidationError, open_storage
-from acms.codecs import CacheRates, Exactness, Gemini, OpenAIChat, named
-from acms.errors import PayloadError
+from acms import ACMS, PayloadError, Raw, Role, Text, ToolCall, ToolResult, ValidationError, open_storage
+from acms.codecs import CacheRates, Exactness, Gemini, OpenAIChat, Usage, named
 from acms.log.foreign import AS_GIVEN
 from acms.prompt import Prompt
-from acms.prompt_types import PromptMessage, Usage
+from acms.prompt_types import PromptMessage
 from acms.providers.codecs.anthropic_turns import FOREIGN
 from acms.providers.tokens import default_counter
 from tests.providers import validators

@@ -11,10 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms import open_storage
+from acms import (
+    Media,
+    PayloadError,
+    Raw,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+    ValidationError,
+    open_storage,
+)
 from acms.codecs import OpenAIChat, OpenAIResponses, Tool
-from acms.errors import PayloadError, ValidationError
-from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.model import Part
 from acms.prompt_types import CacheMark, PromptMessage
 from acms.sync import ACMS, Prompt
 from tests.providers import prompts

@@ -14,15 +14,14 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.codecs import AnthropicMessages, Exactness, OpenAIChat, OpenAIResponses, Tool, Usage
-from acms.errors import ValidationError
-from acms.model import Media, Part, Raw, Role, Text, ToolCall, ToolResult
+from acms import EstimatingTokenCounter, Media, Raw, Role, Text, ToolCall, ToolResult, ValidationError
+from acms.codecs import AnthropicMessages, Calibration, Exactness, OpenAIChat, OpenAIResponses, Tool, Usage
+from acms.model import Part
 from acms.plan.tool_groups import is_placeholder
 from acms.prompt_types import PromptMessage
 from acms.providers.codecs import openai_base
-from acms.providers.codecs.calibration import Calibration
 from acms.providers.codecs.framing import find_published_traits
-from acms.providers.tokens import EstimatingTokenCounter, default_counter
+from acms.providers.tokens import default_counter
 from tests.providers import prompts
 from tests.providers.prompts import counted
 from tests.providers.test_token_counts import reference  # noqa: F401 - a fixture

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS
-from acms.knowledge import Fact, Proposal
-from acms.model import Origin
+from acms import ACMS, Fact, Origin, Proposal
 from acms.ports import ReflectionRequest, Reflector, Turn
 from acms.providers import OfflineReflector
 from acms.providers.tokens import default_counter

@@ -19,6 +19,7 @@ from acms import (
     ACMS,
     ACMSConfig,
     ConfigurationError,
+    Fact,
     HeuristicTokenCounter,
     Kind,
     ProviderError,
@@ -27,7 +28,6 @@ from acms import (
     ValidationError,
     open_storage,
 )
-from acms.knowledge import Fact
 from acms.ports import ReflectionRequest, SummaryRequest, Turn
 from acms.providers import (
     AnthropicReflector,

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from acms import ACMS, Prompt, open_storage
+from acms import ACMS, ConfigurationError, Prompt, open_storage
 from acms.codecs import AnthropicMessages, Calibration, Exactness, Gemini, OpenAIChat, Tool, Usage
-from acms.errors import ConfigurationError
 from acms.ports import Codec
-from acms.providers import LocalTokenizer, ServerTokenCounter
-from acms.providers.http import Endpoint
+from acms.providers import Endpoint, LocalTokenizer, ServerTokenCounter
 from tests.providers.prompts import counted
 from tests.providers.server import Behave, ModelServer
 

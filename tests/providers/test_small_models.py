@@ -13,15 +13,16 @@ import pytest
 from acms import (
     ACMS,
     ACMSConfig,
+    Decision,
     HeuristicTokenCounter,
     JobFailedError,
     Origin,
     Reflected,
+    Reflection,
     RetryConfig,
     WorkerConfig,
     open_storage,
 )
-from acms.knowledge import Decision, Reflection
 from acms.ports import ReflectionRequest, Turn
 from acms.providers import Endpoint, HTTPReflector
 from acms.providers.reflector import ModelReflector

@@ -24,15 +24,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiktoken_ext import openai_public
 
-from acms.errors import ConfigurationError, ValidationError
-from acms.providers.tokens import (
+from acms import (
     BPETokenCounter,
+    ConfigurationError,
     EstimatingTokenCounter,
     HeuristicTokenCounter,
-    build_batch_counter,
-    default_counter,
-    token_counter,
+    ValidationError,
 )
+from acms.providers.tokens import build_batch_counter, default_counter, token_counter
 
 ENCODINGS = ("o200k_base", "cl100k_base")
 STDLIB = Path(sysconfig.get_paths()["stdlib"])

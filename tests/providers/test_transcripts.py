@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, Prompt
+from acms import ACMS, ACMSConfig, FitError, Prompt, Raw, Role, ValidationError
 from acms.codecs import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
-from acms.errors import FitError, ValidationError
-from acms.model import Raw, Role
 from acms.ports import Codec
 from acms.prompt_types import PromptMessage
 from acms.storage import MemoryStorage

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from acms import ACMS, ConfigurationError, compose, open_storage, sync
-from acms.contract.engine import ACS
-from acms.contract.schema import RenderRequest
+from acms.acs import ACS
+from acms.contract import RenderRequest
 from acms.providers import LocalEmbedder, local
 from acms.recall import embeddings as module
 from acms.recall.patience import PATIENCE, patience

@@ -11,12 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.config import EpisodeBoundaryConfig
-from acms.errors import EntryNotFoundError
+from acms import ContextItems, Entry, EntryNotFoundError, EpisodeBoundaryConfig, Kind, Role, Source, State
 from acms.log.facts import collect_facts as facts_of
 from acms.log.facts import valid_times
 from acms.log.in_force import Stale, find_demotions
-from acms.model import Entry, Kind, Role, Source, State
 from acms.ports import TokenCounter
 from acms.recall.candidates import CandidateSet, OmissionReasons, Terms, collect_candidates, find_newest_group
 from acms.recall.companions import add_companions
@@ -25,7 +23,6 @@ from acms.recall.fact_candidates import FactIndex, measure_rarities
 from acms.recall.pipeline import KnownFacts, plan_recall
 from acms.recall.planner import Rows, TextFrame
 from acms.recall.request import Ranked, Recall
-from acms.results import ContextItems
 from acms.text.markers import WEIGHTS
 from tests.support.counters import COUNTERS, Counting
 from tests.support.indexes import field_of, lineage, packed, rank, snapshot

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from acms import ACMS
-from acms.model import ToolCall, ToolResult
-from acms.results import ContextItems
+from acms import ACMS, ContextItems, ToolCall, ToolResult
 from acms.storage import MemoryStorage
 from tests.support.fakes import FakeEmbedder
 from tests.support.talk import session_on

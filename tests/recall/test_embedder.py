@@ -10,15 +10,24 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, CacheConfig, ConfigurationError, ContextItems, open_storage
-from acms.errors import ProviderError, SessionNotFoundError
-from acms.model import ContextDraft, ContextQuery, Privacy, State
+from acms import (
+    ACMS,
+    ACMSConfig,
+    CacheConfig,
+    ConfigurationError,
+    ContextItems,
+    Privacy,
+    ProviderError,
+    SessionNotFoundError,
+    State,
+    open_storage,
+)
+from acms.model import ContextDraft, ContextQuery
 from acms.recall import embeddings as module
 from acms.recall.embeddings import BATCH
 from acms.recall.patience import patience
 from acms.recall.reindex import reindex
-from acms.storage import MemoryStorage
-from acms.storage.wrapper import WrapperStorage
+from acms.storage import MemoryStorage, WrapperStorage
 from tests.support.fakes import DIMENSION, FakeEmbedder, SeedEmbedder, vector
 from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, session_on
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, ConfigurationError, RecallConfig, open_storage
+from acms import ACMS, ACMSConfig, ConfigurationError, Origin, RecallConfig, open_storage
 from acms.codecs import OpenAIChat
-from acms.model import Origin
 from acms.prompt import Prompt
 from tests.support.sources import engine, request
 

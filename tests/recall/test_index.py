@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from acms import ContextItems, Entry, State
 from acms.log.in_force import Cover
-from acms.model import Entry, State
 from acms.recall.candidates import find_newest_group, group_at_index
 from acms.recall.companions import add_companions
 from acms.recall.corpus import Corpus
@@ -21,7 +21,6 @@ from acms.recall.planner import Rows, TextFrame
 from acms.recall.query import Query, parse_query
 from acms.recall.ranking import Ranking
 from acms.recall.request import Ranked, Recall
-from acms.results import ContextItems
 from acms.text.markers import WEIGHTS
 from acms.text.tokenizer import content_terms, split_words
 from tests.recall.test_planner import BYTES

@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, CacheConfig, ContextItems, open_storage
+from acms import ACMS, ACMSConfig, CacheConfig, ContextItems, State, View, open_storage
 from acms.log.read import PROFILE
-from acms.model import ContextDraft, State
+from acms.model import ContextDraft
 from acms.recall.index import Segment
 from acms.storage import MemoryStorage
 from acms.text import index_record as cards
-from acms.view import View
 from tests.recall.test_embedder import settled
 from tests.support.fakes import FakeEmbedder
 from tests.support.talk import (

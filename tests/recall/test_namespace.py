@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ValidationError, open_storage
+from acms import ACMS, Entry, Kind, Source, ToolCall, ValidationError, open_storage
 from acms.codecs import OpenAIChat
-from acms.model import ContextDraft, Entry, Kind, Source, ToolCall
+from acms.model import ContextDraft
 from acms.ports import StorageBackend
 from acms.prompt import Prompt
 from acms.testing import HashEmbedder

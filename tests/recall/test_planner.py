@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms import results
-from acms.config import EpisodeBoundaryConfig
+from acms import ContextItem, ContextItems, EpisodeBoundaryConfig, Media, Role, Source, Text, results
 from acms.log.in_force import Unit
-from acms.model import Media, Role, Source, Text
 from acms.ports import TokenCounter
 from acms.recall.planner import (
     CUT,
@@ -30,7 +28,6 @@ from acms.recall.planner import (
     render_choice,
 )
 from acms.recall.selection import divide_budget
-from acms.results import ContextItem, ContextItems
 from acms.text.condense import MARK
 from tests.support.counters import COUNTERS, NAMES, Counting
 from tests.support.logs import Log, entry

@@ -9,15 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms import ACMS, ACMSConfig, Source, ValidationError, open_storage
-from acms.knowledge import Proposal, Reflection
+from acms import ACMS, ACMSConfig, Kind, Proposal, Reflection, Source, ValidationError, View, open_storage
 from acms.log.read import PROFILE
-from acms.model import ContextDraft, Kind
+from acms.model import ContextDraft
 from acms.ports import ReflectionRequest
 from acms.providers import LocalEmbedder
 from acms.testing.logs import WHEN, append_drafts, draft_fact
 from acms.text import chat_messages
-from acms.view import View
 from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, session_on, tool_turn
 
 CONFIG = ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from acms import Proposal, Reflection
 from acms.facts.consolidate import ROUNDS, split_rounds
-from acms.knowledge import Proposal, Reflection
 from acms.ports import ReflectionRequest
 from acms.providers import OfflineReflector
 from tests.support.talk import fill, session_on

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from acms import Role
 from acms.log.in_force import Cover
-from acms.model import Role
 from acms.recall.corpus import Corpus
 from acms.recall.query import Query, QueryWord, parse_query
 from acms.recall.ranking import Ranking

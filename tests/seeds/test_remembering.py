@@ -12,9 +12,8 @@ from contextlib import asynccontextmanager
 import pytest
 from hypothesis import settings
 
-from acms import ACMS
+from acms import ACMS, ContextItems
 from acms.providers import OfflineReflector
-from acms.results import ContextItems
 
 SEED = 16 if settings().derandomize else random.SystemRandom().randrange(1_000_000)
 

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 import uvicorn
 
-from acms.config import ACMSConfig
+from acms import ACMSConfig
 from acms.server import App, Limits, ServerConfig, create_app
 from acms.server.listen import build_bounded_protocol
 from acms.server.operation import Scope

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from acms.observability.logging import JSONFormatter
+from acms import JSONFormatter
 from acms_eval import GoldItem, evaluation_result
 from tests.server.serving import Service, serving
 from tests.support.sources import Source, item, request, schema

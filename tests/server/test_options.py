@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 import acms
-from acms import errors
+from acms import ACMSError, ValidationError, errors
 from acms.contract import problem_details
-from acms.errors import ACMSError, ValidationError
 from tests.server.serving import Service
 
 ROOT = Path(acms.__file__).parent

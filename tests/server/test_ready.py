@@ -9,9 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from acms import ACMS, open_storage
-from acms.config import ACMSConfig
-from acms.errors import ConfigurationError, HandleError
+from acms import ACMS, ACMSConfig, ConfigurationError, HandleError, open_storage
 from acms.recall.embeddings import Embedding
 from acms.server import App, ServerConfig, create_app
 from acms.server.routes.table import OPERATIONS

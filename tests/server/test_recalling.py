@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from acms.config import ACMSConfig, PrivacyConfig
-from acms.model import Privacy
+from acms import ACMSConfig, Privacy, PrivacyConfig
 from tests.server.document import documented
 from tests.server.serving import Service, serving
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from acms import ACMSConfig, RenderLogConfig
+from acms import ACMSConfig, RenderBlock, RenderLogConfig, Verdict
 from acms.client import Client
-from acms.prompt_types import RenderBlock, Verdict
 from tests.server.document import documented
 from tests.server.serving import Service, serving
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from acms.errors import ConfigurationError
+from acms import ConfigurationError
 from acms.server import Limits, ServerConfig
 from acms.server.listen import MAX_PIPELINED, build_bounded_protocol
 from acms.server.operation import Scope

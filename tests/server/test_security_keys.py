@@ -11,8 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from acms.config import ACMSConfig
-from acms.errors import ConfigurationError, NotFoundError, ValidationError
+from acms import ACMSConfig, ConfigurationError, NotFoundError, ValidationError
 from acms.server import Limits, ServerConfig, create_app
 from acms.server.audit import Audit, read_audit_trail
 from acms.server.keys import USUAL, Keys

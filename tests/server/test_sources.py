@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from acms.errors import ConfigurationError
+from acms import ConfigurationError
 from acms.server.sources import load_http_sources
 from tests.providers.server import Behave, ModelServer
 from tests.server.serving import serving

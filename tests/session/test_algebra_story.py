@@ -37,6 +37,7 @@ from acms import (
     EpisodeBoundaryConfig,
     ExpiredError,
     GoneError,
+    JobState,
     Kind,
     ProviderError,
     State,
@@ -44,6 +45,7 @@ from acms import (
     ToolCall,
     ToolResult,
     ValidationError,
+    View,
     WorkerConfig,
     open_storage,
 )
@@ -51,11 +53,10 @@ from acms.compaction import job as room
 from acms.jobs.requests import compaction_kind
 from acms.log import in_force as history
 from acms.log.in_force import fold_atomic_groups
-from acms.model import Failed, JobQuery, JobState
+from acms.model import Failed, JobQuery
 from acms.ports import SummaryRequest
 from acms.testing.books import find_active_entries, ids_of_entries
 from acms.text import chat_messages
-from acms.view import View
 from tests.servers.stores import another
 from tests.support.counters import COUNTERS
 from tests.support.provider import check_valid

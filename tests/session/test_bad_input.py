@@ -25,9 +25,9 @@ from acms import (
     ValidationError,
     sync,
 )
+from acms.kv import InMemoryKV
 from acms.log import validation
 from acms.storage import MemoryStorage
-from acms.storage.kv_home import InMemoryKV
 from tests.support.talk import Storage, contents, fill, log_of, seen, session_on
 
 NAN = float("nan")

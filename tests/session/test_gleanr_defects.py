@@ -19,15 +19,18 @@ from acms import (
     CacheConfig,
     EpisodeBoundaryConfig,
     EpisodeNotFoundError,
+    Event,
+    JobFailed,
     JobState,
+    Proposal,
+    Reflected,
+    Reflection,
     Source,
     WorkerConfig,
     open_storage,
 )
 from acms.jobs import requests
-from acms.knowledge import Proposal, Reflection
 from acms.model import JobQuery
-from acms.observability.events import Event, JobFailed, Reflected
 from acms.ports import ReflectionRequest
 from acms.providers import HTTPReflector
 from tests.providers.server import Behave, ModelServer

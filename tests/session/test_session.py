@@ -21,32 +21,35 @@ from acms import (
     ACMSConfig,
     Band,
     ConfigurationError,
+    Entry,
     EntryNotFoundError,
     EpisodeBoundaryConfig,
     EpisodeClosed,
     EpisodeNotFoundError,
     Event,
     GoneError,
+    HandleError,
     HistoryPage,
     Ingested,
     JSONFormatter,
+    Kind,
+    Media,
     Planned,
+    PreconditionError,
     RecallConfig,
     Rewritten,
     Source,
+    Text,
     ValidationError,
     correlation,
     open_storage,
 )
-from acms.errors import HandleError, PreconditionError
 from acms.log import in_force
 from acms.log import read as log_read
 from acms.log.in_force import Cover
-from acms.model import Entry, Kind, Media, Text
 from acms.recall.pipeline import gather_all, plan_window
 from acms.session import withdraw_from_session
-from acms.storage import MemoryStorage, wrapper
-from acms.storage.wrapper import WrapperStorage
+from acms.storage import MemoryStorage, WrapperStorage, wrapper
 from acms.write import retirement, rewrite
 from tests.support.talk import (
     LONG_EPISODES,

@@ -6,11 +6,18 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, HandleError, NotFoundError, SessionNotFoundError, ValidationError, open_storage
+from acms import (
+    ACMS,
+    ContextItems,
+    HandleError,
+    NotFoundError,
+    SessionNotFoundError,
+    ValidationError,
+    open_storage,
+)
 from acms.kv import InMemoryKV, PostgresKV, RedisKV, SQLiteKV
 from acms.model import ContextQuery
 from acms.ports import HasHeads
-from acms.results import ContextItems
 from acms.storage import CachedStorage, SQLiteStorage
 from acms.storage.sessions import compose_session_page
 from tests.support.faulty import FaultyStorage

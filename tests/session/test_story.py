@@ -25,11 +25,11 @@ from acms import (
     ToolCall,
     ToolResult,
     ValidationError,
+    View,
     open_storage,
 )
 from acms.recall.planner import LEAST_BUDGET
 from acms.text import chat_messages
-from acms.view import View
 from tests.servers.stores import another
 from tests.support.counters import COUNTERS
 from tests.support.provider import check_valid

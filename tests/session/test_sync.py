@@ -12,10 +12,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from acms import ACMS, ACMSConfig, Origin, Privacy, PrivacyConfig, Prompt, open_storage, sync
+from acms import (
+    ACMS,
+    ACMSConfig,
+    ConflictError,
+    EntryNotFoundError,
+    IdempotencyMismatchError,
+    Origin,
+    Privacy,
+    PrivacyConfig,
+    Prompt,
+    Synced,
+    ValidationError,
+    open_storage,
+    sync,
+)
 from acms.codecs import OpenAIChat
-from acms.errors import ConflictError, EntryNotFoundError, IdempotencyMismatchError, ValidationError
-from acms.results import Synced
 from acms.storage import MemoryStorage
 from tests.providers.validators import openai_chat
 from tests.support.talk import Storage, session_on

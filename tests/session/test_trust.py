@@ -8,9 +8,19 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, Kind, Origin, ReflectionConfig, Role, ToolResult, open_storage
+from acms import (
+    ACMS,
+    ACMSConfig,
+    Kind,
+    Origin,
+    Proposal,
+    Reflection,
+    ReflectionConfig,
+    Role,
+    ToolResult,
+    open_storage,
+)
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
-from acms.knowledge import Proposal, Reflection
 from acms.kv import InMemoryKV
 from acms.log import trust
 from acms.pins import create_pin_registry

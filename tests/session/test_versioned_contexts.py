@@ -29,10 +29,18 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, open_storage
-from acms.errors import EntryNotFoundError, SessionNotFoundError, ValidationError
-from acms.log.policy import CompactionPolicy
-from acms.model import ContextQuery, Role, ToolCall, ToolResult
+from acms import (
+    ACMS,
+    CompactionPolicy,
+    EntryNotFoundError,
+    Role,
+    SessionNotFoundError,
+    ToolCall,
+    ToolResult,
+    ValidationError,
+    open_storage,
+)
+from acms.model import ContextQuery
 from acms.providers.tokens import default_counter
 from tests.support.talk import Storage, contents, session_on, versions
 

@@ -33,9 +33,8 @@ from hypothesis import Phase
 
 from acms.log import in_force
 from acms.ports import StorageBackend
-from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, append_rules, wrapper
+from acms.storage import CachedStorage, MemoryStorage, PostgresStorage, SQLiteStorage, append_rules, wrapper
 from acms.storage.append_rules import Read
-from acms.storage.postgres.store import PostgresStorage
 from acms.storage.sqlite import append as sqlite_append
 from acms.storage.sqlite import database, tables
 from acms.storage.sqlite import store as sqlite

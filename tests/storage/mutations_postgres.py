@@ -10,10 +10,10 @@ from typing import Any
 from unittest.mock import patch
 
 from acms.model import Append, Expect, Receipt
+from acms.storage import PostgresStorage
 from acms.storage.postgres import append as postgres_append
 from acms.storage.postgres import database, migrate
 from acms.storage.postgres import ops as postgres_ops
-from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.faults._proxy import Wire

@@ -3,9 +3,9 @@ import itertools
 
 import pytest
 
+from acms import Kind, State
 from acms.log.in_force import Cover
 from acms.log.read import cover_at
-from acms.model import Kind, State
 from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, open_storage
 from acms.testing import run_story, sound
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, draft_summary, fork_log

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from acms.errors import ACMSError, StorageError
+from acms import ACMSError, Entry, StorageError
 from acms.log.encoding import entry_id
-from acms.model import Append, Context, ContextDraft, ContextQuery, Entry, Head, Receipt
+from acms.model import Append, Context, ContextDraft, ContextQuery, Head, Receipt
 from acms.ports import StorageBackend
-from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, open_storage
-from acms.storage.wrapper import WrapperStorage
+from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, WrapperStorage, open_storage
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.faults._process import finish, python

@@ -15,11 +15,10 @@ from typing import Any
 import chromadb
 import pytest
 
-from acms import ACMS, VectorsUnavailableError
+from acms import ACMS, ConfigurationError, Kind, State, VectorsUnavailableError
 from acms.erasure import proof
-from acms.errors import ConfigurationError
 from acms.log.provenance import Link
-from acms.model import ContextQuery, Derived, Kind, Search, State
+from acms.model import ContextQuery, Derived, Search
 from acms.ports import StorageBackend
 from acms.recall.embeddings import Embedding
 from acms.recall.reindex import reindex

@@ -13,7 +13,7 @@ from typing import Any
 import apsw
 import pytest
 
-from acms.errors import StorageError
+from acms import StorageError
 from acms.kv import open_kv
 from acms.storage import SQLiteStorage
 from acms.storage.files import create_file, create_folder

@@ -11,7 +11,7 @@ import threading
 import apsw
 import pytest
 
-from acms.errors import (
+from acms import (
     ConfigurationError,
     ConflictError,
     CorruptRecordError,

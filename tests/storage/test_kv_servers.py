@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from redis.asyncio import Redis
 
-from acms.errors import (
+from acms import (
     ConfigurationError,
     ConflictError,
     CorruptRecordError,
@@ -27,7 +27,7 @@ from acms.errors import (
     ValidationError,
 )
 from acms.kv import PostgresKV, RedisKV, open_kv, update_entry
-from acms.storage.postgres.store import PostgresStorage
+from acms.storage import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.servers.pgbouncer import PgBouncer

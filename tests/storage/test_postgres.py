@@ -7,19 +7,20 @@ from typing import Any, NoReturn
 import psycopg
 import pytest
 
-from acms import open_storage
-from acms.errors import (
+from acms import (
     ConflictError,
     SchemaVersionError,
     SessionNotFoundError,
+    State,
     StorageUnavailableError,
     ValidationError,
+    open_storage,
 )
-from acms.model import Append, Context, JobDraft, Receipt, State
+from acms.model import Append, Context, JobDraft, Receipt
+from acms.storage import PostgresStorage
 from acms.storage.postgres import append as appending
 from acms.storage.postgres.append import Appender
 from acms.storage.postgres.pool import UnknownOutcomeError
-from acms.storage.postgres.store import PostgresStorage
 from acms.testing import run_story, sound
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, fork_log
 from tests.servers.postgres import Databases

@@ -15,15 +15,20 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from acms import (
+    ACMSError,
+    ConfigurationError,
+    SchemaVersionError,
+    State,
+    StorageUnavailableError,
+    WorkerConfig,
+)
 from acms.cli.commands import app
-from acms.config import WorkerConfig
-from acms.errors import ACMSError, ConfigurationError, SchemaVersionError, StorageUnavailableError
 from acms.jobs.worker import Worker
-from acms.model import Done, JobDraft, State
+from acms.model import Done, JobDraft
 from acms.ports import HasHints, HasMigrations
-from acms.storage import open_storage
+from acms.storage import PostgresStorage, open_storage
 from acms.storage.postgres.migrate import ROLES
-from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_message, fork_log
 from tests.servers.postgres import Databases, Server

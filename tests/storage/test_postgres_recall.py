@@ -14,7 +14,7 @@ import pytest
 
 from acms import open_storage
 from acms.ports import StorageBackend
-from acms.storage.sqlite.store import SQLiteStorage
+from acms.storage import SQLiteStorage
 from acms.testing import HashEmbedder
 from acms.testing.logs import WHEN, restore_contexts
 from acms_eval.turns import read_file

@@ -15,14 +15,12 @@ import numpy as np
 import psycopg
 import pytest
 
-from acms import open_storage
-from acms.errors import ConfigurationError, ValidationError
-from acms.model import Context, ContextQuery, Derived, Search, State
+from acms import ConfigurationError, State, ValidationError, open_storage
+from acms.model import Context, ContextQuery, Derived, Search
 from acms.ports import StorageBackend
-from acms.storage import MemoryStorage
+from acms.storage import MemoryStorage, PostgresStorage
 from acms.storage.postgres import migrate, search
 from acms.storage.postgres.pool import Pool
-from acms.storage.postgres.store import PostgresStorage
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, pack_vector
 from tests.servers.postgres import Databases
 from tests.storage.suite.storage import HOSTILE

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from acms import ACMS, open_storage, storage
+from acms import ACMS, ConfigurationError, HandleError, NotFoundError, ValidationError, open_storage, storage
 from acms.branches import copying
-from acms.errors import ConfigurationError, HandleError, NotFoundError, ValidationError
 from acms.model import ContextQuery
 from acms.storage import MemoryStorage, Shards, SQLiteStorage, urls
 from acms.testing.logs import append_drafts, create_log, draft_message

@@ -12,27 +12,18 @@ import apsw
 import pytest
 
 import acms
-from acms.branches import export
-from acms.errors import (
+from acms import (
     ConflictError,
     CorruptRecordError,
+    Entry,
     LeaseLostError,
     SchemaVersionError,
     SessionNotFoundError,
-)
-from acms.log.encoding import genesis_hash, verify_chain
-from acms.model import (
-    Append,
-    ContextQuery,
-    Derived,
-    Entry,
-    Expect,
-    JobDraft,
-    JobQuery,
-    Receipt,
-    Search,
     State,
 )
+from acms.branches import export
+from acms.log.encoding import genesis_hash, verify_chain
+from acms.model import Append, ContextQuery, Derived, Expect, JobDraft, JobQuery, Receipt, Search
 from acms.storage import SQLiteStorage
 from acms.storage.sql import load_migrations, load_queries
 from acms.storage.sqlite.writer import Answer, StoppedError

@@ -13,12 +13,9 @@ from dataclasses import dataclass, field
 from statistics import mean
 from typing import Any, NamedTuple
 
-from acms import ACMS, ACMSConfig, CompactionPolicy
-from acms.model import Kind
+from acms import ACMS, ACMSConfig, CompactionPolicy, ContextItems, Kind
 from acms.ports import Codec, StorageBackend
-from acms.prompt import Prompt
-from acms.prompt.render import Rendered
-from acms.results import ContextItems
+from acms.prompt import Prompt, Rendered
 
 Message = dict[str, Any]
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from acms import Entry, Fact, Kind, Origin, Proposal
 from acms.facts.consolidate import Consolidated, Consolidation, Rules
-from acms.knowledge import Fact, Outcome, Proposal
+from acms.knowledge import Outcome
 from acms.log import facts
 from acms.log.in_force import Cover, find_demotions
-from acms.model import Draft, Entry, Kind, Origin
+from acms.model import Draft
 from tests.support.logs import NOON, Log
 
 RULES = Rules(min_confidence=0.7, max_facts=10, max_tokens=200, max_active=100)

@@ -7,7 +7,8 @@ from functools import partial, wraps
 from typing import Any
 
 from acms.ports import StorageBackend
-from acms.storage.wrapper import _METHODS, _MORE, WrapperStorage
+from acms.storage import WrapperStorage
+from acms.storage.wrapper import _METHODS, _MORE
 
 
 class FaultyStorage(WrapperStorage):

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from acms import Entry, State
 from acms.log.in_force import Cover
-from acms.model import Entry, State
 from acms.recall.corpus import Corpus
 from acms.recall.index import Segment, Snapshot
 from acms.recall.query import Query, parse_query

@@ -7,11 +7,11 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from acms.config import EpisodeBoundaryConfig
+from acms import Entry, EpisodeBoundaryConfig, Kind, Origin, Role, State, Text, ToolCall, ToolResult
 from acms.log.encoding import entry_id
 from acms.log.in_force import Cover, Unit, effective_sequence, fold_atomic_groups
 from acms.log.validation import canonical_text
-from acms.model import Draft, Entry, Kind, Origin, Part, Role, Span, State, Text, ToolCall, ToolResult
+from acms.model import Draft, Part, Span
 from acms.recall.planner import media_tokens
 from acms.write.episodes import Tail, assign_episode
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from acms.knowledge import Proposal, Reflection
+from acms import Proposal, Reflection
 from acms.ports import ReflectionRequest
 
 Answer: TypeAlias = Reflection | Exception | Callable[[ReflectionRequest], Any]

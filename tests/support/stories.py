@@ -9,8 +9,7 @@ from random import Random
 import numpy as np
 from hypothesis import strategies as st
 
-from acms.config import EpisodeBoundaryConfig
-from acms.model import Kind, State
+from acms import EpisodeBoundaryConfig, Kind, State
 from tests.support.indexes import Row, half
 from tests.support.logs import Log
 

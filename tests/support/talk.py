@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
-from acms import ACMS, ACMSConfig, ContextItems, EpisodeBoundaryConfig, Kind, RetryConfig
+from acms import ACMS, ACMSConfig, ContextItems, EpisodeBoundaryConfig, Kind, RetryConfig, View
 from acms.ports import StorageBackend
-from acms.storage import MemoryStorage, SQLiteStorage
-from acms.storage.wrapper import WrapperStorage
-from acms.view import View
+from acms.storage import MemoryStorage, SQLiteStorage, WrapperStorage
 
 Storage: TypeAlias = MemoryStorage | SQLiteStorage
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from acms.model import Json, Media, Reasoning, Role, Text, ToolCall, ToolResult
+from acms import Media, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.codecs import Count, Exactness, Tool, Usage
+from acms.model import Json
 from acms.plan.nodes import Atom, Fitted, NeedSummary, Scope
 from acms.ports import TokenCounter
 from acms.prompt.fit import fit_prompt
-from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
+from acms.prompt_types import CacheMark, PromptMessage
 
 T = TypeVar("T")
 

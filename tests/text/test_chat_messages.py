@@ -8,18 +8,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.config import EpisodeBoundaryConfig
-from acms.errors import TokenBudgetExceededError
+from acms import (
+    ContextItem,
+    Entry,
+    EpisodeBoundaryConfig,
+    Kind,
+    Media,
+    Raw,
+    Reasoning,
+    Role,
+    Source,
+    Text,
+    TokenBudgetExceededError,
+    ToolCall,
+    ToolResult,
+)
 from acms.log.in_force import Unit, effective_sequence, fold_atomic_groups
 from acms.log.trust import is_instruction
-from acms.model import Entry, Head, Kind, Media, Raw, Reasoning, Role, Source, Text, ToolCall, ToolResult
+from acms.model import Head
 from acms.ports import TokenCounter
 from acms.prompt.messages import ChatPlan, Material, plan_chat
 from acms.recall.candidates import Terms, collect_candidates
 from acms.recall.pipeline import Gathered, _build_gathered
 from acms.recall.planner import Rows, TextFrame, build_candidate, choose_newest_suffix, render_choice
 from acms.recall.request import Ranked, Recall
-from acms.results import ContextItem
 from acms.text import chat_messages
 from acms.text.markers import WEIGHTS
 from tests.support.counters import COUNTERS, Counting

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acms import Kind, Origin, Role, ToolCall, ToolResult
 from acms.log.encoding import to_microseconds
-from acms.model import Draft, Kind, Origin, Role, ToolCall, ToolResult
+from acms.model import Draft
 from acms.recall.index import Segment
 from acms.text import index_record
 from acms.text.index_record import EMPTY, HEADER, REPLACES, read_group, read_label

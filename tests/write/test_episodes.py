@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.config import CLOSING_PATTERNS, EpisodeBoundaryConfig
+from acms import EpisodeBoundaryConfig, Role, ToolCall, ToolResult
+from acms.config import CLOSING_PATTERNS
 from acms.log.encoding import to_microseconds
-from acms.model import Role, ToolCall, ToolResult
 from acms.write.episodes import (
     MAX_TURNS,
     PATTERN,

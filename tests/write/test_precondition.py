@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from acms import ACMS
-from acms.errors import PreconditionError
+from acms import ACMS, PreconditionError
 from acms.ports import StorageBackend
 
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSError, open_storage
+from acms import ACMS, ACMSError, Entry, Kind, open_storage
 from acms.log.known import Known
-from acms.model import Entry, Kind
 from acms.ports import StorageBackend
 from acms.storage import MemoryStorage
 from acms.write.episodes import Tail

@@ -10,15 +10,20 @@ from typing import Any, cast
 
 import pytest
 
-from acms.errors import (
+from acms import (
     ACMSError,
     ConflictError,
     IdempotencyMismatchError,
+    Kind,
+    Role,
     SessionNotFoundError,
+    State,
+    Text,
     ValidationError,
 )
-from acms.model import Append, ContextQuery, Expect, JobDraft, JobQuery, Kind, Receipt, Role, State, Text
+from acms.model import Append, ContextQuery, Expect, JobDraft, JobQuery, Receipt
 from acms.ports import StorageBackend
+from acms.testing import sound
 from acms.testing.logs import (
     WHEN,
     append_drafts,
@@ -29,7 +34,6 @@ from acms.testing.logs import (
     draft_retraction,
     draft_summary,
     fork_log,
-    sound,
 )
 from tests.storage.suite.logs import everything
 

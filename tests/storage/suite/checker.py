@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 from zlib import crc32
 
-from acms.errors import ACMSError
-from acms.model import Append, Context, ContextDraft, Entry, Head, Kind, Receipt, State
+from acms import ACMSError, Entry, Kind, State
+from acms.model import Append, Context, ContextDraft, Head, Receipt
 from acms.ports import StorageBackend
-from acms.storage.wrapper import WrapperStorage
+from acms.storage import WrapperStorage
 
 __all__ = [
     "Anomaly",

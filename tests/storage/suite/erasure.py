@@ -7,9 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from acms.errors import ConflictError, GoneError, SessionNotFoundError, ValidationError
-from acms.model import Derived, Expect, JobDraft, JobQuery, JobState, Kind, Retry, State, Text
+from acms import ConflictError, GoneError, JobState, Kind, SessionNotFoundError, State, Text, ValidationError
+from acms.model import Derived, Expect, JobDraft, JobQuery, Retry
 from acms.ports import HasSpaces, StorageBackend
+from acms.testing import sound
 from acms.testing.logs import (
     WHEN,
     append_drafts,
@@ -19,7 +20,6 @@ from acms.testing.logs import (
     draft_retraction,
     draft_summary,
     fork_log,
-    sound,
 )
 from tests.storage.suite.logs import mixed, refused
 

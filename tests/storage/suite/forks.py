@@ -9,11 +9,12 @@ from datetime import timedelta
 
 import pytest
 
-from acms.errors import ConflictError, CorruptRecordError, ForkDepthError, SessionNotFoundError
+from acms import ConflictError, CorruptRecordError, Entry, ForkDepthError, Role, SessionNotFoundError, State
 from acms.log.encoding import genesis_hash, verify_chain
-from acms.model import Context, ContextQuery, Entry, Expect, Role, State
+from acms.model import Context, ContextQuery, Expect
 from acms.ports import StorageBackend
 from acms.storage import MemoryStorage
+from acms.testing import sound
 from acms.testing.logs import (
     WHEN,
     append_drafts,
@@ -23,7 +24,6 @@ from acms.testing.logs import (
     draft_summary,
     fork_log,
     restore_contexts,
-    sound,
     stream_entries,
 )
 from tests.storage.suite.logs import everything, mixed, refused, settled

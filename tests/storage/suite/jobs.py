@@ -8,18 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from acms.errors import ConflictError, GoneError, LeaseLostError
-from acms.model import Append, Done, Failed, Job, JobDraft, JobQuery, JobState, Lease, Receipt, Retry
+from acms import ConflictError, GoneError, Job, JobState, LeaseLostError
+from acms.model import Append, Done, Failed, JobDraft, JobQuery, Lease, Receipt, Retry
 from acms.ports import StorageBackend
-from acms.testing.logs import (
-    WHEN,
-    ManualClock,
-    append_drafts,
-    create_log,
-    draft_message,
-    draft_summary,
-    sound,
-)
+from acms.testing import ManualClock, sound
+from acms.testing.logs import WHEN, append_drafts, create_log, draft_message, draft_summary
 from tests.storage.suite.logs import all_refused
 
 

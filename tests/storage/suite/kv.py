@@ -23,12 +23,13 @@ from typing import Any
 
 import pytest
 
-from acms.errors import ConflictError, ValidationError
+from acms import ConflictError, ValidationError
+from acms.kv import KVEntry, ListingKV, update_entry
 from acms.log.validation import KEY_CHARS, METADATA_BYTES, VALUE_BYTES, VALUE_DEPTH
-from acms.model import Json, KVEntry
-from acms.ports import CompareAndSetKV, KVMemory, ListingKV
-from acms.storage.kv import update_entry
-from acms.testing.logs import WHEN, ManualClock
+from acms.model import Json
+from acms.ports import CompareAndSetKV, KVMemory
+from acms.testing import ManualClock
+from acms.testing.logs import WHEN
 from tests.storage.suite.storage import HOSTILE
 
 VALUES: tuple[Json, ...] = (

@@ -6,21 +6,8 @@ from collections.abc import Awaitable, Coroutine, Iterable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
-from acms.model import (
-    Context,
-    Draft,
-    Head,
-    Kind,
-    Media,
-    Origin,
-    Privacy,
-    Raw,
-    Reasoning,
-    Role,
-    Text,
-    ToolCall,
-    ToolResult,
-)
+from acms import Kind, Media, Origin, Privacy, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.model import Context, Draft, Head
 from acms.ports import StorageBackend
 from acms.testing.logs import (
     WHEN,

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from acms.errors import ConflictError, SessionNotFoundError, ValidationError
-from acms.model import Derived, Record, State
+from acms import ConflictError, SessionNotFoundError, State, ValidationError
+from acms.model import Derived, Record
 from acms.ports import HasRecords, StorageBackend
 from acms.storage import MemoryStorage
-from acms.testing.logs import append_drafts, create_log, draft_message, fork_log, restore_contexts, sound
+from acms.testing import sound
+from acms.testing.logs import append_drafts, create_log, draft_message, fork_log, restore_contexts
 from tests.storage.suite.logs import all_refused, refused
 
 KEPT = 32

@@ -23,26 +23,23 @@ from typing import Any
 
 import pytest
 
-from acms.errors import ConflictError, GoneError, LeaseLostError, SessionNotFoundError, ValidationError
-from acms.log.encoding import genesis_hash
-from acms.model import (
-    Context,
-    ContextQuery,
-    Derived,
-    Done,
+from acms import (
+    ConflictError,
     Entry,
-    Head,
-    JobDraft,
-    JobQuery,
+    GoneError,
     Kind,
-    Search,
+    LeaseLostError,
+    SessionNotFoundError,
     State,
+    ValidationError,
 )
+from acms.log.encoding import genesis_hash
+from acms.model import Context, ContextQuery, Derived, Done, Head, JobDraft, JobQuery, Search
 from acms.ports import StorageBackend
 from acms.storage import MemoryStorage
+from acms.testing import ManualClock, sound
 from acms.testing.logs import (
     WHEN,
-    ManualClock,
     append_drafts,
     create_log,
     draft_fact,
@@ -51,7 +48,6 @@ from acms.testing.logs import (
     draft_summary,
     fork_log,
     pack_vector,
-    sound,
     stream_entries,
 )
 from tests.storage.suite.appends import AppendTests

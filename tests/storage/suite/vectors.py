@@ -19,7 +19,8 @@ from dataclasses import replace
 
 import pytest
 
-from acms.model import Context, Derived, Search, State
+from acms import State
+from acms.model import Context, Derived, Search
 from acms.ports import StorageBackend
 from acms.testing.logs import (
     append_drafts,
