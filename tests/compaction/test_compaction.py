@@ -48,11 +48,11 @@ from tests.support.talk import (
     PATIENT,
     Storage,
     Words,
-    contents,
-    seen,
+    comparable_answers,
+    contents_of,
     session_on,
     tool_turn,
-    versions,
+    versions_of,
 )
 
 BY_HAND = WorkerConfig(enabled=False, max_attempts=3)
@@ -143,8 +143,8 @@ async def test_a_summary_stands_before_the_newest_messages(session: ACMS, storag
     assert (done.summary, done.summarizer, done.in_force) == ("so far: 20 turns", "toy", True)
     assert done.policy["preserve_recent_count"] == 10
     window = await session.window(10_000)
-    assert contents(window)[0] == "so far: 20 turns"
-    assert versions(window) == [31, *range(21, 31)]
+    assert contents_of(window)[0] == "so far: 20 turns"
+    assert versions_of(window) == [31, *range(21, 31)]
     assert (await session.messages("what?", budget=10_000))[0] == {
         "role": "user",
         "content": "<summary>\nso far: 20 turns\n</summary>",
@@ -161,8 +161,8 @@ async def test_contradiction_6_the_summary_is_read_at_the_place_of_what_it_stand
     await talked(session, 3, start=30)
     found = await session.window(10_000)
     assert [item.source for item in found][:3] == ["window"] * 3
-    assert versions(found)[:3] == [1, 32, 22]
-    assert versions(found)[-1] == 35
+    assert versions_of(found)[:3] == [1, 32, 22]
+    assert versions_of(found)[-1] == 35
 
 
 async def test_contradiction_5_compaction_changes_no_read_below_its_version(
@@ -170,15 +170,15 @@ async def test_contradiction_5_compaction_changes_no_read_below_its_version(
 ) -> None:
     """Marking compacted messages as deleted would empty every version inside the range."""
     await talked(session, 30)
-    before = {at: await seen(session.at(at)) for at in (0, 1, 5, 20, 21, 30)}
+    before = {at: await comparable_answers(session.at(at)) for at in (0, 1, 5, 20, 21, 30)}
     await compacted(session, storage, toy)
     await talked(session, 30, start=30)
     await compacted(session, storage, toy)
     for at, what in before.items():
-        assert await seen(session.at(at)) == what, f"v{at} reads otherwise after a compaction"
+        assert await comparable_answers(session.at(at)) == what, f"v{at} reads otherwise after a compaction"
     child = await session.fork(at=5)
     async with child:
-        assert versions(await child.window(10_000)) == [1, 2, 3, 4, 5]
+        assert versions_of(await child.window(10_000)) == [1, 2, 3, 4, 5]
 
 
 async def test_t11_a_version_between_two_compactions_keeps_the_first_summary(
@@ -187,11 +187,11 @@ async def test_t11_a_version_between_two_compactions_keeps_the_first_summary(
     await talked(session, 30)
     await compacted(session, storage, toy)
     at = 31
-    before = await seen(session.at(at))
+    before = await comparable_answers(session.at(at))
     for _ in range(5):
         await talked(session, 20)
         await compacted(session, storage, toy)
-    assert await seen(session.at(at)) == before
+    assert await comparable_answers(session.at(at)) == before
 
 
 async def test_what_a_summary_stands_for_can_still_be_recalled(
@@ -317,14 +317,14 @@ async def test_what_was_cancelled_and_made_due_again_is_what_is_under_way(
 
 async def test_undo_brings_everything_back(session: ACMS, storage: Storage, toy: Toy) -> None:
     await talked(session, 30)
-    before = versions(await session.window(10_000))
+    before = versions_of(await session.window(10_000))
     done = await compacted(session, storage, toy)
     undone = await session.undo(done.version)
-    assert versions(await session.window(10_000)) == before
+    assert versions_of(await session.window(10_000)) == before
     assert [one.in_force for one in await session.compactions()] == [False]
-    assert versions(await session.at(done.version).window(10_000))[0] == done.version
+    assert versions_of(await session.at(done.version).window(10_000))[0] == done.version
     await session.undo(undone)  # the undoing is an entry like any other
-    assert versions(await session.window(10_000))[0] == done.version
+    assert versions_of(await session.window(10_000))[0] == done.version
 
 
 async def test_only_the_newest_rewrite_can_be_undone(session: ACMS, storage: Storage, toy: Toy) -> None:
@@ -340,7 +340,7 @@ async def test_only_the_newest_rewrite_can_be_undone(session: ACMS, storage: Sto
     await session.undo(last.version)
     assert first.in_force
     await session.undo(first.version)
-    assert versions(await session.window(10_000))[:20] == list(range(1, 21))
+    assert versions_of(await session.window(10_000))[:20] == list(range(1, 21))
 
 
 async def test_undo_of_what_replaces_nothing_is_refused(session: ACMS) -> None:
@@ -356,10 +356,10 @@ async def test_undo_of_an_edit_and_of_a_retraction(session: ACMS) -> None:
     (first, *_) = await session.window(1000)
     await session.replace(first.id, "corrected")
     await session.undo(4)
-    assert contents(await session.window(1000))[0] == first.content
+    assert contents_of(await session.window(1000))[0] == first.content
     version = await session.retract(first.id)
     await session.undo(version)
-    assert contents(await session.window(1000))[0] == first.content
+    assert contents_of(await session.window(1000))[0] == first.content
 
 
 async def test_undo_over_expired_content_is_refused(session: ACMS, storage: Storage, toy: Toy) -> None:
@@ -374,10 +374,10 @@ async def test_undo_over_expired_content_is_refused(session: ACMS, storage: Stor
 async def test_a_summarised_span_can_be_expanded(session: ACMS, storage: Storage, toy: Toy) -> None:
     await talked(session, 30)
     edited = await session.replace((await session.get((await session.window(10_000))[2].id)).id, "corrected")
-    expected = versions(await session.window(10_000))[:20]
+    expected = versions_of(await session.window(10_000))[:20]
     done = await compacted(session, storage, toy)
     found = await session.expand(done.version)
-    assert versions(found) == expected
+    assert versions_of(found) == expected
     assert edited in [entry.id for entry in found]
     with pytest.raises(EntryNotFoundError):
         await session.expand(1)
@@ -396,7 +396,7 @@ async def test_many_summaries_are_merged_into_one_of_the_next_level(
     found = await session.compactions()
     assert [entry.kind for entry in await session.expand(found[4].version)].count(Kind.SUMMARY) == 4
     assert [one.in_force for one in found] == [False, False, False, False, True, True]
-    assert versions(await session.window(10_000))[:2] == [found[4].version, found[5].version]
+    assert versions_of(await session.window(10_000))[:2] == [found[4].version, found[5].version]
 
 
 # ── who writes ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -464,13 +464,13 @@ async def test_t21_a_summarizer_that_fails_changes_nothing(storage: Storage, ans
     toy.summarize = summarize  # type: ignore[method-assign]
     async with session_on(storage, words=True, config=configured(), summarizer=toy) as session:
         await talked(session, 30)
-        before = await seen(session)
+        before = await comparable_answers(session)
         job = await session.compact()
         await worker(session, storage, toy).drain()
         with pytest.raises(JobFailedError) as failed:
             await session.wait(job)
         assert failed.value.job_id == job.id
-        assert await seen(session) == before
+        assert await comparable_answers(session) == before
         assert await session.compactions() == []
         (ended,) = (await storage.jobs(JobQuery(ids=(job.id,)))).items
         assert (ended.state, ended.attempt) == (JobState.FAILED, 3)
@@ -530,9 +530,9 @@ async def test_t23_new_messages_forks_and_edits_elsewhere_never_disturb_it(
     done = await session.wait(job)
     assert done is not None
     assert (done.replaces, len(toy.requests)) == ((1, 20), 1), "one model call, and exactly what it had read"
-    assert versions(await session.window(10_000))[:2] == [done.version, 21]
+    assert versions_of(await session.window(10_000))[:2] == [done.version, 21]
     async with child:
-        assert versions(await child.window(10_000))[0] == 1
+        assert versions_of(await child.window(10_000))[0] == 1
 
 
 async def test_t23_a_slow_summarizer_is_never_starved_by_new_messages(storage: Storage) -> None:
@@ -608,14 +608,14 @@ async def test_t24_a_log_that_cannot_be_read_is_never_taken_for_an_empty_one(
     faulty = FaultyStorage(storage)
     async with session_on(storage, words=True, config=configured(), summarizer=toy) as session:
         await talked(session, 30)
-        before = await seen(session)
+        before = await comparable_answers(session)
         job = await session.compact()
         for attempt in range(1, 4):
             faulty.fail("read", attempt, StorageError("the disk is gone"))
         await worker(session, faulty, toy).drain()
         with pytest.raises(JobFailedError):
             await session.wait(job)
-        assert await seen(session) == before
+        assert await comparable_answers(session) == before
 
 
 @pytest.mark.parametrize("method", ["context", "head", "read", "append", "get"])
@@ -632,7 +632,7 @@ async def test_t24_a_fault_at_any_call_leaves_all_or_nothing(storage: Storage, t
             if (await storage.jobs(JobQuery(ids=(job.id,)))).items[0].state is not JobState.DONE:
                 assert summaries == []
         found = await session.window(10_000)
-        assert versions(found)[-10:] == list(range(21, 31))
+        assert versions_of(found)[-10:] == list(range(21, 31))
 
 
 # ── how much ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -643,7 +643,7 @@ async def test_t25_a_share_that_is_kept_is_kept(session: ACMS, storage: Storage,
     done = await compacted(session, storage, toy, keep=0.85)
     evicted = sum(entry.tokens for entry in await session.expand(done.version))
     assert 0.10 <= evicted / done.tokens_before <= 0.20
-    assert versions(await session.window(100_000))[1:] == list(range(done.replaces[1] + 1, 101))
+    assert versions_of(await session.window(100_000))[1:] == list(range(done.replaces[1] + 1, 101))
 
 
 async def test_t26_auto_compaction_keeps_the_log_within_its_budget(storage: Storage, toy: Toy) -> None:
@@ -699,7 +699,7 @@ async def test_reading_never_asks(storage: Storage, toy: Toy) -> None:
     async with session_on(storage, words=True, config=configured(), summarizer=toy) as session:
         await talked(session, 60)
         await session.set_policy(budget=100)
-        await seen(session)
+        await comparable_answers(session)
         assert (await storage.jobs(JobQuery())).items == ()
 
 
@@ -802,9 +802,9 @@ async def test_a_summary_of_the_child_is_not_seen_in_the_parent(
     child = await session.fork(session_id="child")
     async with child:
         done = await compacted(child, storage, toy)
-        assert versions(await child.window(10_000))[0] == done.version
+        assert versions_of(await child.window(10_000))[0] == done.version
         assert len(await child.window(10_000)) == 11
-    assert versions(await session.window(10_000)) == list(range(1, 31))
+    assert versions_of(await session.window(10_000)) == list(range(1, 31))
     assert await session.compactions() == []
 
 
@@ -841,7 +841,7 @@ async def test_retention_deletes_what_a_summary_stands_for_and_nothing_else(
         await session.wait_pending()  # the job that the compaction asked for in its own commit
         states = [entry.state for entry in (await session.history(limit=100)).entries]
         assert states == [State.EXPIRED] * 20 + [State.LIVE] * 11
-        assert versions(await session.window(10_000)) == [31, *range(21, 31)]
+        assert versions_of(await session.window(10_000)) == [31, *range(21, 31)]
         assert word(3) not in (await session.recall(word(3), token_budget=500)).text()
         with pytest.raises(ExpiredError):
             await session.undo(done.version)
@@ -915,4 +915,4 @@ async def test_a_child_that_reads_the_messages_holds_retention_up(storage: Stora
             await asyncio.sleep(0.01)
             jobs = [job for job in (await storage.jobs(JobQuery())).items if job.kind == "expire"]
         assert jobs[0].state is JobState.READY, "it comes back later"
-        assert versions(await child.window(10_000)) == list(range(1, 26))
+        assert versions_of(await child.window(10_000)) == list(range(1, 26))

@@ -20,7 +20,7 @@ from tests.compaction.test_compaction import Toy, compacted, configured, talked,
 from tests.compaction.test_compaction import begun as started
 from tests.facts.test_labels import begun as begun
 from tests.facts.test_labels import shown, texts
-from tests.support.talk import Storage, session_on, versions
+from tests.support.talk import Storage, session_on, versions_of
 
 DEADLINE = "The deadline of the migration is March 15."
 QUESTION = "When is the deadline?"
@@ -129,9 +129,9 @@ async def test_a_summary_of_which_nothing_is_left_goes(storage: Storage) -> None
         taken = [await session.retract(one.id) for one in await session.expand(done.version)]
         assert DOUBT in (await session.window(900)).text()
         assert await compacted(session, storage, toy) is None
-        assert versions(await session.window(900)) == list(range(5, 15))
+        assert versions_of(await session.window(900)) == list(range(5, 15))
         await session.undo(taken[0])
-        assert versions(await session.window(900)) == [1, *range(5, 15)]
+        assert versions_of(await session.window(900)) == [1, *range(5, 15)]
 
 
 async def test_an_outdated_summary_that_cannot_be_made_anew_stays_with_its_label(storage: Storage) -> None:
@@ -170,7 +170,9 @@ async def test_what_retracts_asks_for_the_compaction_that_its_session_makes_by_i
         await works.drain()
         (_, anew) = await session.compactions()
         assert anew.renews == (done.version,)
-        assert versions(await session.window(600))[1:] == versions(before)[1:], "no message was taken with it"
+        assert versions_of(await session.window(600))[1:] == versions_of(before)[1:], (
+            "no message was taken with it"
+        )
         await session.set_policy(enabled=False)
         await session.retract((await session.expand(done.version))[3].id)
         assert not (await storage.jobs(ready)).items

@@ -17,7 +17,7 @@ from acms.log.policy import layer_policies, merge_policy
 from acms.ports import Turn
 from acms.privacy.modes import privacy_of_sources
 from acms.text.summary_form import sanitize_summary
-from tests.support.logs import Log, entry
+from tests.support.logs import Log, make_entry
 
 
 class Words:
@@ -387,11 +387,11 @@ def test_a_stretch_no_longer_stands_when_something_of_it_was_rewritten() -> None
 
 def test_what_may_not_leave_is_not_read() -> None:
     rows = [
-        entry(1, "plain"),
-        entry(2, "secret", privacy=Privacy.BLOCK),
-        entry(3, "card 4111", privacy=Privacy.REDACT, role=Role.ASSISTANT, actor="kim"),
-        entry(4, " "),
-        entry(5, "before", kind=Kind.SUMMARY, role=None),
+        make_entry(1, "plain"),
+        make_entry(2, "secret", privacy=Privacy.BLOCK),
+        make_entry(3, "card 4111", privacy=Privacy.REDACT, role=Role.ASSISTANT, actor="kim"),
+        make_entry(4, " "),
+        make_entry(5, "before", kind=Kind.SUMMARY, role=None),
     ]
     said = span.turns_of_entries(rows)
     assert [(turn.speaker, turn.text, turn.summary) for turn in said] == [

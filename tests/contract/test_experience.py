@@ -11,7 +11,7 @@ from acms import ACMS, open_storage
 from acms.acs import ACS
 from acms.contract import Layer, Lod, RenderReply
 from acms.providers import OfflineReflector
-from tests.support.sources import NOW, checked, codes, ids, request
+from tests.support.sources import NOW, checked_reply, fragment_ids, request, warning_codes
 from tests.support.virtual_time import REAL_TIME
 
 ASKED = "which database does the orders service use"
@@ -34,7 +34,7 @@ async def asked(storage: Any, name: str = "new", namespace: str = "team", **more
     async with ACMS(name, storage, namespace=namespace) as session:
         await session.ingest("user", "We have a new service to plan.")
         reply = await ACS([session]).render(request(ASKED, **more))
-        checked(reply)
+        checked_reply(reply)
         return reply
 
 
@@ -55,8 +55,8 @@ async def test_a_session_that_has_said_nothing_yet_has_experience_too() -> None:
     decided = await decide(storage, "old")
     async with ACMS("nobody", storage, namespace="team") as session:
         reply = await ACS([session]).render(request(ASKED))
-    assert decided in ids(reply)
-    assert "PROJECT_EMPTY" in codes(reply)
+    assert decided in fragment_ids(reply)
+    assert "PROJECT_EMPTY" in warning_codes(reply)
 
 
 async def test_a_private_session_is_nobodys_experience() -> None:
@@ -65,7 +65,7 @@ async def test_a_private_session_is_nobodys_experience() -> None:
     async with ACMS("old", storage, namespace="team") as session:
         await session.set_private()
     reply = await asked(storage)
-    assert decided not in ids(reply)
+    assert decided not in fragment_ids(reply)
     assert all(one.source is Layer.L2 for one in reply.fragments or ())
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from acms import ACMS, JSONFormatter, open_storage
 from acms.acs import ACS
-from tests.support.sources import Source, engine, hang, item, request
+from tests.support.sources import Source, make_engine, make_item, never_answer, request
 
 SAID = "The orders of jane.doe@example.com are moved by night, password: swordfish77, and nobody is told."
 ALL = {
@@ -68,19 +68,19 @@ def windows(text: str) -> set[str]:
 
 async def several(mode: str, request_id: str = "req-1") -> None:
     """Render whatever may happen to a request: answers, failures, an expansion, an error."""
-    found = [item("a", SAID, "orders"), item("b", SAID, "migration", lod="macro")]
+    found = [make_item("a", SAID, "orders"), make_item("b", SAID, "migration", lod="macro")]
 
     async def answer(asked: Any) -> Any:
         await asyncio.sleep(0.005)
         return found
 
     broken = Source("L4", RuntimeError(SAID), name="broken")
-    late = Source("L4", hang, name="late", deadline_ms=30)
+    late = Source("L4", never_answer, name="late", deadline_ms=30)
     body = request(f"move the orders of jane.doe@example.com: {SAID}", privacy=mode, request_id=request_id)
-    assert (await engine(Source("L2", answer), broken, late).render(body)).error is None
+    assert (await make_engine(Source("L2", answer), broken, late).render(body)).error is None
     world = Source("L1", answer, name="world")
-    await engine(Source("L2"), world).render(body, action="explicit_l1_expansion", attempt=2)
-    assert (await engine(Source("L2", RuntimeError(SAID))).render(body)).error is not None
+    await make_engine(Source("L2"), world).render(body, action="explicit_l1_expansion", attempt=2)
+    assert (await make_engine(Source("L2", RuntimeError(SAID))).render(body)).error is not None
 
 
 @pytest.mark.parametrize("mode", ["allow", "redact", "block"])

@@ -29,8 +29,8 @@ from acms.log.read import PROFILE, find_profile
 from acms.model import Append, ContextDraft, Draft, Expect
 from acms.testing.logs import WHEN, append_drafts, draft_retraction
 from tests.support import talk
-from tests.support.factlog import RULES, at, work
-from tests.support.talk import LONG_EPISODES, Storage, contents, fill
+from tests.support.factlog import RULES, consolidate_proposals, single_value_proposal
+from tests.support.talk import LONG_EPISODES, Storage, contents_of, ingest_texts
 
 NAMESPACE = "team"
 
@@ -50,7 +50,7 @@ async def learn(
     where = into or context
     head = await storage.head(where)
     known = await known_of(storage, where)
-    made = work(proposals, known, said, read, RULES)
+    made = consolidate_proposals(proposals, known, said, read, RULES)
     drafts = tuple(unkeyed(draft) for draft in made.drafts)
     (result,) = await storage.append(
         [Append(context=where, drafts=drafts, expect=Expect(version=head.version))]
@@ -88,8 +88,8 @@ async def lived(storage: Storage, session: ACMS | None = None) -> tuple[ACMS, li
     said: list[str] = []
     made: list[str] = []
     for city in ("Rome", "Oslo", "Bern"):
-        said += await fill(session, f"I live in {city}.")
-        made += await learn(storage, session, at("city", city))
+        said += await ingest_texts(session, f"I live in {city}.")
+        made += await learn(storage, session, single_value_proposal("city", city))
     return session, said, made
 
 
@@ -121,10 +121,11 @@ async def test_facts_are_as_of_a_version(storage: Storage) -> None:
 
 async def test_facts_are_found_by_address_and_type(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(session, "x")
+    await ingest_texts(session, "x")
     await learn(
-        storage, session, at("city", "Rome"), at("allergy", "nuts", fact_type="constraint", cardinality="many"),
-        at("host", "db1", action="add"),
+        storage, session, single_value_proposal("city", "Rome"),
+        single_value_proposal("allergy", "nuts", fact_type="constraint", cardinality="many"),
+        single_value_proposal("host", "db1", action="add"),
     )  # fmt: skip
     assert await cities(session, attribute="Cities") == ["Rome"]
     assert await cities(session, subject="The Project") == ["Rome", "nuts", "db1"]
@@ -180,13 +181,13 @@ async def test_undoing_an_update_brings_the_fact_before_it_back(storage: Storage
 
 async def test_a_fact_that_was_removed_does_not_come_back_to_a_filled_address(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(session, "I live in Rome.")
-    (old,) = await learn(storage, session, at("city", "Rome"))
-    await fill(session, "I live nowhere.")
+    await ingest_texts(session, "I live in Rome.")
+    (old,) = await learn(storage, session, single_value_proposal("city", "Rome"))
+    await ingest_texts(session, "I live nowhere.")
     await learn(storage, session, Proposal(action="remove", fact_id=old))
     removed = (await session.get_session_stats()).version
-    await fill(session, "I live in Oslo.")
-    (new,) = await learn(storage, session, at("city", "Oslo"))
+    await ingest_texts(session, "I live in Oslo.")
+    (new,) = await learn(storage, session, single_value_proposal("city", "Oslo"))
     with pytest.raises(ConflictError) as caught:
         await session.undo(removed)
     assert caught.value.options == (f"retract {new} first", f"undo v{removed + 2} first")
@@ -205,8 +206,8 @@ async def test_a_fact_that_replaces_nothing_is_retracted_not_undone(storage: Sto
 
 async def test_a_fact_that_comes_while_an_undo_is_decided_is_seen(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(session, "I live in Rome.")
-    (old,) = await learn(storage, session, at("city", "Rome"))
+    await ingest_texts(session, "I live in Rome.")
+    (old,) = await learn(storage, session, single_value_proposal("city", "Rome"))
     gone = await session.retract(old)
     context = await context_of(storage, session)
 
@@ -263,7 +264,7 @@ async def test_an_edit_retires_what_the_old_text_taught_and_undo_brings_it_back(
     session, said, _ = await lived(storage)
     edit = await session.replace(said[2], "I live in Bonn.")
     assert await cities(session) == ["Oslo"]
-    await learn(storage, session, at("city", "Bonn"), sources=[edit])
+    await learn(storage, session, single_value_proposal("city", "Bonn"), sources=[edit])
     assert await cities(session) == ["Bonn"]
     again = await session.replace(said[2], "I live in Basel.")
     assert await cities(session) == ["Oslo"]
@@ -288,8 +289,8 @@ async def test_a_fact_made_from_a_message_that_a_summary_stands_for_goes_with_it
 async def test_undoing_the_retraction_of_a_message_does_not_fill_an_address_twice(storage: Storage) -> None:
     session, said, _ = await lived(storage)
     version = await session.retract(said[2])
-    await fill(session, "I live in Basel.")
-    (new,) = await learn(storage, session, at("city", "Basel"))
+    await ingest_texts(session, "I live in Basel.")
+    (new,) = await learn(storage, session, single_value_proposal("city", "Basel"))
     with pytest.raises(ConflictError) as caught:
         await session.undo(version)
     assert caught.value.options[0] == f"retract {new} first"
@@ -297,12 +298,18 @@ async def test_undoing_the_retraction_of_a_message_does_not_fill_an_address_twic
 
 async def test_the_facts_of_a_namespace_follow_their_sources(storage: Storage) -> None:
     session = session_on(storage)
-    first, second = await fill(session, "I live in Rome.", "I moved to Oslo.")
+    first, second = await ingest_texts(session, "I live in Rome.", "I moved to Oslo.")
     home = await storage.create(
         ContextDraft(key=PROFILE, namespace=NAMESPACE, counter="utf8-bytes", created_at=WHEN)
     )
     for city, source in (("Rome", first), ("Oslo", second)):
-        await learn(storage, session, at("city", city, scope="namespace"), sources=[source], into=home.id)
+        await learn(
+            storage,
+            session,
+            single_value_proposal("city", city, scope="namespace"),
+            sources=[source],
+            into=home.id,
+        )
     assert await cities(session) == []
     assert await cities(session, scope="namespace") == ["Oslo"]
     version = await session.retract(second)
@@ -314,7 +321,13 @@ async def test_the_facts_of_a_namespace_follow_their_sources(storage: Storage) -
     assert await cities(session, scope="namespace") == ["Oslo"]
     edit = await session.replace(second, "I moved to Bern.")
     assert await cities(session, scope="namespace") == ["Rome"]
-    await learn(storage, session, at("city", "Bern", scope="namespace"), sources=[edit], into=home.id)
+    await learn(
+        storage,
+        session,
+        single_value_proposal("city", "Bern", scope="namespace"),
+        sources=[edit],
+        into=home.id,
+    )
     await session.undo((await session.get(edit)).version)
     assert await cities(session, scope="namespace") == ["Oslo"]
     with pytest.raises(ValidationError):
@@ -326,7 +339,7 @@ async def test_the_facts_of_a_namespace_follow_their_sources(storage: Storage) -
 
 async def test_a_retraction_that_was_cut_short_is_completed_by_doing_it_again(storage: Storage) -> None:
     session = session_on(storage)
-    (source,) = await fill(session, "I live in Rome.")
+    (source,) = await ingest_texts(session, "I live in Rome.")
     version = await session.retract(source)
     home = await storage.create(
         ContextDraft(key=PROFILE, namespace=NAMESPACE, counter="utf8-bytes", created_at=WHEN)
@@ -341,7 +354,7 @@ async def test_a_retraction_of_an_edited_message_that_was_cut_short_is_completed
     storage: Storage,
 ) -> None:
     session = session_on(storage)
-    (source,) = await fill(session, "I live in Rome.")
+    (source,) = await ingest_texts(session, "I live in Rome.")
     edit = await session.replace(source, "I live in Oslo.")
     version = await session.retract(source)
     home = await storage.create(
@@ -373,8 +386,8 @@ async def profile_of(storage: Storage, **sources: Sequence[str]) -> str:
 
 async def test_clearing_a_session_takes_back_what_it_alone_taught_the_profile(storage: Storage) -> None:
     session, other = session_on(storage), session_on(storage, "other")
-    rome, oslo = await fill(session, "I live in Rome.", "And in Oslo.")
-    also, bern = await fill(other, "He lives in Oslo.", "And in Bern.")
+    rome, oslo = await ingest_texts(session, "I live in Rome.", "And in Oslo.")
+    also, bern = await ingest_texts(other, "He lives in Oslo.", "And in Bern.")
     home = await profile_of(
         storage, Rome=[rome], Both=[rome, oslo], Oslo=[oslo, also], Bern=[bern], Nowhere=[]
     )
@@ -389,7 +402,7 @@ async def test_clearing_a_session_takes_back_what_it_alone_taught_the_profile(st
 
 async def test_undoing_the_clearing_of_a_session_brings_back_what_it_taught(storage: Storage) -> None:
     session = session_on(storage)
-    (rome,) = await fill(session, "I live in Rome.")
+    (rome,) = await ingest_texts(session, "I live in Rome.")
     await profile_of(storage, Rome=[rome])
     version = await session.clear()
     assert await cities(session, scope="namespace") == []
@@ -399,9 +412,9 @@ async def test_undoing_the_clearing_of_a_session_brings_back_what_it_taught(stor
 
 async def test_clearing_a_fork_leaves_alone_what_its_parent_taught(storage: Storage) -> None:
     session = session_on(storage)
-    (rome,) = await fill(session, "I live in Rome.")
+    (rome,) = await ingest_texts(session, "I live in Rome.")
     child = await session.fork(session_id="what-if")
-    (oslo,) = await fill(child, "I live in Oslo.")
+    (oslo,) = await ingest_texts(child, "I live in Oslo.")
     await profile_of(storage, Rome=[rome], Oslo=[oslo])
     await child.clear()
     assert await cities(session, scope="namespace") == ["Rome"]
@@ -409,7 +422,7 @@ async def test_clearing_a_fork_leaves_alone_what_its_parent_taught(storage: Stor
 
 async def test_a_clearing_that_was_cut_short_is_completed_by_doing_it_again(storage: Storage) -> None:
     session = session_on(storage)
-    (rome,) = await fill(session, "I live in Rome.")
+    (rome,) = await ingest_texts(session, "I live in Rome.")
     await session.clear()
     await profile_of(storage, Rome=[rome])  # as if the profile had not followed
     await session.clear()
@@ -418,20 +431,20 @@ async def test_a_clearing_that_was_cut_short_is_completed_by_doing_it_again(stor
 
 async def test_an_undo_is_done_once_however_often_it_is_asked_for(storage: Storage) -> None:
     session = session_on(storage)
-    (source,) = await fill(session, "I live in Rome.")
+    (source,) = await ingest_texts(session, "I live in Rome.")
     gone = await session.retract(source)
     back = await session.undo(gone)
     assert await session.undo(gone) == back
     assert (await session.get_session_stats()).version == back
     again = await session.undo(back)
     assert again > back
-    assert contents(await session.window(100)) == []
+    assert contents_of(await session.window(100)) == []
     assert await session.undo(back) == again
 
 
 async def test_an_undo_that_was_cut_short_is_completed_by_doing_it_again(storage: Storage) -> None:
     session = session_on(storage)
-    (source,) = await fill(session, "I live in Rome.")
+    (source,) = await ingest_texts(session, "I live in Rome.")
     home = await profile_of(storage, Rome=[source])
     gone = await session.retract(source)
     assert await cities(session, scope="namespace") == []
@@ -449,7 +462,7 @@ async def test_an_undo_that_was_cut_short_is_completed_by_doing_it_again(storage
 
 async def test_an_edit_that_was_cut_short_is_completed_by_doing_it_again(storage: Storage) -> None:
     session = session_on(storage)
-    (source,) = await fill(session, "I live in Rome.")
+    (source,) = await ingest_texts(session, "I live in Rome.")
     await session.replace(source, "I live in Oslo.")
     await profile_of(storage, Rome=[source])  # as if the profile had not followed
     await session.replace(source, "I live in Oslo.")
@@ -503,11 +516,11 @@ async def test_a_fork_adopts_what_it_would_have_learned_and_not_what_was_learned
     storage: Storage,
 ) -> None:
     session = by_hand(storage)
-    first, second = await fill(session, "I live in Rome.", "I moved to Oslo.")
-    await learn(storage, session, at("city", "Rome"), sources=[first])
-    await learn(storage, session, at("city", "Oslo"), sources=[second])
-    await fill(session, "I moved to Bern.")
-    await learn(storage, session, at("city", "Bern"))
+    first, second = await ingest_texts(session, "I live in Rome.", "I moved to Oslo.")
+    await learn(storage, session, single_value_proposal("city", "Rome"), sources=[first])
+    await learn(storage, session, single_value_proposal("city", "Oslo"), sources=[second])
+    await ingest_texts(session, "I moved to Bern.")
+    await learn(storage, session, single_value_proposal("city", "Bern"))
     child = await session.fork(at=2)
     await adopt(storage)
     assert await cities(child) == ["Oslo"]
@@ -519,12 +532,12 @@ async def test_a_fork_adopts_what_it_would_have_learned_and_not_what_was_learned
 
 async def test_a_fork_adopts_a_chain_over_what_it_inherits(storage: Storage) -> None:
     session = by_hand(storage)
-    (first,) = await fill(session, "We use Flask.")
-    (flask,) = await learn(storage, session, at("framework", "Flask"))
-    second, third = await fill(session, "We use Django.", "We use FastAPI for the web.")
+    (first,) = await ingest_texts(session, "We use Flask.")
+    (flask,) = await learn(storage, session, single_value_proposal("framework", "Flask"))
+    second, third = await ingest_texts(session, "We use Django.", "We use FastAPI for the web.")
     for name, source in (("Django", second), ("FastAPI", third)):
         known = (await session.facts())[0].id
-        update = at(f"{name} framework", name, action="update", fact_id=known)
+        update = single_value_proposal(f"{name} framework", name, action="update", fact_id=known)
         await learn(storage, session, update, sources=[source])
     child = await session.fork(at=4)
     await adopt(storage)
@@ -538,9 +551,9 @@ async def test_a_fork_adopts_a_chain_over_what_it_inherits(storage: Storage) -> 
 
 async def test_a_fork_adopts_the_end_of_a_fact(storage: Storage) -> None:
     session = by_hand(storage)
-    await fill(session, "We use Flask.")
-    (flask,) = await learn(storage, session, at("framework", "Flask"))
-    (said,) = await fill(session, "No framework any more.")
+    await ingest_texts(session, "We use Flask.")
+    (flask,) = await learn(storage, session, single_value_proposal("framework", "Flask"))
+    (said,) = await ingest_texts(session, "No framework any more.")
     await learn(storage, session, Proposal(action="remove", fact_id=flask), sources=[said])
     child = await session.fork(at=3)
     assert await cities(child) == ["Flask"]
@@ -559,8 +572,8 @@ def mark(episode: int, first: int, last: int) -> Draft:
 
 async def test_a_fork_adopts_the_marks_of_the_episodes_that_had_ended(storage: Storage) -> None:
     session = by_hand(storage)
-    await fill(session, "a", "b", close=True)  # v3 closes it
-    await fill(session, "c", "d", close=True)  # v6
+    await ingest_texts(session, "a", "b", close=True)  # v3 closes it
+    await ingest_texts(session, "c", "d", close=True)  # v6
     context = await storage.context(session.session_id, namespace=NAMESPACE)
     await append_drafts(storage, context, mark(1, 1, 2), mark(2, 4, 5))
     for fork_at, episodes in ((6, [1, 2]), (5, [1]), (4, [1]), (3, [1]), (2, [])):
@@ -579,7 +592,7 @@ async def test_a_fork_adopts_the_marks_of_the_episodes_that_had_ended(storage: S
 
 async def test_erasing_takes_marks_along_everywhere(storage: Storage) -> None:
     session = by_hand(storage)
-    ids = await fill(session, "a", "b", close=True)
+    ids = await ingest_texts(session, "a", "b", close=True)
     context = await storage.context(session.session_id, namespace=NAMESPACE)
     await append_drafts(storage, context, mark(1, 1, 2))
     child = await session.fork(at=3)
@@ -600,4 +613,4 @@ async def test_a_copy_demotes_its_own_messages(storage: Storage) -> None:
     entries = await copy.entries()
     (demoted,) = [id for id, _ in (await copy.get((await copy.facts())[0].id)).data["demotes"]]
     assert demoted == entries[1].id
-    assert contents(entries)[1] == "I live in Oslo."
+    assert contents_of(entries)[1] == "I live in Oslo."

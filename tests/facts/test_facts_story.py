@@ -35,7 +35,7 @@ from acms.log.facts import FactHistory, normalize_address
 from acms.log.in_force import Cover
 from acms.model import Append, Expect, Receipt
 from tests.servers.stores import another
-from tests.support.factlog import RULES, work
+from tests.support.factlog import RULES, consolidate_proposals
 from tests.support.talk import LONG_EPISODES
 
 CITIES = ["Rome", "Oslo", "Bern", "15", "March 20"]
@@ -152,7 +152,7 @@ class FactsStory(RuleBasedStateMachine):
             if most == 100
             else type(RULES)(min_confidence=0.7, max_facts=10, max_tokens=200, max_active=most)
         )
-        made = work(
+        made = consolidate_proposals(
             some, await read_facts(self.store, context, None), log, said[-1:], rules, f"r:{self.number}"
         )
         if not made.drafts:

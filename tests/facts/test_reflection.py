@@ -52,7 +52,7 @@ from acms.log.read import PROFILE
 from acms.model import Append, JobQuery, Receipt
 from acms.ports import ReflectionRequest, StorageBackend
 from acms.storage import WrapperStorage
-from tests.support.talk import LONG_EPISODES, PATIENT, Storage, Words, fill, session_on
+from tests.support.talk import LONG_EPISODES, PATIENT, Storage, Words, ingest_texts, session_on
 
 BY_HAND = WorkerConfig(enabled=False, max_attempts=3)
 
@@ -118,7 +118,7 @@ def on(
 
 
 async def episode(session: ACMS, *texts: str) -> list[str]:
-    ids = await fill(session, *texts)
+    ids = await ingest_texts(session, *texts)
     await session.close_episode()
     return ids
 
@@ -170,7 +170,7 @@ async def test_a_closed_episode_becomes_facts_and_a_summary(storage: Storage, no
 
 async def test_the_open_episode_is_not_read(storage: Storage, notes: Notes) -> None:
     async with on(storage, notes) as session:
-        await fill(session, "the database is PostgreSQL", "ok")
+        await ingest_texts(session, "the database is PostgreSQL", "ok")
         job = await session.reflect()
         assert await session.wait(job) is None
         assert (notes.requests, await facts(session)) == ([], [])
@@ -401,11 +401,11 @@ async def test_inline_an_ingest_that_ends_an_episode_waits_for_its_facts(
 ) -> None:
     rules = EpisodeBoundaryConfig(max_turns=2)
     async with on(storage, notes, inline=True, episodes=rules) as session:
-        await fill(session, "the database is PostgreSQL", "ok")
+        await ingest_texts(session, "the database is PostgreSQL", "ok")
         assert await facts(session) == ["the database is PostgreSQL"]
-        await fill(session, "the cache is Redis")
+        await ingest_texts(session, "the cache is Redis")
         await session.close_episode()
-        await fill(session, "a", "b")
+        await ingest_texts(session, "a", "b")
         assert await facts(session) == ["the database is PostgreSQL", "the cache is Redis"]
 
 
@@ -520,7 +520,7 @@ def facts_in(op: Append) -> bool:
 
 async def test_a_rewrite_elsewhere_asks_no_model_again(storage: Storage, notes: Notes) -> None:
     async with on(storage, notes, worker=BY_HAND) as session:
-        await fill(session, "hello")
+        await ingest_texts(session, "hello")
         ids = await episode(session, "the database is MySQL", "ok")
         await worked_off(session, storage, notes)
         await episode(session, "the database is PostgreSQL", "ok")

@@ -67,7 +67,7 @@ from acms.providers import HTTPReflector
 from tests.providers.server import ModelServer
 from tests.support.fakes import FakeEmbedder
 from tests.support.reflectors import Scripted, one, says
-from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, session_on
+from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents_of, ingest_texts, session_on
 
 
 def config(**reflection: Any) -> ACMSConfig:
@@ -85,7 +85,7 @@ def on(storage: Any, reflector: Any, heard: list[Event] | None = None, **given: 
 
 async def episode(session: ACMS, *texts: str) -> list[str]:
     """One episode, reflected on when this returns; a single text gets an answer."""
-    ids = await fill(session, *texts)
+    ids = await ingest_texts(session, *texts)
     if len(texts) == 1:
         await session.ingest("assistant", "Noted.")
     await session.close_episode()
@@ -169,7 +169,7 @@ async def test_a_removal_and_an_addition_change_a_preference(storage: Storage) -
     async with on(storage, reflector) as session:
         await episode(session, "I like dark mode.")
         said = await episode(session, "No, light mode is better after all.")
-        assert contents(await session.facts()) == ["The user prefers light mode."]
+        assert contents_of(await session.facts()) == ["The user prefers light mode."]
         first, _ = await session.facts(history=True)
         assert first.retired is not None
         assert first.retired.reason == "removed"
@@ -203,7 +203,7 @@ async def test_a_reflector_of_the_old_shape_only_adds(storage: Storage) -> None:
     async with on(storage, reflector) as session:
         await episode(session, "databases")
         await episode(session, "logins")
-        assert contents(await session.facts()) == [
+        assert contents_of(await session.facts()) == [
             "They talked about databases",
             "They talked about logins",
         ]
@@ -290,10 +290,10 @@ async def test_without_a_reflector_nothing_is_distilled(storage: Storage) -> Non
 async def test_a_short_episode_is_read_together_with_the_next(storage: Storage) -> None:
     reflector = Scripted(says(DATABASE))
     async with on(storage, reflector) as session:
-        await fill(session, "one", close=True)
+        await ingest_texts(session, "one", close=True)
         await session.wait_pending()
         assert reflector.requests == []
-        await fill(session, "two", "three", "four", close=True)
+        await ingest_texts(session, "two", "three", "four", close=True)
         await session.wait_pending()
         assert reflector.read == [["one", "two", "three", "four"]]
 
@@ -302,10 +302,10 @@ async def test_short_episodes_wait_until_they_are_enough(storage: Storage) -> No
     reflector = Scripted(says(DATABASE))
     async with on(storage, reflector, min_episode_turns=4) as session:
         for text in ("one", "two", "three"):
-            await fill(session, text, close=True)
+            await ingest_texts(session, text, close=True)
             await session.wait_pending()
         assert (reflector.requests, await session.facts()) == ([], [])
-        await fill(session, "four", close=True)
+        await ingest_texts(session, "four", close=True)
         await session.wait_pending()
         assert reflector.read == [["one", "two", "three", "four"]]
         assert all(found.summary for found in await session.episodes())
@@ -314,7 +314,7 @@ async def test_short_episodes_wait_until_they_are_enough(storage: Storage) -> No
 async def test_what_waits_for_more_is_read_when_it_is_asked_for(storage: Storage) -> None:
     reflector = Scripted(says(DATABASE))
     async with on(storage, reflector) as session:
-        await fill(session, "one", close=True)
+        await ingest_texts(session, "one", close=True)
         await session.wait_pending()
         assert reflector.requests == []
         await session.wait(await session.reflect())
@@ -327,7 +327,7 @@ async def test_what_waits_survives_a_restart(url: str) -> None:
     reflector = Scripted(says(DATABASE))
     for texts in (["one"], ["two", "three"]):
         async with on(open_storage(url), reflector) as session:
-            await fill(session, *texts, close=True)
+            await ingest_texts(session, *texts, close=True)
             await session.wait_pending()
     assert reflector.read == [["one", "two", "three"]]
 
@@ -444,7 +444,7 @@ async def test_a_tool_cannot_overrule_what_the_user_said(storage: Storage, known
         )
 
     async with on(storage, Scripted(answer, answer), heard) as session:
-        await fill(session, "The budget is 100", "ok", close=known)
+        await ingest_texts(session, "The budget is 100", "ok", close=known)
         await session.wait_pending()
         await session.ingest("assistant", "", tool_calls=[{"id": "c", "name": "look", "arguments": "{}"}])
         await session.ingest("tool", "the budget is 999", tool_call_id="c")
@@ -507,7 +507,7 @@ async def test_statements_that_only_resemble_each_other_are_both_kept(storage: S
     async with on(storage, reflector, embedder=FakeEmbedder()) as session:
         for text in texts:
             await episode(session, text)
-        assert contents(await session.facts()) == list(texts)
+        assert contents_of(await session.facts()) == list(texts)
 
 
 async def test_vectors_without_a_direction_never_block_a_fact(storage: Storage) -> None:
@@ -641,10 +641,10 @@ async def test_episodes_are_read_in_order_though_they_close_while_the_model_thin
     reflector = Scripted()
     reflector.gate = asyncio.Event()
     async with on(storage, reflector) as session:
-        await fill(session, "one", "two", close=True)
+        await ingest_texts(session, "one", "two", close=True)
         await asyncio.wait_for(reflector.called.wait(), 60)
-        await fill(session, "three", "four", close=True)
-        await fill(session, "five", "six", close=True)
+        await ingest_texts(session, "three", "four", close=True)
+        await ingest_texts(session, "five", "six", close=True)
         assert len(reflector.requests) == 1  # one at a time
         reflector.gate.set()
         await session.wait_pending()
@@ -661,4 +661,4 @@ async def test_a_failure_loses_nothing(storage: Storage) -> None:
         assert reflector.read == [["We use PostgreSQL.", "Noted."]] * 2
         (failure,) = [event for event in heard if isinstance(event, JobFailed)]
         assert failure.state == "ready"
-        assert contents(await session.window(100))[:2] == ["We use PostgreSQL.", "Noted."]
+        assert contents_of(await session.window(100))[:2] == ["We use PostgreSQL.", "Noted."]

@@ -24,7 +24,7 @@ from acms.ports import StorageBackend
 from ._work import NOW, open_at
 
 
-async def effect(storage: StorageBackend, lease: Lease) -> None:
+async def append_effect(storage: StorageBackend, lease: Lease) -> None:
     """Append the one entry of a job; it has no key, so nothing but the lease keeps it from being there twice."""
     await asyncio.sleep(random.random() / 100)
     draft = Draft(content=lease.job.dedupe, created_at=NOW, tokens=1)
@@ -34,14 +34,14 @@ async def effect(storage: StorageBackend, lease: Lease) -> None:
         raise result
 
 
-async def zombie(storage: StorageBackend, lease: Lease) -> None:
+async def outlive_lease(storage: StorageBackend, lease: Lease) -> None:
     """Outlive the lease with the whole process, then try to have the effect all the same."""
     if lease.attempt == 1:
         time.sleep(1.5 * (lease.until - lease.job.updated_at).total_seconds())
-    await effect(storage, lease)
+    await append_effect(storage, lease)
 
 
-async def poison(storage: StorageBackend, lease: Lease) -> None:
+async def kill_worker(storage: StorageBackend, lease: Lease) -> None:
     """Kill the worker, after a note that it was run."""
     print("poisoned", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -52,7 +52,7 @@ async def main(what: str, path: str, lease: str, attempts: str) -> None:
     storage = open_at(path)
     worker = Worker(
         storage,
-        {"effect": effect, "zombie": zombie, "poison": poison},
+        {"effect": append_effect, "zombie": outlive_lease, "poison": kill_worker},
         config=WorkerConfig(lease_seconds=float(lease), max_attempts=int(attempts), poll_seconds=0.05),
         retry=RetryConfig(base_delay=0.05),
         concurrency=2,

@@ -83,11 +83,11 @@ async def url(pair: Pair) -> AsyncIterator[str]:
     pair.primary.drop_database(url)
 
 
-async def told(store: PostgresStorage, *ops: Append) -> list[Receipt | ACMSError]:
+async def append_ops(store: PostgresStorage, *ops: Append) -> list[Receipt | ACMSError]:
     return await store.append(ops)
 
 
-async def operations(store: PostgresStorage, kind: str) -> list[Append]:
+async def operations_of_kind(store: PostgresStorage, kind: str) -> list[Append]:
     """Return what to append so that a lost commit is looked for in a certain way."""
     context = await create_log(store)
     first = await append_drafts(
@@ -127,9 +127,9 @@ async def test_t14_a_commit_whose_wait_was_broken_off_is_confirmed_by_another_on
     # Of a cancelled wait the server only warns: also where nobody wants to hear of warnings.
     pair.primary.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET client_min_messages = 'error'")
     async with PostgresStorage(url, durability="quorum") as store:
-        ops = await operations(store, kind)
+        ops = await operations_of_kind(store, kind)
         with pair.standby.deaf():
-            task = asyncio.ensure_future(told(store, *ops))
+            task = asyncio.ensure_future(append_ops(store, *ops))
             first = await pair.waits(task)
             pair.primary.execute(f"SELECT pg_{end}_backend({first})")
             while first in pair.waiting():
@@ -156,9 +156,9 @@ async def test_t14_what_no_standby_confirms_is_not_acknowledged(
         PostgresStorage(url, durability="quorum") as patient,
         PostgresStorage(url, durability="quorum", retry_seconds=0.3, statement_seconds=0.3) as store,
     ):
-        ops = [*await operations(patient, "keyed"), *await operations(patient, "bare")]
+        ops = [*await operations_of_kind(patient, "keyed"), *await operations_of_kind(patient, "bare")]
         with pair.standby.deaf():
-            task = asyncio.ensure_future(told(store, *ops))
+            task = asyncio.ensure_future(append_ops(store, *ops))
             while not task.done():
                 for pid in pair.waiting():
                     if end is not None:
@@ -168,7 +168,7 @@ async def test_t14_what_no_standby_confirms_is_not_acknowledged(
                 assert isinstance(result, UnknownOutcomeError)
                 assert result.retryable
                 assert "not known" in str(result)
-        (again, _) = await told(patient, *ops)
+        (again, _) = await append_ops(patient, *ops)
         assert isinstance(again, Receipt)
         assert again.durability == "quorum"
 
@@ -207,12 +207,12 @@ async def test_t14_a_repetition_is_acknowledged_with_what_it_survives(pair: Pair
         with pair.standby.deaf():
             for op in ops:
                 for again in (False, True):
-                    (receipt,) = await told(local, op)
+                    (receipt,) = await append_ops(local, op)
                     assert isinstance(receipt, Receipt)
                     assert (receipt.durability, receipt.repeated) == ("disk", again)
             tasks: list[asyncio.Future[list[Receipt | ACMSError]]] = []
             for op in ops:
-                tasks.append(asyncio.ensure_future(told(store, op)))
+                tasks.append(asyncio.ensure_future(append_ops(store, op)))
                 await pair.waits(tasks[0])
             await asyncio.sleep(0.1)
             assert not any(task.done() for task in tasks)

@@ -51,7 +51,7 @@ async def pair(home: str) -> AsyncIterator[tuple[PostgresStorage, PostgresStorag
         yield one, two
 
 
-async def anything(store: PostgresStorage, word: str, rng: random.Random) -> list[Any]:
+async def do_random_thing(store: PostgresStorage, word: str, rng: random.Random) -> list[Any]:
     """Do one random thing with names that every tenant uses; return whatever was answered."""
     key = f"talk-{rng.randrange(4)}"
     context = await create_log(store, key)
@@ -109,7 +109,7 @@ async def test_t33_fifty_tasks_of_two_tenants_on_one_pool_see_nothing_of_each_ot
             store, other = pair if number % 2 else pair[::-1]
             rng = random.Random(number)
             for _ in range(3):
-                answer = await anything(store, secret[store.tenant], rng)
+                answer = await do_random_thing(store, secret[store.tenant], rng)
                 assert secret[other.tenant] not in str(answer)
                 if rng.random() < 0.2:
                     foreign = (await other.contexts(ContextQuery(limit=1))).items

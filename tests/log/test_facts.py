@@ -19,8 +19,8 @@ from acms.log.facts import (
 )
 from acms.log.in_force import Cover, find_demotions
 from acms.model import Draft
-from tests.support.factlog import FactLog, at
-from tests.support.logs import NOON, entry
+from tests.support.factlog import FactLog, single_value_proposal
+from tests.support.logs import NOON, make_entry
 
 
 def fact(version: int, value: str = "x", *, over: tuple[int, ...] = (), **given: Any) -> Entry:
@@ -31,14 +31,14 @@ def fact(version: int, value: str = "x", *, over: tuple[int, ...] = (), **given:
         "cardinality": "one",
         **given.pop("data", {}),
     }
-    return entry(
+    return make_entry(
         version, f"The user lives in {value}.", kind=Kind.FACT, origin=Origin.DERIVED, data=data,
         replaces=tuple((old, old) for old in over), **given,
     )  # fmt: skip
 
 
 def retraction(version: int, *over: int, reason: str = "undo", **data: Any) -> Entry:
-    return entry(
+    return make_entry(
         version,
         kind=Kind.RETRACTION,
         replaces=tuple((old, old) for old in over),
@@ -164,7 +164,9 @@ def test_a_fact_tells_what_retired_it_and_all_it_stands_in_for() -> None:
 
 def test_what_has_no_data_of_ours_is_a_fact_all_the_same() -> None:
     found = as_fact(
-        entry(1, "x", kind=Kind.FACT, data={"value": 3, "confidence": "high", "trust": "me", "subject": None})
+        make_entry(
+            1, "x", kind=Kind.FACT, data={"value": 3, "confidence": "high", "trust": "me", "subject": None}
+        )
     )
     assert (found.value, found.confidence, found.trust, found.subject) == ("", 1.0, Origin.EXTERNAL, "")
     assert (found.cardinality, found.fact_type, found.scope) == ("many", "fact", "session")
@@ -219,7 +221,7 @@ def test_what_comes_back_to_an_address_that_is_filled_is_revoked_too() -> None:
 
 
 def test_what_two_entries_demote_is_good_where_both_say_so() -> None:
-    first, second = entry(1), entry(2)
+    first, second = make_entry(1), make_entry(2)
     one = retraction(4, 3, reason="removed", demotes=[[first.id, [[0, 10], [20, 30]]], [second.id, []]])
     other = retraction(6, 5, reason="removed", demotes=[[first.id, [[5, 25]]]])
     found = find_demotions(Cover([one, other]))
@@ -231,9 +233,9 @@ def test_what_two_entries_demote_is_good_where_both_say_so() -> None:
 def test_undo_of_an_update_brings_back_what_was_said() -> None:
     log = FactLog()
     log.told("The city is Rome.")
-    log.reflect(at("city", "Rome"))
+    log.reflect(single_value_proposal("city", "Rome"))
     log.told("The city is Oslo.")
-    log.reflect(at("city", "Oslo"))
+    log.reflect(single_value_proposal("city", "Oslo"))
     assert log.demoted() == {"The city is Rome.": []}
     log.take_back(log.version)
     assert (log.said(), log.demoted()) == (["Rome"], {})

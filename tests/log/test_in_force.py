@@ -21,7 +21,7 @@ from acms.log.in_force import (
     rendered_role,
 )
 from acms.model import Draft
-from tests.support.logs import NOON, Log, entry, versions_of
+from tests.support.logs import NOON, Log, make_entry, versions_of
 
 # ── what is in force ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -148,18 +148,22 @@ def test_a_replacement_never_reaches_itself_or_what_comes_later() -> None:
 
 def test_a_newer_replacement_keeps_its_claim_on_an_overlap() -> None:
     cover = Cover(
-        [entry(10, replaces=((1, 6),)), entry(11, replaces=((4, 8),)), entry(12, replaces=((2, 2),))]
+        [
+            make_entry(10, replaces=((1, 6),)),
+            make_entry(11, replaces=((4, 8),)),
+            make_entry(12, replaces=((2, 2),)),
+        ]
     )
     assert [cover.by(version) for version in range(1, 10)] == [10, 12, 10, 11, 11, 11, 11, 11, None]
 
 
 def test_facts_and_episode_ends_are_never_part_of_the_sequence() -> None:
     entries = [
-        entry(1, "a"),
-        entry(2, "fact", kind=Kind.FACT),
-        entry(3, kind=Kind.EPISODE),
-        entry(4, "b"),
-        entry(5, "newer fact", kind=Kind.FACT, replaces=((2, 2),)),
+        make_entry(1, "a"),
+        make_entry(2, "fact", kind=Kind.FACT),
+        make_entry(3, kind=Kind.EPISODE),
+        make_entry(4, "b"),
+        make_entry(5, "newer fact", kind=Kind.FACT, replaces=((2, 2),)),
     ]
     assert [one.version for one in effective_sequence(entries, Cover([entries[4]]))] == [1, 4]
 
@@ -463,7 +467,7 @@ def replacing(draw: st.DrawFn) -> list[Entry]:
             given["data"] = {"reason": draw(st.sampled_from(["retracted", "removed"]))}
         if kind is Kind.SUMMARY and draw(st.booleans()):
             given["parts"] = (Raw("v", "{}"),)
-        found.append(entry(version, kind=kind, replaces=tuple(spans) if version > 1 else (), **given))
+        found.append(make_entry(version, kind=kind, replaces=tuple(spans) if version > 1 else (), **given))
     return [one for one in found if one.replaces]
 
 

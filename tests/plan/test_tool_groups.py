@@ -14,7 +14,7 @@ from acms.prompt_types import PromptMessage
 from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap_text
 from tests.providers.prompts import conversations
 from tests.support.atoms import group_messages
-from tests.support.toy import said
+from tests.support.toy import text_message
 
 
 def call(*ids: str, text: str = "", group: str | None = None) -> PromptMessage:
@@ -52,14 +52,21 @@ def told(units: Sequence[Atom]) -> list[list[str]]:
 
 def test_a_call_with_its_answers_is_one_unit_in_the_order_of_the_calls() -> None:
     found = group_messages(
-        [said("hi"), call("a", "b"), answer("b", "two"), answer("a", "one"), said("thanks")]
+        [text_message("hi"), call("a", "b"), answer("b", "two"), answer("a", "one"), text_message("thanks")]
     )
     assert told(found) == [["hi"], ["a b", "=one", "=two"], ["thanks"]]
 
 
 def test_late_and_interleaved_answers_move_behind_their_call() -> None:
     found = group_messages(
-        [call("a"), said("wait"), call("b"), answer("a", "one"), said("still"), answer("b", "two")]
+        [
+            call("a"),
+            text_message("wait"),
+            call("b"),
+            answer("a", "one"),
+            text_message("still"),
+            answer("b", "two"),
+        ]
     )
     assert told(found) == [["a", "=one"], ["wait"], ["b", "=two"], ["still"]]
 
@@ -79,8 +86,8 @@ def test_an_answer_to_no_call_becomes_text_of_the_user_in_marks() -> None:
 
 
 def test_a_message_of_a_tool_without_any_answer_is_an_orphan_too() -> None:
-    (one,) = group_messages([said("lost", Role.TOOL, tokens=3, counter="words")])
-    assert one.messages[0] == said(wrap_text("lost", ORPHAN))
+    (one,) = group_messages([text_message("lost", Role.TOOL, tokens=3, counter="words")])
+    assert one.messages[0] == text_message(wrap_text("lost", ORPHAN))
 
 
 def test_a_second_answer_to_a_call_becomes_text() -> None:
@@ -102,7 +109,7 @@ def test_groups_tell_calls_with_the_same_id_apart() -> None:
 
 def test_reasoning_stays_with_the_call_it_led_to() -> None:
     thought = PromptMessage(role=Role.ASSISTANT, parts=(Reasoning("hm", "sig"), ToolCall("a", "look")))
-    assert told(group_messages([thought, said("x"), answer("a", "one")])) == [["hm a", "=one"], ["x"]]
+    assert told(group_messages([thought, text_message("x"), answer("a", "one")])) == [["hm a", "=one"], ["x"]]
 
 
 def test_a_message_with_several_answers_is_taken_apart() -> None:
@@ -119,7 +126,7 @@ def test_a_message_with_several_answers_is_taken_apart() -> None:
 
 
 def test_an_untouched_message_stays_the_same_object() -> None:
-    messages = [said("hi"), call("a"), answer("a", "one")]
+    messages = [text_message("hi"), call("a"), answer("a", "one")]
     found = [message for one in group_messages(messages) for message in one.messages]
     assert all(new is old for new, old in zip(found, messages, strict=True))
     units = [Atom((message,), 1, 1) for message in messages]
@@ -129,7 +136,7 @@ def test_an_untouched_message_stays_the_same_object() -> None:
 def test_units_that_join_span_the_versions_of_both() -> None:
     units = [
         Atom((call("a"),), 4, 4, before=10),
-        Atom((said("x"),), 5, 5, before=20),
+        Atom((text_message("x"),), 5, 5, before=20),
         Atom((answer("a", "one"),), 6, 6, before=30, mandatory=True),
     ]
     assert join_answers(units)[0] == Atom((call("a"), answer("a", "one")), 4, 6, 10, True)
@@ -140,15 +147,19 @@ def scope(id: str, *children: Scope | Atom | Composed) -> Scope:
 
 
 def test_an_answer_in_another_scope_joins_the_scope_of_its_call() -> None:
-    history = scope("history", Atom((said("hi"),), 1, 1), Atom((call("a"),), 2, 2))
+    history = scope("history", Atom((text_message("hi"),), 1, 1), Atom((call("a"),), 2, 2))
     pins = Composed(Role.DEVELOPER, (Piece("p", "p"),))
-    tree = scope("prompt", history, pins, scope("now", Atom((answer("a", "one"),)), Atom((said("go"),))))
+    tree = scope(
+        "prompt", history, pins, scope("now", Atom((answer("a", "one"),)), Atom((text_message("go"),)))
+    )
     found = pair_tool_calls(tree)
     assert found == scope(
         "prompt",
-        scope("history", Atom((said("hi"),), 1, 1), Atom((call("a"), answer("a", "one")), 2, 2, 0, True)),
+        scope(
+            "history", Atom((text_message("hi"),), 1, 1), Atom((call("a"), answer("a", "one")), 2, 2, 0, True)
+        ),
         pins,
-        scope("now", Atom((said("go"),))),
+        scope("now", Atom((text_message("go"),))),
     )
     assert pair_tool_calls(found) is found
 
@@ -182,7 +193,7 @@ def test_the_same_unit_twice_is_shown_twice() -> None:
 
 
 def test_a_tree_without_tools_is_returned_as_it_is() -> None:
-    tree = scope("prompt", Atom((said("hi"),)), scope("in", Atom((said("ho"),))))
+    tree = scope("prompt", Atom((text_message("hi"),)), scope("in", Atom((text_message("ho"),))))
     assert pair_tool_calls(tree) is tree
 
 
@@ -197,7 +208,7 @@ IDS = st.sampled_from("ab")
 MESSAGES = st.one_of(
     st.lists(IDS, min_size=1, max_size=3).map(lambda ids: call(*ids)),
     st.builds(answer, IDS, st.text("xyz", min_size=1, max_size=4)),
-    st.builds(said, st.just("words")),
+    st.builds(text_message, st.just("words")),
 )
 
 
@@ -237,7 +248,7 @@ def test_every_call_is_followed_by_its_answers_and_nothing_is_lost(scopes: list[
 
 
 def test_calls_that_were_made_side_by_side_stay_side_by_side() -> None:
-    made = [call("a"), call("b"), answer("a", "one"), answer("b", "two"), said("thanks")]
+    made = [call("a"), call("b"), answer("a", "one"), answer("b", "two"), text_message("thanks")]
     units = [Atom((message,), at, at) for at, message in enumerate(made, 1)]
     found = join_answers(units)
     assert told(found) == [["a", "b", "=one", "=two"], ["thanks"]]

@@ -23,7 +23,7 @@ from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses, Tool
 from acms.plan.nodes import Atom, Composed, Piece, Scope
 from acms.prompt import Prompt, Rendered, Request
 from acms.prompt_types import PromptMessage
-from tests.support.talk import Storage, fill, session_on, tool_turn
+from tests.support.talk import Storage, ingest_texts, session_on, tool_turn
 
 
 def codec() -> OpenAIChat:
@@ -195,7 +195,7 @@ def test_what_makes_no_sense_is_refused_when_it_is_said(build: Any, field: str) 
 
 async def test_content_is_read_the_same_everywhere(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(session, "logged")
+    await ingest_texts(session, "logged")
     view = session.at(1)
     content = [
         "text",
@@ -279,7 +279,7 @@ async def test_a_message_of_chat_completions_is_read_as_it_is_written() -> None:
 
 async def test_a_session_is_its_history_and_a_view_what_it_was(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(session, "one", "two")
+    await ingest_texts(session, "one", "two")
     await tool_turn(session, "c", "40%")
     assert [text for _, text in said(await prompt().add(session).render())] == ["one", "two", "", "40%"]
     assert [text for _, text in said(await prompt().add(session.at(1)).render())] == ["one"]
@@ -298,16 +298,16 @@ async def test_a_session_without_messages_is_nothing(storage: Storage) -> None:
 
 async def test_last_shows_the_last_n_messages_of_a_log(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(session, *(f"m{number}" for number in range(10)))
+    await ingest_texts(session, *(f"m{number}" for number in range(10)))
     rendered = await prompt().last(session, n=3).render()
     assert [text for _, text in said(rendered)] == ["m7", "m8", "m9"]
 
 
 async def test_last_never_splits_a_call_from_its_answers(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(session, "before")
+    await ingest_texts(session, "before")
     await tool_turn(session, "c", "40%", text="looking")
-    await fill(session, "after")
+    await ingest_texts(session, "after")
     for n, expected in [
         (1, ["after"]),
         (2, ["looking", "40%", "after"]),

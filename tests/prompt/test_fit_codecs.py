@@ -29,7 +29,7 @@ from acms.prompt.fit import fit_prompt
 from acms.prompt.resolve import lay_out_messages
 from acms.prompt_types import PromptMessage
 from tests.providers.prompts import conversations, texts, tools
-from tests.support.toy import answered, unit
+from tests.support.toy import run_to_end, text_atom
 
 CODECS: list[Codec] = [
     OpenAIChat("gpt-4o"),
@@ -73,7 +73,7 @@ def trees(draw: st.DrawFn) -> Scope:
     children.append(
         Scope(id="recall", children=(block,), strategy=Truncate(40), priority=2, moves=draw(st.booleans()))
     )
-    return Scope(id="prompt", children=(*children, unit("What now?")))
+    return Scope(id="prompt", children=(*children, text_atom("What now?")))
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: f"{codec.name} {codec.model}")
@@ -84,7 +84,7 @@ def test_what_is_fitted_is_within_the_budget(
     limit = codec.limit(budget)
     steps = fit_prompt(pair_tool_calls(tree), codec, limit, tools=tools, budget=budget)
     try:
-        found: Fitted = answered(steps, ["a summary of what was said"])
+        found: Fitted = run_to_end(steps, ["a summary of what was said"])
     except FitError as error:
         assert error.over > 0
         assert error.options

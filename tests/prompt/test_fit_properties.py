@@ -31,12 +31,13 @@ from acms.plan.nodes import (
 from acms.prompt.fit import fit_prompt
 from acms.prompt.truncate import MARK
 from acms.prompt_types import PromptMessage
-from tests.support.toy import Toy, said, words
+from tests.support.toy import Toy, numbered_words, text_message
 
 SIZES = st.one_of(st.integers(0, 6), st.integers(0, 40))
 LIMITS = st.one_of(st.integers(0, 60), st.integers(0, 400), st.none())
 ANSWERS = st.lists(
-    st.one_of(st.none(), st.just("  "), st.integers(1, 30).map(lambda size: words(size, "s"))), max_size=4
+    st.one_of(st.none(), st.just("  "), st.integers(1, 30).map(lambda size: numbered_words(size, "s"))),
+    max_size=4,
 )
 
 
@@ -54,7 +55,7 @@ def strategies(*, slack: float | None = None) -> st.SearchStrategy[Strategy | No
         st.builds(
             Summarise,
             st.just("sum"),
-            st.sampled_from(["", "kept", words(9, "k")]),
+            st.sampled_from(["", "kept", numbered_words(9, "k")]),
             st.integers(0, 6),
             st.integers(1, 12),
             st.sampled_from([Role.SYSTEM, Role.USER]),
@@ -67,7 +68,9 @@ def units(draw: st.DrawFn, numbers: Iterator[int]) -> Atom:
     number = next(numbers)
     if draw(st.integers(0, 3)):
         role = draw(st.sampled_from([Role.USER, Role.ASSISTANT, Role.SYSTEM]))
-        return Atom((said(words(draw(SIZES), f"e{number}-"), role, sources=(f"e{number}",)),))
+        return Atom(
+            (text_message(numbered_words(draw(SIZES), f"e{number}-"), role, sources=(f"e{number}",)),)
+        )
     ids = [f"c{place}" for place in range(draw(st.integers(1, 3)))]
     call = PromptMessage(
         role=Role.ASSISTANT, parts=tuple(ToolCall(id, "look") for id in ids), sources=(f"e{number}",)
@@ -75,7 +78,7 @@ def units(draw: st.DrawFn, numbers: Iterator[int]) -> Atom:
     answers = [
         PromptMessage(
             role=Role.TOOL,
-            parts=(ToolResult(id, words(draw(SIZES), f"e{number}-")),),
+            parts=(ToolResult(id, numbered_words(draw(SIZES), f"e{number}-")),),
             sources=(f"e{number}-{id}",),
         )
         for id in ids
@@ -94,7 +97,7 @@ def composed(draw: st.DrawFn, numbers: Iterator[int]) -> Composed:
             tokens=draw(st.sampled_from([None, len(text.split())])),
         )
         for place, text in enumerate(
-            words(draw(SIZES), f"p{number}-{place}-") for place in range(draw(st.integers(0, 5)))
+            numbered_words(draw(SIZES), f"p{number}-{place}-") for place in range(draw(st.integers(0, 5)))
         )
     )
     return Composed(
@@ -376,9 +379,9 @@ def test_a_message_is_counted_once(size: int) -> None:
         id="history",
         priority=3,
         strategy=Truncate(),
-        children=tuple(Atom((said(words(5, f"m{number}-")),)) for number in range(size)),
+        children=tuple(Atom((text_message(numbered_words(5, f"m{number}-")),)) for number in range(size)),
     )
-    pins = Scope(id="pins", priority=1, strategy=Omit(), children=(Atom((said("pin"),)),))
+    pins = Scope(id="pins", priority=1, strategy=Omit(), children=(Atom((text_message("pin"),)),))
     tree = Scope(
         id="prompt", children=(pins, Scope(id="outer", priority=2, strategy=Omit(), children=(history,)))
     )

@@ -9,11 +9,11 @@ from acms import Role, ToolCall, ToolResult
 from acms.plan.nodes import Placed
 from acms.prompt.resolve import lay_out_messages
 from acms.prompt_types import PromptMessage
-from tests.support.toy import said
+from tests.support.toy import text_message
 
 
 def place(text: str, role: Role = Role.USER, *, moves: bool = False, atom: int | None = None) -> Placed:
-    return Placed(said(text, role), "prompt", moves=moves, atom=hash(text) if atom is None else atom)
+    return Placed(text_message(text, role), "prompt", moves=moves, atom=hash(text) if atom is None else atom)
 
 
 def shown(*placed: Placed) -> list[str]:

@@ -46,7 +46,7 @@ from acms.providers.tokens import default_counter
 from acms.recall import planner
 from acms.text import chat_messages
 from tests.support.logs import CONTEXT as LOG
-from tests.support.logs import entry
+from tests.support.logs import make_entry
 
 COUNTER = default_counter()
 CODEC = cast("Codec", SimpleNamespace(name="openai-chat", model="gpt-5", counter=COUNTER))
@@ -109,17 +109,17 @@ def prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[list[Placed]
             st.sampled_from(("whole", "cut", "trimmed", "caller", "recall", "recall cut", "tool", "summary"))
         ):
             case "whole":
-                entries.append(entry(version, draw(said)))
+                entries.append(make_entry(version, draw(said)))
                 parts: tuple[Part, ...] = (Text(entries[-1].content),)
                 message = PromptMessage(role=Role.USER, parts=parts, sources=(entries[-1].id,), tokens=3)
                 placed.append(Placed(message, "prompt/history", first=version, last=version))
             case "cut":
-                entries.append(entry(version, draw(said)))
+                entries.append(make_entry(version, draw(said)))
                 text = planner.cut_middle(entries[-1].content, draw(st.integers(1, 40)), COUNTER)
                 message = PromptMessage(role=Role.USER, parts=(Text(text),), sources=(entries[-1].id,))
                 placed.append(Placed(message, "prompt/history", "cut", first=version, last=version))
             case "trimmed":
-                entries.append(entry(version, draw(said)))
+                entries.append(make_entry(version, draw(said)))
                 size = len(entries[-1].content)
                 ends = sorted(draw(st.lists(st.integers(0, size), min_size=2, max_size=6, unique=True)))
                 spans = list(zip(ends[::2], ends[1::2], strict=False))
@@ -134,7 +134,7 @@ def prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[list[Placed]
                 )
                 placed.append(Placed(message, "prompt/system"))
             case "summary":
-                entries.append(entry(version, draw(said), kind=Kind.SUMMARY))
+                entries.append(make_entry(version, draw(said), kind=Kind.SUMMARY))
                 text = chat_messages.wrap_text(entries[-1].content, chat_messages.SUMMARY)
                 message = PromptMessage(role=Role.USER, parts=(Text(text),), sources=(entries[-1].id,))
                 placed.append(Placed(message, "prompt/history"))
@@ -145,13 +145,13 @@ def prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[list[Placed]
                     Raw("x", "{}"),
                     Media("image/png", "s3://a", "", 3),
                 )
-                entries.append(entry(version, "", parts=calls))
+                entries.append(make_entry(version, "", parts=calls))
                 message = PromptMessage(
                     role=Role.ASSISTANT, parts=calls, sources=(entries[-1].id,), group="g1"
                 )
                 placed.append(Placed(message, "prompt/history", atom=1))
                 output = draw(said)
-                entries.append(entry(version + 1, output, parts=(ToolResult("c1", output),)))
+                entries.append(make_entry(version + 1, output, parts=(ToolResult("c1", output),)))
                 answer = ToolResult(
                     "c1", planner.cut_middle(output, draw(st.integers(1, 30)), COUNTER), draw(st.booleans())
                 )
@@ -160,7 +160,7 @@ def prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[list[Placed]
                 )
                 placed.append(Placed(message, "prompt/history", "cut", atom=1))
             case kind:
-                found = [entry(version + n, draw(said)) for n in range(draw(st.integers(1, 4)))]
+                found = [make_entry(version + n, draw(said)) for n in range(draw(st.integers(1, 4)))]
                 entries += found
                 pieces = tuple(
                     Piece(
@@ -210,7 +210,7 @@ def test_a_manifest_holds_no_text_of_the_log(prompt: tuple[list[Placed], list[En
 @given(st.text("αβγδ ", min_size=60, max_size=400), st.data())
 def test_a_text_that_was_changed_is_quoted_where_it_is_the_same(said: str, data: st.DataObject) -> None:
     """Whatever a plugin does to a text of the log, the manifest is right, and long stretches are found."""
-    source = entry(1, said)
+    source = make_entry(1, said)
     start = data.draw(st.integers(0, 20))
     end = data.draw(st.integers(start + 31, len(said)))
     text = f"As said before — {said[start:end]} — and so on, {said[:9]}."
@@ -288,7 +288,7 @@ def test_a_damaged_file_is_refused_in_words(damage: dict[str, Any]) -> None:
 
 
 def test_messages_that_say_the_same_have_the_same_hash_wherever_it_comes_from() -> None:
-    said = entry(1, "hello")
+    said = make_entry(1, "hello")
     quoted = PromptMessage(role=Role.USER, parts=(Text("hello"),), sources=(said.id,), group="g", tokens=3)
     ours, theirs = made([Placed(quoted, "prompt/history")], [said]), made([asked(Text("hello"))])
     assert ours.messages[0].hash == theirs.messages[0].hash == fingerprint_message(quoted)
@@ -307,8 +307,8 @@ def test_what_a_part_or_a_level_says_is_quoted_from_there() -> None:
     parts = tuple([ToolResult(f"c{n}", output) for n, output in enumerate(outputs)])
     long, short = " ".join(f"word{n}" for n in range(99)), "they chose PostgreSQL"
     entries = [
-        entry(1, "", role=Role.TOOL, parts=parts),
-        entry(2, long, kind=Kind.SUMMARY, data={LEVELS: [{"content": short, "tokens": 4}]}),
+        make_entry(1, "", role=Role.TOOL, parts=parts),
+        make_entry(2, long, kind=Kind.SUMMARY, data={LEVELS: [{"content": short, "tokens": 4}]}),
     ]
     cut = tuple([replace(part, output=planner.cut_middle(part.output, 20, COUNTER)) for part in parts])
     shown = (
@@ -321,7 +321,7 @@ def test_what_a_part_or_a_level_says_is_quoted_from_there() -> None:
 
 
 def test_text_that_changed_under_a_manifest_is_told_apart() -> None:
-    said = entry(1, "we chose MySQL")
+    said = make_entry(1, "we chose MySQL")
     message = PromptMessage(role=Role.USER, parts=(Text("we chose MySQL"),), sources=(said.id,))
     manifest = made([Placed(message, "prompt/history")], [said])
     with pytest.raises(ValidationError, match="does not read as it did") as error:
@@ -343,7 +343,7 @@ def verdict(id: str, included: bool, rule: str = "score") -> Verdict:
 
 def explained(*, older: bool = True) -> tuple[Ledger, list[Entry]]:
     """A prompt of everything: rules, pins, history, recall; with something left out of each."""
-    log = [entry(version, f"message {version}") for version in range(1, 13)]
+    log = [make_entry(version, f"message {version}") for version in range(1, 13)]
     ids = [one.id for one in log]
     recalled = Ledger(
         lambda: {
@@ -423,7 +423,7 @@ def test_a_ledger_says_why_not_for_everything_that_is_left_out() -> None:
 
 
 def test_what_a_stored_summary_stands_for_is_told_apart_from_what_was_too_old() -> None:
-    old = entry(3, "long ago")
+    old = make_entry(3, "long ago")
     manifest = made([], reads=(Read(LOG, 11, 8, summary="history"),))
     assert ledger_of_manifest(lambda: manifest).why(old.id).rule == "summary"
     assert "'history' stands for it" in ledger_of_manifest(lambda: manifest).why(old.id).reason

@@ -18,7 +18,7 @@ from acms.kv import CompareAndSetKV, InMemoryKV, SQLiteKV, open_kv
 from acms.pins import Pin, PinMetadata, create_pin_registry
 from acms.prompt.pin_index import INDEX_BYTES, INDEX_KEY, MOST_PINS, TAGS
 from acms.testing import ManualClock
-from tests.faults._process import finish, python
+from tests.faults._process import finish_process, start_python
 from tests.storage.test_kv import PlainKV, in_threads
 
 WHEN = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
@@ -405,8 +405,8 @@ def left(lines):
 async def test_processes_that_pin_at_once_lose_nothing_even_when_one_is_killed(url):
     """What a process was answered is there, whatever the others do and however one of them ends."""
     start = ("-m", "tests.prompt._pinner", url, "user:123")
-    running = {who: python(*start, who, "15") for who in ("ana", "ben")}
-    doomed = python(*start, "eve", "100000")
+    running = {who: start_python(*start, who, "15") for who in ("ana", "ben")}
+    doomed = start_python(*start, "eve", "100000")
     for process in (doomed, *running.values()):
         assert await asyncio.to_thread(process.stdout.readline) == "ready\n"
     for process in (doomed, *running.values()):
@@ -415,11 +415,11 @@ async def test_processes_that_pin_at_once_lose_nothing_even_when_one_is_killed(u
     answered = [await asyncio.to_thread(doomed.stdout.readline) for _ in range(8)]
     os.kill(doomed.pid, signal.SIGKILL)
     answered += [line for line in await asyncio.to_thread(doomed.stdout.readlines) if line.endswith("\n")]
-    assert finish(doomed) == -signal.SIGKILL
+    assert finish_process(doomed) == -signal.SIGKILL
     expected = set()
     for who, process in running.items():
         expected |= left(await asyncio.to_thread(process.stdout.readlines))
-        assert finish(process) == 0, who
+        assert finish_process(process) == 0, who
     assert len(expected) == 20
 
     async with open_kv(url) as store:

@@ -30,7 +30,7 @@ from acms.prompt.replay import replay
 from acms.prompt_types import PromptMessage
 from tests.providers.server import ModelServer
 from tests.support.fakes import FakeEmbedder
-from tests.support.talk import Storage, fill, session_on, tool_turn
+from tests.support.talk import Storage, ingest_texts, session_on, tool_turn
 from tests.support.toy import Toy
 
 
@@ -158,7 +158,7 @@ async def test_truncate_drops_the_oldest_and_keeps_the_rest() -> None:
 
 async def test_a_section_has_a_budget_of_its_own(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(session, *(f"message {number} " + "words " * 20 for number in range(40)))
+    await ingest_texts(session, *(f"message {number} " + "words " * 20 for number in range(40)))
     built = prompt().system("S").section("log", lambda empty: empty.history(session), ceiling=150).user("U")
     rendered = await built.render(budget=2000)
     ours = [one for one in rendered.manifest.messages if one.path.startswith("prompt/log/")]
@@ -197,7 +197,7 @@ async def test_a_section_that_is_required_and_over_its_ceiling_is_an_error() -> 
 
 async def test_a_history_shows_the_newest_messages_that_fit(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(session, *(f"message {number} " + "words " * 20 for number in range(60)))
+    await ingest_texts(session, *(f"message {number} " + "words " * 20 for number in range(60)))
     rendered = await prompt().system("S").history(session).user("U").render(budget=500)
     shown = [int(text.split()[1]) for text in texts(rendered) if text.startswith("message")]
     assert shown == list(range(60 - len(shown), 60))
@@ -208,7 +208,7 @@ async def test_a_history_shows_the_newest_messages_that_fit(storage: Storage) ->
 
 async def test_the_newest_message_is_cut_rather_than_the_render_failed(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(session, "before", LONG)
+    await ingest_texts(session, "before", LONG)
     for build in (prompt().history(session), prompt().last(session, n=5)):
         rendered = await build.render(budget=60)
         assert rendered.tokens.upper_bound <= 60
@@ -236,7 +236,7 @@ async def test_what_is_older_than_a_history_shows_is_said_to_be_in_each_render(
     storage: Storage,
 ) -> None:
     session = session_on(storage)
-    ids = await fill(session, *(f"message {number} " + "words " * 10 for number in range(30)))
+    ids = await ingest_texts(session, *(f"message {number} " + "words " * 10 for number in range(30)))
     built = prompt().history(session)
     budget = await size(built) - 5
     for _ in range(3):
@@ -248,12 +248,12 @@ async def test_what_is_older_than_a_history_shows_is_said_to_be_in_each_render(
         assert verdict is not None
         assert verdict.rule in ("window", "unread")
         assert verdict.reason.startswith(("older than the newest messages", f"older than v{shown}:"))
-        await fill(session, "one more")
+        await ingest_texts(session, "one more")
 
 
 async def test_a_log_that_is_required_and_does_not_fit_says_how_much_all_of_it_is(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(session, *[LONG] * 10)
+    await ingest_texts(session, *[LONG] * 10)
     for built in (prompt().add(session), prompt().section("log", session).omit("U")):
         with pytest.raises(FitError) as caught:
             await built.render(budget=100)
@@ -267,7 +267,7 @@ async def test_a_log_that_is_required_and_does_not_fit_says_how_much_all_of_it_i
 async def test_a_log_counted_by_another_counter_is_read_as_far_as_it_takes(storage: Storage) -> None:
     """A log of few words may have many tokens: how much is read goes by what the codec counts."""
     session = session_on(storage, words=True)
-    await fill(session, *(f"{number}" for number in range(300)))
+    await ingest_texts(session, *(f"{number}" for number in range(300)))
     rendered = await prompt().history(session).render(budget=600)
     assert 0.45 * 600 < rendered.use.history <= 0.5 * 600
     beside = await prompt().history(session).recall(session, "zebra").render(budget=600)
@@ -277,7 +277,7 @@ async def test_a_log_counted_by_another_counter_is_read_as_far_as_it_takes(stora
 
 async def test_an_edit_and_a_retraction_are_shown_as_they_are_read(storage: Storage) -> None:
     session = session_on(storage)
-    ids = await fill(session, "the first", "the second", "the third", "the fourth")
+    ids = await ingest_texts(session, "the first", "the second", "the third", "the fourth")
     await session.replace(ids[2], "the corrected third")
     rendered = await prompt().history(session).render(budget=500)
     assert texts(rendered) == ["the first", "the second", "the corrected third", "the fourth"]
@@ -296,7 +296,7 @@ class Short:
 
 async def test_a_summary_of_the_log_stands_for_what_was_compacted(storage: Storage) -> None:
     async with ACMS("compacted", storage, summarizer=Short()) as session:
-        await fill(session, *(f"message {number} " + "words " * 20 for number in range(30)))
+        await ingest_texts(session, *(f"message {number} " + "words " * 20 for number in range(30)))
         done = await session.wait(await session.compact())
         rendered = await prompt().history(session).render(budget=3000)
         assert texts(rendered)[0].startswith("<summary>\nThere were 20 turns.\n")
@@ -312,9 +312,9 @@ async def test_a_summary_of_the_log_stands_for_what_was_compacted(storage: Stora
 
 async def test_a_fork_shows_what_it_inherited_and_says_where_it_is_from(storage: Storage) -> None:
     session = session_on(storage)
-    ids = await fill(session, *(f"message {number} " + "words " * 10 for number in range(40)))
+    ids = await ingest_texts(session, *(f"message {number} " + "words " * 10 for number in range(40)))
     child = await session.fork(at=39, session_id="child")
-    await fill(child, "what if?")
+    await ingest_texts(child, "what if?")
     rendered = await prompt().history(child).render(budget=200)
     assert texts(rendered)[-1] == "what if?"
     assert rendered.ledger.why(ids[38]).included
@@ -329,8 +329,10 @@ async def test_a_fork_shows_what_it_inherited_and_says_where_it_is_from(storage:
 
 async def past(storage: Storage) -> Any:
     session = session_on(storage)
-    await fill(session, "We chose PostgreSQL 18 for the orders service because of transactions.", close=True)
-    await fill(session, *(f"Small talk number {number} about the weather." for number in range(30)))
+    await ingest_texts(
+        session, "We chose PostgreSQL 18 for the orders service because of transactions.", close=True
+    )
+    await ingest_texts(session, *(f"Small talk number {number} about the weather." for number in range(30)))
     return session
 
 
@@ -392,7 +394,7 @@ async def test_a_query_that_was_just_ingested_is_not_recalled(storage: Storage) 
 
 async def test_what_the_open_episode_said_beyond_the_history_is_recalled_too(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(
+    await ingest_texts(
         session, "The licence costs 48,000 a year.", *(f"Small talk {number}." for number in range(20))
     )
     built = prompt().recall(session, "what does the licence cost?", tokens=100).last(session, n=2)
@@ -411,7 +413,7 @@ async def test_a_history_that_fits_is_not_cut_for_what_could_be_recalled(storage
 async def test_the_past_of_another_session_is_not_squeezed_by_a_history_that_fits(storage: Storage) -> None:
     session = await past(storage)
     other = session_on(storage, "other")
-    await fill(other, *(f"Small talk {number} " + "words " * 20 for number in range(10)))
+    await ingest_texts(other, *(f"Small talk {number} " + "words " * 20 for number in range(10)))
     built = prompt().history(other).recall(session, "what did we choose for orders?", tokens=60)
     whole = await size(prompt().history(other))
     rendered = await built.render(budget=whole + 5)
@@ -420,7 +422,7 @@ async def test_the_past_of_another_session_is_not_squeezed_by_a_history_that_fit
 
 async def test_last_shows_as_many_of_the_n_as_fit(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(session, *(f"message {number} " + "words " * 20 for number in range(30)))
+    await ingest_texts(session, *(f"message {number} " + "words " * 20 for number in range(30)))
     one = await size(prompt().last(session, n=2)) - await size(prompt().last(session, n=1))
     rendered = await prompt().last(session, n=20).render(budget=await size(prompt().last(session, n=20)) - 1)
     assert len(rendered.messages) == 19
@@ -435,7 +437,7 @@ async def test_a_log_that_another_counter_counted_fills_its_room_all_the_same(st
             return len(text)
 
     session = session_on(storage, token_counter=Letters())
-    await fill(session, *(f"message {number} says that all is well" for number in range(90)))
+    await ingest_texts(session, *(f"message {number} says that all is well" for number in range(90)))
     rendered = await prompt().section("talk", Prompt().history(session)).render(budget=500)
     assert texts(rendered)[-1].startswith("message 89 ")
     assert 225 <= rendered.tokens.upper_bound <= 500
@@ -454,7 +456,7 @@ async def test_recall_is_kept_longer_than_history_and_goes_before_what_is_requir
 
 async def test_recalled_tokens_are_bounded(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(
+    await ingest_texts(
         session, *(f"The orders service decision {number} is about databases." for number in range(50))
     )
     await session.close_episode()
@@ -469,7 +471,7 @@ async def test_other_sessions_of_a_namespace_are_asked_unless_the_session_alone_
     other = session_on(storage, "other", namespace="team")
     await other.ingest("user", "Decision: the licence costs 48,000 a year.")
     session = session_on(storage, namespace="team")
-    await fill(session, "Good morning.")
+    await ingest_texts(session, "Good morning.")
     query = "what does the licence cost?"
     own = await prompt().user("U").recall(session, query, scope="session").render(budget=300)
     assert not any("48,000" in text for text in texts(own))
@@ -481,7 +483,7 @@ async def test_other_sessions_of_a_namespace_are_asked_unless_the_session_alone_
 async def test_a_recall_of_nothing_and_a_blank_one_ask_no_embedder() -> None:
     embedder = FakeEmbedder()
     session = ACMS("a", open_storage("memory://"), embedder=embedder)
-    await fill(session, "PostgreSQL for orders", "Redis for carts")
+    await ingest_texts(session, "PostgreSQL for orders", "Redis for carts")
     await session.wait_pending()
     before = len(embedder.calls)
     assert texts(await prompt().recall(session, "orders", tokens=0).user("U").render(budget=500)) == ["U"]
@@ -655,12 +657,12 @@ async def test_defect_3_a_strategy_without_progress_does_not_end_the_render() ->
 @pytest.mark.parametrize("budget", range(20, 120, 7))
 async def test_defect_5_no_budget_splits_a_call_from_its_answers(storage: Storage, budget: int) -> None:
     session = session_on(storage)
-    await fill(session, "How full are the disks?")
+    await ingest_texts(session, "How full are the disks?")
     calls = [{"id": f"c{number}", "name": "disk", "arguments": "{}"} for number in range(3)]
     await session.ingest("assistant", "", tool_calls=calls)
     for number in (2, 0, 1):
         await session.ingest("tool", f"{number} " + "full " * 10, tool_call_id=f"c{number}")
-    await fill(session, "thanks")
+    await ingest_texts(session, "thanks")
     for built in (
         prompt().history(session),
         prompt().last(session, n=3),

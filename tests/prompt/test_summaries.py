@@ -41,7 +41,7 @@ from acms.prompt.summaries import Summaries, SummaryRun
 from acms.prompt.summary_coverage import FIELD, parse_watermark
 from acms.providers import Endpoint, HTTPSummarizer
 from tests.providers.server import Behave, ModelServer
-from tests.support.toy import Toy, said, texts, unit, words
+from tests.support.toy import Toy, numbered_words, text_atom, text_message, texts_of_fit
 
 ID = "trip"
 ONCE = RetryConfig(max_attempts=1)
@@ -76,7 +76,7 @@ def name(number: int) -> str:
 
 def history(count: int, size: int = 10, *, mark: str = "word") -> list[Atom]:
     """Messages of `size` words; the newest has to stay."""
-    atoms = [unit(f"{mark} {name(number)}" + " and" * (size - 2)) for number in range(count)]
+    atoms = [text_atom(f"{mark} {name(number)}" + " and" * (size - 2)) for number in range(count)]
     return [*atoms[:-1], atoms[-1]._replace(mandatory=True)]
 
 
@@ -138,7 +138,7 @@ async def test_over_budget_a_summary_stands_for_the_oldest_messages(
 ) -> None:
     fitted, run = await rendered(summaries, history(20), 100)
     assert fitted.tokens <= 100
-    assert texts(fitted)[0] == "<summary>\nsummary number 1\n</summary>"
+    assert texts_of_fit(fitted)[0] == "<summary>\nsummary number 1\n</summary>"
     assert fitted.placed[0].message.role is Role.USER  # what users and tools said never instructs
     assert await summaries.get(ID) == "summary number 1"
     entry = await store.get(ID)
@@ -168,7 +168,7 @@ async def test_a_summary_goes_on_from_where_it_ended(summaries: Summaries, scrib
     for count in range(20, 60):
         fitted, _ = await rendered(summaries, history(count), 100)
         assert fitted.tokens <= 100
-        assert texts(fitted)[-1].startswith(f"word {name(count - 1)} ")
+        assert texts_of_fit(fitted)[-1].startswith(f"word {name(count - 1)} ")
     read = [turn.text.split()[1] for request in scribe.requests for turn in request.turns if not turn.summary]
     assert read == [name(number) for number in range(len(read))]
     assert len(scribe.requests) <= 40 / 3
@@ -203,7 +203,7 @@ async def test_another_process_goes_on_too(tmp_path: Any) -> None:
 
 async def test_a_failed_fit_stores_nothing(summaries: Summaries, store: InMemoryKV, scribe: Scribe) -> None:
     """Defect 4: there the store is written before anybody knows whether the prompt fits."""
-    required = Scope(id="rules", children=(unit(words(90)),))
+    required = Scope(id="rules", children=(text_atom(numbered_words(90)),))
     with pytest.raises(FitError):
         await rendered(summaries, history(20), 80, beside=(required,))
     assert await store.get(ID) is None
@@ -214,18 +214,18 @@ async def test_a_failed_fit_stores_nothing(summaries: Summaries, store: InMemory
 
 async def test_a_message_that_was_changed_makes_it_start_anew(summaries: Summaries, scribe: Scribe) -> None:
     await rendered(summaries, history(20), 100)
-    other = [unit("another" + " and" * 9), *history(20)[1:]]
+    other = [text_atom("another" + " and" * 9), *history(20)[1:]]
     fitted, run = await rendered(summaries, other, 100)
     assert "is not what it was" in run.reason
     assert scribe.requests[1].turns[0].text.startswith("another")
-    assert texts(fitted)[0] == "<summary>\nsummary number 2\n</summary>"
+    assert texts_of_fit(fitted)[0] == "<summary>\nsummary number 2\n</summary>"
 
 
 async def test_fewer_messages_than_it_stands_for_make_it_start_anew(summaries: Summaries) -> None:
     await rendered(summaries, history(20), 100)
     fitted, run = await rendered(summaries, history(9), 60)
     assert "there are 9" in run.reason
-    assert texts(fitted)[0] == "<summary>\nsummary number 2\n</summary>"
+    assert texts_of_fit(fitted)[0] == "<summary>\nsummary number 2\n</summary>"
 
 
 async def test_another_summarizer_starts_anew(summaries: Summaries, store: InMemoryKV) -> None:
@@ -235,11 +235,11 @@ async def test_another_summarizer_starts_anew(summaries: Summaries, store: InMem
     assert "written by scribe-1" in run.reason
     assert len(other.requests) == 1
     assert not other.requests[0].turns[0].summary
-    assert texts(fitted)[0] == "<summary>\nsummary number 1\n</summary>"
+    assert texts_of_fit(fitted)[0] == "<summary>\nsummary number 1\n</summary>"
 
 
 async def test_one_that_is_too_long_now_is_written_again(summaries: Summaries, scribe: Scribe) -> None:
-    scribe.say = lambda request: words(request.max_tokens // 2, "s")
+    scribe.say = lambda request: numbered_words(request.max_tokens // 2, "s")
     await rendered(summaries, history(20), 100, tokens=40)
     assert len((await summaries.get(ID) or "").split()) > 10
     fitted, run = await rendered(summaries, history(20), 100, tokens=10)
@@ -263,10 +263,10 @@ async def test_a_summarizer_that_fails_leaves_the_fit_to_others(
         return answer
 
     scribe.say = say
-    extra = Scope(id="extra", children=(unit(words(50)),), priority=1, strategy=Omit())
+    extra = Scope(id="extra", children=(text_atom(numbered_words(50)),), priority=1, strategy=Omit())
     fitted, run = await rendered(summaries, history(5), 70, beside=(extra,))
     assert len(fitted.placed) == 5
-    assert "<summary>" not in texts(fitted)[0]
+    assert "<summary>" not in texts_of_fit(fitted)[0]
     (warning,) = run.warnings
     assert "no new summary 'trip'" in warning
     assert "their words" not in warning
@@ -277,8 +277,8 @@ async def test_a_summary_that_is_no_shorter_does_not_end_the_render(
     summaries: Summaries, store: InMemoryKV, scribe: Scribe
 ) -> None:
     """Defect 3: there a summary longer than its input is an error, though an omit would have been enough."""
-    scribe.say = lambda request: words(500, "s")
-    extra = Scope(id="extra", children=(unit(words(50)),), priority=1, strategy=Omit())
+    scribe.say = lambda request: numbered_words(500, "s")
+    extra = Scope(id="extra", children=(text_atom(numbered_words(50)),), priority=1, strategy=Omit())
     fitted, run = await rendered(summaries, history(5), 70, beside=(extra,))
     assert len(fitted.placed) == 5
     assert "no shorter than what it read" in run.warnings[0]
@@ -299,7 +299,7 @@ async def test_a_window_is_kept_by_handing_over_pieces(store: InMemoryKV) -> Non
         window = 200
 
     scribe = Narrow()
-    scribe.say = lambda request: words(8, "s")
+    scribe.say = lambda request: numbered_words(8, "s")
     fitted, _ = await rendered(Summaries(store, summarizer=scribe), history(60), 120)
     assert fitted.tokens <= 120
     assert len(scribe.requests) > 3
@@ -308,7 +308,7 @@ async def test_a_window_is_kept_by_handing_over_pieces(store: InMemoryKV) -> Non
 
 
 async def test_without_a_summarizer_the_extractive_one_writes(store: InMemoryKV) -> None:
-    atoms = [unit(f"The invoice ORD-{4300 + n} is due on May {n + 1}.") for n in range(20)]
+    atoms = [text_atom(f"The invoice ORD-{4300 + n} is due on May {n + 1}.") for n in range(20)]
     atoms[-1] = atoms[-1]._replace(mandatory=True)
     first, _ = await rendered(Summaries(store), atoms, 80)
     entry = await store.get(ID)
@@ -321,7 +321,7 @@ async def test_without_a_summarizer_the_extractive_one_writes(store: InMemoryKV)
 
 
 async def test_tool_calls_are_read_with_their_answers(summaries: Summaries, scribe: Scribe) -> None:
-    call = said("", Role.ASSISTANT)
+    call = text_message("", Role.ASSISTANT)
     group = Atom(
         (
             call.__class__(role=Role.ASSISTANT, parts=(ToolCall("c1", "weather", '{"city": "Ulm"}'),)),
@@ -343,7 +343,7 @@ async def test_a_summarizer_over_http_is_asked_once(store: InMemoryKV) -> None:
         summaries = Summaries(store, summarizer=writer)
         fitted, _ = await rendered(summaries, history(20), 100)
         await rendered(summaries, history(20), 100)
-        assert texts(fitted)[0] == "<summary>\nThey plan a trip to Ulm.\n</summary>"
+        assert texts_of_fit(fitted)[0] == "<summary>\nThey plan a trip to Ulm.\n</summary>"
         assert len(server.calls) == 1
         server.script = [Behave(status=500)]
         grown, run = await rendered(summaries, history(23), 100)
@@ -352,7 +352,9 @@ async def test_a_summarizer_over_http_is_asked_once(store: InMemoryKV) -> None:
         longer, run = await rendered(summaries, history(40), 100)
         assert "no new summary" in run.warnings[0]
         assert longer.tokens <= 100
-        assert "They plan a trip" in texts(longer)[0]  # what is stored is still true of what it stands for
+        assert (
+            "They plan a trip" in texts_of_fit(longer)[0]
+        )  # what is stored is still true of what it stands for
     assert await summaries.get(ID) == "They plan a trip to Ulm."
 
 
@@ -478,7 +480,7 @@ async def test_a_text_by_hand_stands_for_nothing_and_is_replaced(
     await store.set(ID, "by hand")
     fitted, run = await rendered(summaries, history(20), 100)
     assert "nothing is stored that says what it stands for" in run.reason
-    assert texts(fitted)[0] == "<summary>\nsummary number 1\n</summary>"
+    assert texts_of_fit(fitted)[0] == "<summary>\nsummary number 1\n</summary>"
 
 
 async def test_metadata_are_stored_beside_the_watermark(store: InMemoryKV, scribe: Scribe) -> None:
@@ -497,11 +499,11 @@ async def test_write_now_reads_all_of_it_and_only_once(summaries: Summaries, scr
     assert await summaries.write(ID, atoms, tokens=20) == "summary number 1"
     assert await summaries.write(ID, atoms, tokens=20) == "summary number 1"
     assert await summaries.get(ID) == "summary number 1"
-    assert await summaries.write(ID, [*atoms, unit(" and" * 30)], tokens=20) == "summary number 2"
+    assert await summaries.write(ID, [*atoms, text_atom(" and" * 30)], tokens=20) == "summary number 2"
     assert [len(request.turns) for request in scribe.requests] == [6, 2]
-    fitted, _ = await rendered(summaries, [*atoms, unit(" and" * 30), *history(2, mark="n")], 60)
+    fitted, _ = await rendered(summaries, [*atoms, text_atom(" and" * 30), *history(2, mark="n")], 60)
     assert len(scribe.requests) == 2  # a prompt goes on from it
-    assert texts(fitted)[0] == "<summary>\nsummary number 2\n</summary>"
+    assert texts_of_fit(fitted)[0] == "<summary>\nsummary number 2\n</summary>"
 
 
 async def test_write_now_says_why_it_cannot(summaries: Summaries, store: InMemoryKV, scribe: Scribe) -> None:
@@ -511,7 +513,7 @@ async def test_write_now_says_why_it_cannot(summaries: Summaries, store: InMemor
     with pytest.raises(ValidationError, match="no messages"):
         await summaries.write(ID, [])
     with pytest.raises(ProviderError, match="no text to summarise"):
-        await summaries.write(ID, [unit(" ")])
+        await summaries.write(ID, [text_atom(" ")])
     assert await store.get(ID) is None
 
 

@@ -23,7 +23,7 @@ from acms.prompt.summary_coverage import (
 )
 from acms.prompt_types import PromptMessage
 from acms.text.chat_messages import NO_RESULT
-from tests.support.logs import entry
+from tests.support.logs import make_entry
 
 MODEL = "m1"
 
@@ -193,8 +193,8 @@ def test_of_two_the_one_that_stands_for_more_stays() -> None:
 def test_entries_are_read_with_their_markers_and_without_what_is_blocked() -> None:
     atoms = [*logged(2), *said("by hand", " ")]
     entries = {
-        "e1": entry(1, "text 1", markers=("decision",)),
-        "e2": entry(2, "text 2", privacy=Privacy.BLOCK),
+        "e1": make_entry(1, "text 1", markers=("decision",)),
+        "e2": make_entry(2, "text 2", privacy=Privacy.BLOCK),
     }
     found = turns_of_atoms(atoms, "before", entries)
     assert [(turn.speaker, turn.text, turn.markers, turn.summary) for turn in found] == [

@@ -19,7 +19,7 @@ from acms import (
 )
 from acms.providers import Endpoint, HTTPReranker, registry
 from tests.providers.server import Behave, ModelServer
-from tests.support.talk import LONG_EPISODES, PATIENT, contents, fill
+from tests.support.talk import LONG_EPISODES, PATIENT, contents_of, ingest_texts
 
 TEXTS = ["orders run on PostgreSQL", "the cat sleeps", "which orders"]
 
@@ -172,13 +172,13 @@ async def test_a_session_asks_again_and_does_without_it_while_the_server_is_down
         HTTPReranker(server.url, "m") as reranker,
         ACMS("s", open_storage("memory://"), reranker=reranker, config=config) as session,
     ):
-        await fill(session, *TEXTS, close=True)
-        await fill(session, "now")
+        await ingest_texts(session, *TEXTS, close=True)
+        await ingest_texts(session, "now")
         server.script = [Behave(drop=True), Behave(status=500)]
         items = await session.recall("which orders")
         assert len(server.calls) == 3
         assert (max(item.relevance for item in items), items.ledger.warnings) == (1.0, ())
         server.otherwise = Behave(status=500)
         items = await session.recall("which orders")
-        assert "which orders" in contents(items)
+        assert "which orders" in contents_of(items)
         assert items.ledger.warnings == ("the reranker m did not answer: ranked without it",)

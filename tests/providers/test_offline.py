@@ -17,7 +17,7 @@ from acms.providers.tokens import default_counter
 from acms.storage import MemoryStorage
 from acms_eval import corrections, run
 from acms_eval.datasets import read
-from tests.support.talk import fill, session_on
+from tests.support.talk import ingest_texts, session_on
 
 
 def turn(version: int, text: str, origin: Origin = Origin.USER, **more: object) -> Turn:
@@ -321,7 +321,7 @@ async def test_the_same_turns_give_the_same_proposals() -> None:
 async def known_after(said: Sequence[str], *, together: bool) -> list[str]:
     async with session_on(MemoryStorage(), reflector=OfflineReflector()) as session:
         for text in said:
-            await fill(session, text, "Noted.", close=not together)
+            await ingest_texts(session, text, "Noted.", close=not together)
             await session.wait_pending()
         if together:
             await session.close_episode()

@@ -20,14 +20,14 @@ from acms.contract import RenderRequest
 from acms.providers import LocalEmbedder, local
 from acms.recall import embeddings as module
 from acms.recall.patience import PATIENCE, patience
-from tests.support.fakes import FakeEmbedder, vector
+from tests.support.fakes import FakeEmbedder, hash_vector
 
 MODEL = "all-MiniLM-L6-v2-int8"
 CATS = ["the cat sleeps all day", "rain in Frankfurt tomorrow", "lunch at noon"]
 
 
 def meaning(texts: list[str]) -> list[list[float]]:
-    return [vector(text.lower().replace("mog", "cat sleeps all day")) for text in texts]
+    return [hash_vector(text.lower().replace("mog", "cat sleeps all day")) for text in texts]
 
 
 class Slow(FakeEmbedder):

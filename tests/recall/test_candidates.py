@@ -25,9 +25,9 @@ from acms.recall.planner import Rows, TextFrame
 from acms.recall.request import Ranked, Recall
 from acms.text.markers import WEIGHTS
 from tests.support.counters import COUNTERS, Counting
-from tests.support.indexes import field_of, lineage, packed, rank, snapshot
+from tests.support.indexes import field_of, index_records_of, rank_corpus, snapshot_of, split_into_segments
 from tests.support.logs import CONTEXT, Log
-from tests.support.stories import QUERIES, randoms, told
+from tests.support.stories import QUERIES, random_log, randoms
 
 BYTES = Counting("bytes", lambda text: len(text.encode()))
 FRAME = TextFrame(BYTES)
@@ -36,7 +36,7 @@ FRAME = TextFrame(BYTES)
 def offered(log: Log, query: str = "orders", size: int = 256, **given: Any) -> CandidateSet:
     field = field_of(log.entries)
     given.setdefault("budget", 10_000)
-    return collect_candidates(field, rank(field, query, size), Terms(**given), FRAME)
+    return collect_candidates(field, rank_corpus(field, query, size), Terms(**given), FRAME)
 
 
 def versions(found: Any) -> list[int]:
@@ -63,7 +63,7 @@ def recalled(
     latest = rows[unit.entries[-1].id] if unit is not None else None
     if latest is not None and latest.role is not Role.USER:
         latest = None
-    ranking = rank(field, query)
+    ranking = rank_corpus(field, query)
     add_companions(field, ranking)
     found = Ranked(CONTEXT, log.version, field, ranking, stale_in(log))
     steps = plan_recall(found, asked, latest, counter, TextFrame(counter), facts_beside(found, log))
@@ -241,14 +241,18 @@ def test_a_call_without_an_answer_is_shown() -> None:
 def test_every_entry_has_exactly_one_verdict(
     random: Random, steps: int, query: str, counter: TokenCounter, budget: int, current: bool
 ) -> None:
-    log = told(random, steps)
+    log = random_log(random, steps)
     for index, entry in enumerate(log.entries):
         log.entries[index] = replace(entry, tokens=counter.count(entry.content))
     if log.version and random.random() < 0.3 and log.entries[-1].kind is Kind.MESSAGE:
         query = log.entries[-1].content
     chosen = [entry.id for entry in log.entries if random.random() < 0.1]
     cuts = [random.randint(0, log.version), random.randint(0, log.version)] if random.random() < 0.5 else []
-    field = Corpus(snapshot(*lineage(packed(log.entries), cuts)), log.cover()) if cuts else None
+    field = (
+        Corpus(snapshot_of(*split_into_segments(index_records_of(log.entries), cuts)), log.cover())
+        if cuts
+        else None
+    )
     items = recalled(
         log,
         query,
@@ -343,9 +347,9 @@ def test_what_is_not_among_the_best_is_told_so() -> None:
     for number in range(30):
         log.say("user", f"orders {number}", after=9000)
     field = field_of(log.entries)
-    ranking = rank(field, "orders", 5)
+    ranking = rank_corpus(field, "orders", 5)
     rest = OmissionReasons(field, ranking)
-    worst = rank(field, "orders").positions[-1]
+    worst = rank_corpus(field, "orders").positions[-1]
     verdict = rest.why(log.entries[int(worst)].id)
     assert verdict is not None
     assert (verdict.rule, verdict.included) == ("rank", False)

@@ -28,8 +28,8 @@ from acms.recall.embeddings import BATCH
 from acms.recall.patience import patience
 from acms.recall.reindex import reindex
 from acms.storage import MemoryStorage, WrapperStorage
-from tests.support.fakes import DIMENSION, FakeEmbedder, SeedEmbedder, vector
-from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, session_on
+from tests.support.fakes import DIMENSION, FakeEmbedder, SeedEmbedder, hash_vector
+from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents_of, ingest_texts, session_on
 
 ABOUT = ["orders run on PostgreSQL", "the cat sleeps all day", "rain in Frankfurt tomorrow", "lunch at noon"]
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
@@ -64,7 +64,7 @@ def embedded(session: ACMS) -> str:
 def picky(texts: list[str]) -> Any:
     if any("poison" in text for text in texts):
         raise ValueError("input too long")
-    return [vector(text) for text in texts]
+    return [hash_vector(text) for text in texts]
 
 
 # ── who is an embedder ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -107,9 +107,9 @@ def test_what_cannot_embed_is_refused_by_the_constructor(embedder: Any) -> None:
 
 async def test_an_embedder_as_the_seed_has_it_is_accepted(storage: Storage, config: ACMSConfig) -> None:
     async with with_embedder(storage, SeedEmbedder(), config=config) as session:
-        await fill(session, *ABOUT, close=True)
+        await ingest_texts(session, *ABOUT, close=True)
         assert embedded(session) == "queued"
-        await fill(session, "now")
+        await ingest_texts(session, "now")
         await session.wait_pending()
         items = await session.recall("PostgreSQL orders")
         assert items.coverage == 1
@@ -123,15 +123,15 @@ async def test_an_embedder_as_the_seed_has_it_is_accepted(storage: Storage, conf
 
 def synonyms(texts: list[str]) -> list[list[float]]:
     """An embedder that knows that a mog is a cat, which no table of words does."""
-    return [vector(text.lower().replace("mog", "cat sleeps all day")) for text in texts]
+    return [hash_vector(text.lower().replace("mog", "cat sleeps all day")) for text in texts]
 
 
 async def test_meaning_finds_what_words_do_not(storage: Storage, config: ACMSConfig) -> None:
     embedder = FakeEmbedder()
     embedder.answer = synonyms
     async with with_embedder(storage, embedder, config=config) as session:
-        await fill(session, *ABOUT, *(f"chatter {n} of m{n}" for n in range(20)), close=True)
-        await fill(session, "now")
+        await ingest_texts(session, *ABOUT, *(f"chatter {n} of m{n}" for n in range(20)), close=True)
+        await ingest_texts(session, "now")
         await session.wait_pending()
         items = await session.recall("mog")
         best = max(items[:-1], key=lambda item: item.score)
@@ -144,7 +144,7 @@ async def test_meaning_finds_what_words_do_not(storage: Storage, config: ACMSCon
 async def test_a_query_is_embedded_once(storage: Storage, config: ACMSConfig) -> None:
     embedder = FakeEmbedder()
     async with with_embedder(storage, embedder, config=config) as session:
-        await fill(session, *ABOUT)
+        await ingest_texts(session, *ABOUT)
         for _ in range(3):
             await session.recall("orders?")
         assert embedder.texts.count("orders?") == 1
@@ -190,16 +190,16 @@ async def test_a_message_is_stored_although_the_embedder_raises_and_healed_once_
 ) -> None:
     embedder = FakeEmbedder()
     async with with_embedder(storage, embedder, config=config) as session:
-        await fill(session, ABOUT[0])
+        await ingest_texts(session, ABOUT[0])
         assert embedded(session) == "queued"
         await session.wait_pending()
         embedder.error = OSError("connection refused")
-        await fill(session, ABOUT[1])
+        await ingest_texts(session, ABOUT[1])
         assert embedded(session) == "queued", "nobody knows yet"
         await session.wait_pending()
-        await fill(session, *ABOUT[2:])
+        await ingest_texts(session, *ABOUT[2:])
         assert embedded(session) == "pending"
-        assert contents(await session.window(1000)) == ABOUT
+        assert contents_of(await session.window(1000)) == ABOUT
         await session.wait_pending()
         assert await missing(session) == [2, 3, 4]
         embedder.error = None
@@ -213,8 +213,8 @@ async def test_a_query_that_cannot_be_embedded_is_answered_by_words_with_a_warni
 ) -> None:
     embedder = FakeEmbedder()
     async with session_on(storage, config=config) as plain:
-        await fill(plain, *ABOUT, close=True)
-        await fill(plain, "now")
+        await ingest_texts(plain, *ABOUT, close=True)
+        await ingest_texts(plain, "now")
         words = await plain.recall("PostgreSQL orders")
     async with with_embedder(storage, embedder, config=config) as session:
         await session.wait_pending()
@@ -236,8 +236,8 @@ def ragged(texts: list[str]) -> Any:
 GARBAGE = {
     "too short": lambda texts: [[1.0] * (DIMENSION - 1) for _ in texts],
     "too long": lambda texts: [[1.0] * (DIMENSION + 1) for _ in texts],
-    "too few": lambda texts: [vector(text) for text in texts][1:],
-    "too many": lambda texts: [vector(text) for text in (*texts, "more")],
+    "too few": lambda texts: [hash_vector(text) for text in texts][1:],
+    "too many": lambda texts: [hash_vector(text) for text in (*texts, "more")],
     "ragged": lambda texts: ragged([*texts, "more"]),
     "nan": lambda texts: [[float("nan")] * DIMENSION for _ in texts],
     "infinite": lambda texts: [[float("inf")] * DIMENSION for _ in texts],
@@ -245,8 +245,8 @@ GARBAGE = {
     "strings": lambda texts: ["vector" for _ in texts],
     "none": lambda texts: None,
     "nothing": lambda texts: [],
-    "mappings": lambda texts: [{"embedding": vector(text)} for text in texts],
-    "flat": lambda texts: vector("flat"),
+    "mappings": lambda texts: [{"embedding": hash_vector(text)} for text in texts],
+    "flat": lambda texts: hash_vector("flat"),
 }
 
 
@@ -257,12 +257,12 @@ async def test_an_answer_that_is_no_vectors_costs_vectors_and_nothing_else(
     embedder = FakeEmbedder()
     embedder.answer = GARBAGE[garbage]
     async with with_embedder(storage, embedder) as session:
-        await fill(session, *ABOUT, close=True)
+        await ingest_texts(session, *ABOUT, close=True)
         await session.wait_pending()
-        await fill(session, "now")
+        await ingest_texts(session, "now")
         assert embedded(session) == "pending"
         items = await session.recall("PostgreSQL orders")
-        assert "orders run on PostgreSQL" in contents(items)
+        assert "orders run on PostgreSQL" in contents_of(items)
         assert items.ledger.warnings == (DEAF,)
         embedder.answer = None
         await session.wait_pending()
@@ -274,10 +274,10 @@ async def test_vectors_of_any_length_are_compared_by_angle(storage: Storage) -> 
     scores: list[list[float]] = []
     for number, size in enumerate((1.0, 1e-3, 4e4)):
         embedder = FakeEmbedder()
-        embedder.answer = lambda texts, size=size: [[size * x for x in vector(text)] for text in texts]
+        embedder.answer = lambda texts, size=size: [[size * x for x in hash_vector(text)] for text in texts]
         async with with_embedder(storage, embedder, f"s{number}") as session:
-            await fill(session, *ABOUT, close=True)
-            await fill(session, "now")
+            await ingest_texts(session, *ABOUT, close=True)
+            await ingest_texts(session, "now")
             await session.wait_pending()
             items = await session.recall("PostgreSQL orders")
             assert items.coverage == 1
@@ -290,11 +290,11 @@ async def test_a_vector_of_zeros_is_like_nothing(storage: Storage) -> None:
     embedder = FakeEmbedder()
     embedder.answer = lambda texts: [[0.0] * DIMENSION for _ in texts]
     async with with_embedder(storage, embedder) as session:
-        await fill(session, *ABOUT, close=True)
-        await fill(session, "now")
+        await ingest_texts(session, *ABOUT, close=True)
+        await ingest_texts(session, "now")
         await session.wait_pending()
         items = await session.recall("zanzibar", min_relevance=0.1)
-        assert contents(items) == ["now"]
+        assert contents_of(items) == ["now"]
         assert items.coverage == 1
 
 
@@ -306,10 +306,10 @@ async def test_an_embedder_that_hangs_holds_up_nobody_for_ever(
     embedder.gate = asyncio.Event()
     async with with_embedder(storage, embedder) as session:
         async with asyncio.timeout(300):
-            await fill(session, *ABOUT[:2])
+            await ingest_texts(session, *ABOUT[:2])
             items = await session.recall("PostgreSQL")
             assert items.ledger.warnings == (DEAF,)
-            await fill(session, ABOUT[2])
+            await ingest_texts(session, ABOUT[2])
             assert embedded(session) == "pending"
         embedder.gate.set()
         monkeypatch.setattr(module, "SECONDS", 60.0)
@@ -322,7 +322,7 @@ async def test_closing_while_vectors_are_asked_for_leaves_nothing_behind(
     url: str, config: ACMSConfig
 ) -> None:
     async with session_on(open_storage(url), config=config) as plain:
-        await fill(plain, *ABOUT)
+        await ingest_texts(plain, *ABOUT)
     embedder = FakeEmbedder()
     embedder.gate = asyncio.Event()
     before = asyncio.all_tasks()
@@ -366,7 +366,7 @@ async def test_messages_of_nothing_but_space_do_not_make_healing_go_round(
         await plain.ingest("assistant", "", tool_calls=[{"id": "c", "name": "x", "arguments": "{}"}])
         await plain.ingest("tool", blank, tool_call_id="c")
         await plain.ingest("tool", f"{blank}{blank}", tool_call_id="c")
-        await fill(plain, "orders")
+        await ingest_texts(plain, "orders")
     async with with_embedder(storage, embedder) as session:
         async with asyncio.timeout(300):
             await session.wait_pending()
@@ -385,10 +385,10 @@ async def test_messages_another_session_wrote_without_an_embedder_are_healed_whi
         with_embedder(storage, FakeEmbedder(), config=config) as session,
         session_on(storage, config=config) as plain,
     ):
-        await fill(session, ABOUT[0])
+        await ingest_texts(session, ABOUT[0])
         await session.recall("orders")
         await session.wait_pending()
-        await fill(plain, *ABOUT[1:])
+        await ingest_texts(plain, *ABOUT[1:])
         assert (await session.recall("orders")).coverage < 1
         await settled(session, "orders")
 
@@ -406,7 +406,7 @@ async def settled(session: ACMS, query: str) -> ContextItems:
 async def test_an_edit_gets_a_vector_too(storage: Storage, config: ACMSConfig) -> None:
     embedder = FakeEmbedder()
     async with with_embedder(storage, embedder, config=config) as session:
-        first, *_ = await fill(session, *ABOUT)
+        first, *_ = await ingest_texts(session, *ABOUT)
         await session.wait_pending()
         await session.replace(first, "orders run on SQLite")
         items = await settled(session, "SQLite")
@@ -421,10 +421,10 @@ async def test_vectors_of_two_models_are_never_compared_and_a_new_one_heals_the_
     storage: Storage, config: ACMSConfig
 ) -> None:
     old, new = FakeEmbedder("old"), FakeEmbedder("new")
-    new.answer = lambda texts: [[-x for x in vector(text)] for text in texts]
+    new.answer = lambda texts: [[-x for x in hash_vector(text)] for text in texts]
     async with with_embedder(storage, old, config=config) as session:
-        await fill(session, *ABOUT, close=True)
-        await fill(session, "now")
+        await ingest_texts(session, *ABOUT, close=True)
+        await ingest_texts(session, "now")
         await session.wait_pending()
         before = await session.recall("PostgreSQL orders")
         assert before.coverage == 1
@@ -448,7 +448,7 @@ async def test_vectors_of_two_models_are_never_compared_and_a_new_one_heals_the_
 
 async def test_a_model_with_another_dimension_is_another_model(storage: Storage) -> None:
     async with with_embedder(storage, FakeEmbedder(dimension=32)) as session:
-        await fill(session, *ABOUT)
+        await ingest_texts(session, *ABOUT)
         await session.wait_pending()
     async with with_embedder(storage, FakeEmbedder(dimension=16)) as session:
         await session.window(100)
@@ -463,7 +463,7 @@ async def test_a_reopened_file_ranks_the_same_without_asking_for_a_vector_again(
         await session.ingest_many(
             [{"role": "user", "content": f"orders of m{n}. And the cat c{n} sleeps."} for n in range(300)]
         )
-        await fill(session, "now")
+        await ingest_texts(session, "now")
         await session.wait_pending()
         before = await session.recall("which orders has m17?")
     embedder = FakeEmbedder()
@@ -484,7 +484,7 @@ async def test_what_is_erased_loses_its_vectors_in_parent_and_fork_and_gets_no_n
 ) -> None:
     embedder = FakeEmbedder()
     async with with_embedder(storage, embedder, config=config) as session:
-        await fill(session, "the secret is xyzzy plugh", *ABOUT)
+        await ingest_texts(session, "the secret is xyzzy plugh", *ABOUT)
         await session.wait_pending()
         context = session._shared.context_id
         assert context is not None
@@ -524,7 +524,7 @@ async def test_a_message_that_is_embedded_right_now_is_not_embedded_a_second_tim
         await asyncio.gather(waiting, asked)
         for n in range(5):
             await session.close_episode()
-            await fill(session, f"message m{n}")
+            await ingest_texts(session, f"message m{n}")
             await session.wait_pending()
             await session.recall("orders")
         said = [text for text in embedder.texts if text != "orders"]
@@ -538,13 +538,13 @@ async def test_one_text_an_embedder_refuses_keeps_no_other_from_its_vector(
     embedder = FakeEmbedder()
     embedder.answer = picky
     async with session_on(storage, config=config) as plain:
-        await fill(plain, *ABOUT, "poison", *(f"message m{n}" for n in range(100)))
+        await ingest_texts(plain, *ABOUT, "poison", *(f"message m{n}" for n in range(100)))
     async with with_embedder(storage, embedder, config=config) as session:
         await session.wait_pending()
         assert await missing(session) == [5]
         items = await session.recall("orders")
         assert items.coverage == pytest.approx(104 / 105)
-        await fill(session, "poison too", "soup at noon")
+        await ingest_texts(session, "poison too", "soup at noon")
         await session.wait_pending()
         assert await missing(session) == [5, 106]
         embedder.answer = None
@@ -564,15 +564,15 @@ class Asymmetric(FakeEmbedder):
 
     async def embed_query(self, text: str) -> list[float]:
         self.questions.append(text)
-        return vector("cat sleeps all day" if text == "mog" else text)
+        return hash_vector("cat sleeps all day" if text == "mog" else text)
 
 
 async def test_a_question_is_embedded_as_one_where_the_embedder_can(storage: Storage) -> None:
     embedder = Asymmetric()
     async with with_embedder(storage, embedder) as session:
-        await fill(session, *ABOUT, close=True)
+        await ingest_texts(session, *ABOUT, close=True)
         await session.wait_pending()
-        await fill(session, "now")
+        await ingest_texts(session, "now")
         items = await session.recall("mog")
         assert items.best(1)[0].content == "the cat sleeps all day"
         assert embedder.questions == ["mog"]
@@ -589,13 +589,13 @@ class Latin(FakeEmbedder):
 async def test_what_an_embedder_does_not_read_is_found_by_words_and_said_once(storage: Storage) -> None:
     embedder = Latin()
     async with with_embedder(storage, embedder) as session:
-        await fill(session, "我们的数据库是PostgreSQL", "orders run on PostgreSQL", close=True)
-        await fill(session, "now")
+        await ingest_texts(session, "我们的数据库是PostgreSQL", "orders run on PostgreSQL", close=True)
+        await ingest_texts(session, "now")
         await session.wait_pending()
         assert await missing(session) == []
         assert all(text.isascii() for text in embedder.texts)
         items = await session.recall("数据库")
-        assert "我们的数据库是PostgreSQL" in contents(items)
+        assert "我们的数据库是PostgreSQL" in contents_of(items)
         assert items.coverage == 0  # the question was not compared by meaning
         assert items.ledger.warnings == (
             "fake-1 does not read the language of some texts: they are ranked by words alone",
@@ -611,7 +611,7 @@ async def test_what_an_embedder_does_not_read_is_found_by_words_and_said_once(st
 async def test_made_again_is_all_that_is_there_and_not_refused() -> None:
     storage, embedder = MemoryStorage(), FakeEmbedder()
     async with session_on(storage, embedder=None) as session:
-        ids = await fill(session, *(f"message m{n}" for n in range(BATCH + 8)), "poison")
+        ids = await ingest_texts(session, *(f"message m{n}" for n in range(BATCH + 8)), "poison")
         await session.erase(ids[3])
         context = str(await session.context_id())
         embedder.answer = picky
@@ -628,7 +628,7 @@ async def test_making_again_ends_where_text_after_text_is_refused(poison: int) -
     storage, embedder = MemoryStorage(), FakeEmbedder()
     embedder.answer = picky
     async with session_on(storage, embedder=None) as session:
-        await fill(session, *(f"poison {n}" for n in range(poison)))
+        await ingest_texts(session, *(f"poison {n}" for n in range(poison)))
         if poison == 2:  # it may be a matter of these two
             done = await reindex(storage, embedder=embedder)
             assert (done.vectors, done.left) == (0, 2)
@@ -641,7 +641,7 @@ async def test_making_again_ends_where_text_after_text_is_refused(poison: int) -
 async def test_all_vectors_of_a_long_text_that_is_blocked_now_go_and_come_back() -> None:
     storage, embedder = MemoryStorage(), FakeEmbedder()
     async with session_on(storage, embedder=None) as session:
-        await fill(session, "The cat sleeps all day. " * 400)
+        await ingest_texts(session, "The cat sleeps all day. " * 400)
         made = (await reindex(storage, embedder=embedder)).vectors
         assert made > 2
         for privacy, vectors in ((Privacy.BLOCK, made), (Privacy.BLOCK, 0), (None, made), (None, 0)):
@@ -669,7 +669,7 @@ async def test_a_session_that_is_deleted_while_all_are_made_again_is_passed_over
     storage = Deleted(inner)
     for name in "abcde":
         async with session_on(inner, name, embedder=None) as session:
-            await fill(session, "lunch at noon")
+            await ingest_texts(session, "lunch at noon")
             storage.gone = str(await session.context_id()) if name in "bd" else storage.gone
     done = await reindex(storage, embedder=FakeEmbedder())
     assert (done.contexts, done.vectors) == (4, 4)

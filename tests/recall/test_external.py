@@ -10,7 +10,7 @@ import pytest
 from acms import ACMS, ACMSConfig, ConfigurationError, Origin, RecallConfig, open_storage
 from acms.codecs import OpenAIChat
 from acms.prompt import Prompt
-from tests.support.sources import engine, request
+from tests.support.sources import make_engine, request
 
 QUESTION = "Which database do we use for the orders service?"
 OWN = "For the orders service we use PostgreSQL as the database."
@@ -122,7 +122,7 @@ async def test_a_flood_keeps_no_answer_out_of_what_a_model_sees(count: int, floo
         for prompt in (base, base.history(session)):
             rendered = await prompt.recall(session, QUESTION, tokens=300).user(QUESTION).render(budget=900)
             assert "Ana" in json.dumps(rendered.payload)
-        reply = await engine(session).render(request(QUESTION, tokens=400))
+        reply = await make_engine(session).render(request(QUESTION, tokens=400))
         assert reply.fragments is not None
         assert [one for one in reply.fragments if "Ana" in (one.text or "")]
         evil = sum(one.cost_tokens for one in reply.fragments if "EvilDB" in (one.text or ""))

@@ -27,8 +27,8 @@ from tests.support.talk import (
     PATIENT,
     Between,
     Storage,
-    contents,
-    fill,
+    contents_of,
+    ingest_texts,
     log_of,
     message_ids,
     session_on,
@@ -145,7 +145,7 @@ async def test_a_cached_and_an_uncached_handle_agree_whoever_writes(url: str, si
         assert await agree() != before
         await blank(one, others[:3], State.EXPIRED)
         await agree()
-        await fill(two, "orders are back")
+        await ingest_texts(two, "orders are back")
         await agree()
         for cached in (True, False):
             async with session_on(open_storage(url), config=configured(cached)) as late:
@@ -204,7 +204,7 @@ async def test_what_is_gone_is_nowhere_in_any_later_answer_of_parent_and_fork(
         await session.ingest("user", f"Decision: the secret is {SECRET}", actor_id="Sam")
         await session.ingest_many(told(size, 4))
         await session.close_episode()
-        await fill(session, "now")
+        await ingest_texts(session, "now")
         await fork(session, size + 3, "child")
         async with session_on(storage, "child", config=config) as child:
             for one in (session, child):
@@ -229,15 +229,15 @@ async def test_a_log_of_which_everything_is_gone_answers_with_nothing(
     storage: Storage, config: ACMSConfig, to: State
 ) -> None:
     async with asyncio.timeout(300), session_on(storage, config=config) as session:
-        await fill(session, "orders one", "orders two")
+        await ingest_texts(session, "orders one", "orders two")
         await session.recall("orders")
         await blank(session, [1, 2], to)
         for _ in range(2):
             items = await session.recall("orders")
             assert list(items) == []
             assert [verdict.rule for verdict in items.ledger] == ["hidden", "hidden"]
-        await fill(session, "orders three")
-        assert contents(await session.recall("orders")) == ["orders three"]
+        await ingest_texts(session, "orders three")
+        assert contents_of(await session.recall("orders")) == ["orders three"]
 
 
 @pytest.mark.parametrize(
@@ -253,10 +253,10 @@ async def test_an_edit_that_is_gone_does_not_bring_back_what_it_corrected(
 ) -> None:
     async with asyncio.timeout(300), session_on(storage, config=config) as session:
         await session.ingest_many(told(0, size))
-        (id,) = await fill(session, "orders are secret")
+        (id,) = await ingest_texts(session, "orders are secret")
         await session.replace(id, f"orders are {SECRET}")
         await session.close_episode()
-        await fill(session, "now")
+        await ingest_texts(session, "now")
         assert SECRET in (await session.recall("orders")).text()
         await blank(session, [size + 2], to)
         items = await session.recall(f"orders {SECRET}")
@@ -275,11 +275,11 @@ async def test_after_something_went_a_warm_index_says_what_a_cold_one_says(
     async with session_on(open_storage(url), config=config) as warm:
         await warm.ingest_many(told(0, size))
         await warm.close_episode()
-        await fill(warm, "now")
+        await ingest_texts(warm, "now")
         await answers(warm)
         await blank(warm, [2, 3, 7], to)
         await warm.recall("zanzibar")
-        await fill(warm, "and then")
+        await ingest_texts(warm, "and then")
         found = await answers(warm)
         for order in (QUERIES, QUERIES[::-1]):
             async with session_on(open_storage(url), config=config) as cold:
@@ -499,7 +499,7 @@ async def test_a_reopened_file_ranks_the_same_and_writes_no_card_again(
         await session.replace(ids[4], "orders moved to db-9")
         await session.retract(ids[5])
         await session.close_episode()
-        await fill(session, "now")
+        await ingest_texts(session, "now")
         before = await answers(session)
         assert session.index.healed == 0
     written: list[int] = []
@@ -513,7 +513,7 @@ async def test_a_reopened_file_ranks_the_same_and_writes_no_card_again(
     async with session_on(open_storage(url), config=config) as again:
         assert await answers(again) == before
         assert (again.index.healed, len(written)) == (0, 0)
-        await fill(again, "one more about orders")
+        await ingest_texts(again, "one more about orders")
         await answers(again)
         assert (again.index.healed, len(written)) == (0, 1)
 
@@ -603,7 +603,7 @@ async def test_what_goes_while_it_is_being_read_is_not_shown(
 
     async with asyncio.timeout(300), session_on(storage, "one", **given) as session:
         await session.ingest_many(told(0, size))
-        (id,) = await fill(session, f"Decision: the secret is {SECRET}", close=True)
+        (id,) = await ingest_texts(session, f"Decision: the secret is {SECRET}", close=True)
         fact = await session.state("Sam", "secret", f"{SECRET} too", scope="namespace")
         await session.ingest_many(told(size, 40))
         profile = await inner.context(PROFILE, namespace="team")
@@ -622,13 +622,13 @@ async def test_what_goes_while_it_is_being_read_is_not_shown(
 async def test_a_question_that_goes_while_it_is_looked_at_is_no_question() -> None:
     storage = Between(MemoryStorage())
     async with asyncio.timeout(300), session_on(storage, config=configured(False), embedder=None) as session:
-        await fill(session, "orders run on db-1", "deploys go to Frankfurt", close=True)
-        (id,) = await fill(session, "which host runs orders?")
+        await ingest_texts(session, "orders run on db-1", "deploys go to Frankfurt", close=True)
+        (id,) = await ingest_texts(session, "which host runs orders?")
         asked = await session.get(id)
         storage.then = partial(storage.inner.blank, asked.context, [asked.version], to=State.ERASED, audit={})
         items = await session.recall("which host runs orders?")
         assert storage.then is None
-        assert "orders run on db-1" in contents(items)
+        assert "orders run on db-1" in contents_of(items)
         assert items.ledger.why(id).rule == "hidden"
 
 

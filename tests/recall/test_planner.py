@@ -30,7 +30,7 @@ from acms.recall.planner import (
 from acms.recall.selection import divide_budget
 from acms.text.condense import MARK
 from tests.support.counters import COUNTERS, NAMES, Counting
-from tests.support.logs import Log, entry
+from tests.support.logs import Log, make_entry
 
 BYTES = Counting("bytes", lambda text: len(text.encode()))
 
@@ -241,7 +241,7 @@ def ranked(*tokens: int, first: int = 1, score: float = 0.5, marked: Sequence[in
     """Candidates of exactly so many tokens, framed by nothing."""
     return [
         Candidate(
-            Unit((entry(version, tokens=size, markers=("goal",) if version in marked else ()),)),
+            Unit((make_entry(version, tokens=size, markers=("goal",) if version in marked else ()),)),
             Source.SIMILAR,
             (size,),
             size,

@@ -13,7 +13,7 @@ from acms import ACMS, ACMSConfig, ConfigurationError, RecallConfig
 from acms.storage import MemoryStorage
 from acms.sync import ACMS as BlockingACMS
 from acms.testing.logs import append_drafts, draft_fact
-from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, session_on
+from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents_of, ingest_texts, session_on
 
 ABOUT = [
     "orders run on PostgreSQL",
@@ -56,8 +56,8 @@ class FakeReranker:
 async def talked(storage: Any, reranker: Any, name: str = "user_123", **given: Any) -> ACMS:
     """A session with a past of four messages."""
     session = session_on(storage, name, reranker=reranker, **given)
-    await fill(session, *ABOUT, close=True)
-    await fill(session, "now")
+    await ingest_texts(session, *ABOUT, close=True)
+    await ingest_texts(session, "now")
     return session
 
 
@@ -114,10 +114,10 @@ async def test_its_scores_move_the_order_and_stand_in_the_ledger(storage: Storag
 async def test_what_it_likes_best_is_what_a_small_budget_holds(storage: Storage) -> None:
     async with await talked(storage, FakeReranker(), words=True) as session:
         items = await session.recall(QUERY, token_budget=6)
-        assert contents(items) == ["orders at noon", "now"]
+        assert contents_of(items) == ["orders at noon", "now"]
     async with session_on(storage, words=True) as plain:
         items = await plain.recall(QUERY, token_budget=7)
-        assert contents(items) == ["orders run on PostgreSQL", "now"]
+        assert contents_of(items) == ["orders run on PostgreSQL", "now"]
 
 
 async def test_a_mark_decides_between_equal_scores(storage: Storage) -> None:
@@ -147,8 +147,10 @@ async def test_only_the_best_candidates_are_asked_about(storage: Storage) -> Non
 async def test_the_least_relevance_is_not_a_matter_of_the_reranker(storage: Storage) -> None:
     async with session_on(storage) as plain, await talked(storage, FakeReranker()) as session:
         items = await session.recall(QUERY, token_budget=500, min_relevance=0.5)
-        assert contents(items) == ["orders run on PostgreSQL", "orders of the database team", "now"]
-        assert contents(await plain.recall(QUERY, token_budget=500, min_relevance=0.5)) == contents(items)
+        assert contents_of(items) == ["orders run on PostgreSQL", "orders of the database team", "now"]
+        assert contents_of(await plain.recall(QUERY, token_budget=500, min_relevance=0.5)) == contents_of(
+            items
+        )
 
 
 async def test_one_whose_scores_tell_nothing_moves_nothing(storage: Storage) -> None:
@@ -175,7 +177,7 @@ async def test_every_door_that_recalls_asks_it(storage: Storage) -> None:
     async with await talked(storage, reranker, words=True) as session:
         version = (await session.get_session_stats()).version
         before = scored(await session.recall(QUERY, token_budget=500))
-        await fill(session, "lunch is here", close=True)
+        await ingest_texts(session, "lunch is here", close=True)
         assert scored(await session.at(version).recall(QUERY, token_budget=500)) == before
         assert len(reranker.calls) == 2
         child = await session.fork(at=version)
@@ -209,7 +211,7 @@ async def test_a_blocked_message_is_never_shown_to_it(storage: Storage) -> None:
     reranker = FakeReranker()
     async with session_on(storage, reranker=reranker) as session:
         await session.ingest("user", "the orders database has the password tiger", privacy="block")
-        await fill(session, *ABOUT)
+        await ingest_texts(session, *ABOUT)
         calls = [{"id": "c", "name": "orders", "arguments": "{}"}]
         await session.ingest("assistant", "let me see the orders database", tool_calls=calls)
         await session.ingest("tool", "orders database key: lion", tool_call_id="c", privacy="block")
@@ -228,7 +230,7 @@ async def test_nothing_to_ask_is_no_question(storage: Storage) -> None:
     reranker = FakeReranker()
     async with session_on(storage, reranker=reranker) as session:
         await session.recall("orders")
-        await fill(session, "now")
+        await ingest_texts(session, "now")
         await session.recall("orders")
         assert await session.messages("orders", budget=1000) == [{"role": "user", "content": "now"}]
         assert reranker.calls == []
@@ -320,4 +322,4 @@ async def test_what_is_erased_while_it_thinks_is_not_shown(storage: Storage) -> 
             await asyncio.sleep(0)
         await session.erase(noon)
         reranker.gate.set()
-        assert "orders at noon" not in contents(await task)
+        assert "orders at noon" not in contents_of(await task)

@@ -10,7 +10,7 @@ from acms import Proposal, Reflection
 from acms.facts.consolidate import ROUNDS, split_rounds
 from acms.ports import ReflectionRequest
 from acms.providers import OfflineReflector
-from tests.support.talk import fill, session_on
+from tests.support.talk import ingest_texts, session_on
 
 
 def at(value: str, turn: int = 0, **given: Any) -> Proposal:
@@ -64,7 +64,7 @@ async def test_a_correction_read_together_with_what_it_corrects_keeps_history_an
     storage: Any,
 ) -> None:
     async with session_on(storage, reflector=Changing()) as session:
-        await fill(
+        await ingest_texts(
             session, "We built the API with Flask.", "Fine.", "It runs on FastAPI now.", "Good.", close=True
         )
         await session.wait_pending()
@@ -74,7 +74,7 @@ async def test_a_correction_read_together_with_what_it_corrects_keeps_history_an
         assert old.retired is not None
         assert old.retired.reason == "updated"
         assert new.replaces == (old.id,)
-        await fill(session, "What a day.", "Yes.")
+        await ingest_texts(session, "What a day.", "Yes.")
         shown = [
             item.content for item in await session.recall("what is the API built with?", token_budget=500)
         ]
@@ -106,7 +106,7 @@ async def test_what_the_rules_find_and_see_end_in_one_episode_has_a_history(
     storage: Any, first: str, then: str, old: str, new: str, reason: str
 ) -> None:
     async with session_on(storage, reflector=OfflineReflector()) as session:
-        await fill(session, first, "Fine.", "What a day.", "Yes.", then, "Good.", close=True)
+        await ingest_texts(session, first, "Fine.", "What a day.", "Yes.", then, "Good.", close=True)
         await session.wait_pending()
         assert [fact.value for fact in await session.facts()] == [new]
         before = (await session.facts(history=True))[0]

@@ -13,7 +13,7 @@ import pytest
 from acms.contract import KVPolicy
 from acms.contract.kv_policy import resolve_conflicts
 from tests.server.serving import Service, serving
-from tests.support.sources import Source, hang, item, schema
+from tests.support.sources import Source, load_schema, make_item, never_answer
 
 EXAMPLES: dict[str, Any] = json.loads(Path(__file__).with_name("examples.json").read_text(encoding="utf-8"))
 LAYERS = {"proj": "L2", "exp": "L4", "global": "L1"}
@@ -21,7 +21,7 @@ SECRET = "8f3kLq92xVb7Tw4m"
 
 
 def valid(name: str, body: Any) -> Any:
-    jsonschema.Draft7Validator(schema(name)).validate(body)
+    jsonschema.Draft7Validator(load_schema(name)).validate(body)
     return body
 
 
@@ -36,7 +36,7 @@ def service(project: Source) -> Iterator[Service]:
     found: dict[str, list[Any]] = {}
     for one in EXAMPLES["multi_layer_reply"]["fragments"]:
         layer = LAYERS[one["id"].partition(":")[0]]
-        said = item(one["id"], one["text"], *one["entities"], cost=one["cost_tokens"], source=layer)
+        said = make_item(one["id"], one["text"], *one["entities"], cost=one["cost_tokens"], source=layer)
         found.setdefault(layer, []).append(said)
     project.said = [found["L2"]]
     sources = (project, Source("L4", found["L4"]), Source("L1", found["L1"]))
@@ -70,7 +70,7 @@ def test_example_1_several_layers(service: Service) -> None:
 def test_example_2_a_layer_that_is_late(service: Service, project: Source) -> None:
     asked = valid("render_request", EXAMPLES["timeout_request"])
     wanted = EXAMPLES["timeout_reply"]["error"]
-    project.said.insert(0, hang)
+    project.said.insert(0, never_answer)
     project.deadline_ms = 300
     error = render(service, asked)["error"]
     same = ("code", "retriable", "attempt", "max_attempts")
@@ -83,7 +83,7 @@ def test_example_2_a_layer_that_is_late(service: Service, project: Source) -> No
 def test_example_3_a_secret(service: Service, project: Source) -> None:
     (wanted,) = EXAMPLES["redacted_reply"]["fragments"]
     told = wanted["text"].replace("[REDACTED: client_secret]", f"client_secret={SECRET}")
-    project.said.insert(0, [item(wanted["id"], told, *wanted["entities"])])
+    project.said.insert(0, [make_item(wanted["id"], told, *wanted["entities"])])
     asked = {
         **EXAMPLES["multi_layer_request"],
         "request_id": EXAMPLES["redacted_reply"]["request_id"],

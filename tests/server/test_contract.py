@@ -14,17 +14,17 @@ import pytest
 from acms import JSONFormatter
 from acms_eval import GoldItem, evaluation_result
 from tests.server.serving import Service, serving
-from tests.support.sources import Source, item, request, schema
+from tests.support.sources import Source, load_schema, make_item, request
 
 PATH = "/orchestration/render"
-_REPLIED = jsonschema.Draft7Validator(schema("render_context_reply"))
+_REPLIED = jsonschema.Draft7Validator(load_schema("render_context_reply"))
 SECRET = "The orders database moves to PostgreSQL 18 on Friday night."
 
 
 @pytest.fixture(scope="module")
 def project() -> Source:
     """A library of a project that the operator has connected."""
-    return Source("L2", [item("proj:orders#db", SECRET, "orders", "database")])
+    return Source("L2", [make_item("proj:orders#db", SECRET, "orders", "database")])
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +217,7 @@ def test_check_40_an_item_is_computed_from_what_came_over_the_wire(service: Serv
     )
     wire = checked_wire(_render(service, request("orders database")).json())
     result = evaluation_result(gold, wire, latencies_ms=[1.0, 2.0], planted=["nowhere"])
-    jsonschema.Draft202012Validator(schema("evaluation_result")).validate(result)
+    jsonschema.Draft202012Validator(load_schema("evaluation_result")).validate(result)
     assert result["retrieved_ids"] == ["proj:orders#db"]
     metrics = result["metrics"]
     assert (metrics["mrr_10"], metrics["ndcg_10"], metrics["cov_entities"], metrics["errors"]) == (

@@ -23,7 +23,16 @@ from acms.server.audit import read_audit_trail
 from acms.server.oidc import OIDCConfig, Tokens
 from acms.server.operation import Scope
 from tests.server.guarded import GUARDED, Guarded, guarded
-from tests.support.identity import AUDIENCE, Pages, Provider, Providers, claims, free_port, pages, unsigned
+from tests.support.identity import (
+    AUDIENCE,
+    Pages,
+    Provider,
+    Providers,
+    claims_of_token,
+    free_port,
+    serve_pages,
+    unsigned_token,
+)
 
 ALICE = {"sub": "alice", "tenant": "acme", "roles": ["writer"]}
 BOB = {"sub": "bob", "tenant": "globex", "roles": ["admin"]}
@@ -128,16 +137,16 @@ async def test_a_token_of_another_issuer_or_for_another_service_is_refused(
 
 async def test_a_token_that_the_provider_did_not_sign_is_refused(service: Guarded, signing: Provider) -> None:
     real = signing.token("alice")
-    said, (key,) = claims(real), signing.keys()
+    said, (key,) = claims_of_token(real), signing.keys()
     head, body, signature = real.split(".")
     shared = jwt.PyJWK(key).key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     forged = [
-        unsigned(said),
-        unsigned(said, "None"),
-        unsigned(said, "RS256"),
+        unsigned_token(said),
+        unsigned_token(said, "None"),
+        unsigned_token(said, "RS256"),
         _hmac(said, shared),  # the public key taken for a shared secret
         _hmac(said, key["n"].encode()),
-        f"{head}.{unsigned({**said, 'tenant': 'globex'}).split('.')[1]}.{signature}",
+        f"{head}.{unsigned_token({**said, 'tenant': 'globex'}).split('.')[1]}.{signature}",
         f"{head}.{body}.{signature[:-8]}AAAAAAAA",
         f"{head}.{body}.",
         "a.b.c",
@@ -179,7 +188,7 @@ async def test_keys_are_changed_and_the_provider_goes_down(providers: Providers)
 
 def _hmac(said: dict[str, Any], secret: bytes) -> str:
     """Sign with a shared secret, also with one that no library takes for one."""
-    head = unsigned(said, "HS256").rstrip(".")
+    head = unsigned_token(said, "HS256").rstrip(".")
     signature = jwt.utils.base64url_encode(hmac.new(secret, head.encode(), sha256).digest())
     return f"{head}.{signature.decode()}"
 
@@ -211,7 +220,7 @@ class Signer:
 
 @pytest.fixture
 async def home() -> AsyncIterator[Pages]:
-    async with pages() as running:
+    async with serve_pages() as running:
         yield running
 
 
@@ -337,7 +346,7 @@ async def test_a_key_is_used_for_what_it_was_published_for(home: Pages) -> None:
     closed = Signer("closed")
     home.publish(small.published, shared, {**closed.published, "use": "enc"})
     tokens = tokens_of(home)
-    stolen = unsigned(claims(small.token(home.issuer)), "HS256", kid="shared")
+    stolen = unsigned_token(claims_of_token(small.token(home.issuer)), "HS256", kid="shared")
     for one in (wide.token(home.issuer), closed.token(home.issuer), stolen):
         with pytest.raises(AuthenticationError):
             await tokens.find(one)
@@ -348,7 +357,7 @@ async def test_a_key_is_used_for_what_it_was_published_for(home: Pages) -> None:
 async def test_a_short_key_is_not_believed(home: Pages) -> None:
     weak = rsa.generate_private_key(65537, 1024)
     home.publish({**RSAAlgorithm.to_jwk(weak.public_key(), as_dict=True), "kid": "weak"})
-    tokens, said = tokens_of(home), claims(Signer("1").token(home.issuer))
+    tokens, said = tokens_of(home), claims_of_token(Signer("1").token(home.issuer))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the library that signs
         signed = jwt.encode(said, weak, "RS256", headers={"kid": "weak"})

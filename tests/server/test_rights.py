@@ -27,7 +27,7 @@ from acms.server.rights import UNKNOWN_SECONDS, Right, Rights
 from acms.server.tenants import Engine, Stores
 from tests.server.guarded import Guarded, guarded, home
 from tests.server.test_oidc import Signer, config
-from tests.support.identity import pages
+from tests.support.identity import serve_pages
 
 
 @pytest.fixture(scope="module", params=["memory", "sqlite", "postgres"])
@@ -159,7 +159,7 @@ async def test_a_stream_ends_when_its_log_is_deleted_or_erased(service: Guarded,
 
 
 async def test_a_stream_ends_when_its_access_token_expires() -> None:
-    async with pages() as provider:
+    async with serve_pages() as provider:
         signer = Signer("1")
         provider.publish(signer.published)
         async with guarded("memory://", config(provider.issuer, skew_seconds=0)) as service:

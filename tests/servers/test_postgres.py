@@ -15,7 +15,7 @@ import psutil
 import psycopg
 import pytest
 
-from tests.faults._process import finish, python
+from tests.faults._process import finish_process, start_python
 from tests.servers.postgres import Databases, Server, given, wheel
 
 
@@ -71,7 +71,7 @@ def test_what_was_committed_outlives_kill_stop_and_restart_on_the_same_port() ->
 
 
 def test_no_server_and_no_folder_is_left_when_the_tests_are_killed() -> None:
-    tests = python("-m", "tests.servers")
+    tests = start_python("-m", "tests.servers")
     assert tests.stdout is not None
     url = tests.stdout.readline().strip()
     with psycopg.connect(url) as connection:
@@ -82,16 +82,16 @@ def test_no_server_and_no_folder_is_left_when_the_tests_are_killed() -> None:
     folder = Path(row[1]).parent
     postmaster = int((folder / "data" / "postmaster.pid").read_text().split()[0])
     tests.kill()
-    finish(tests)
+    finish_process(tests)
     _until(lambda: _gone(postmaster) and not folder.exists())
 
 
 def test_ctrl_c_ends_the_server_by_hand() -> None:
-    tests = python("-m", "tests.servers")
+    tests = start_python("-m", "tests.servers")
     assert tests.stdout is not None
     url = tests.stdout.readline().strip()
     tests.send_signal(signal.SIGINT)
-    assert finish(tests) == 0
+    assert finish_process(tests) == 0
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(url)
 

@@ -60,7 +60,7 @@ from acms.text import chat_messages
 from tests.servers.stores import another
 from tests.support.counters import COUNTERS
 from tests.support.provider import check_valid
-from tests.support.talk import Storage, log_of, plain, session_on
+from tests.support.talk import Storage, comparable_items, log_of, session_on
 
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
 MOST_SESSIONS = 4
@@ -467,12 +467,15 @@ class AlgebraStory(RuleBasedStateMachine):
             window = await view.window(budget)
             self.sound(window, log, newest)
             assert {item.id for item in window} <= set(ids_of_entries(sequence))
-            found.append((f"window({budget})", plain(window)))
+            found.append((f"window({budget})", comparable_items(window)))
         for budget in BUDGETS[1:3]:
             recalled = await view.recall(QUERY, token_budget=budget)
             self.sound(recalled, log, newest)
             found.append(
-                (f"recall({budget})", (plain(recalled), list(recalled.ledger), recalled.ledger.warnings))
+                (
+                    f"recall({budget})",
+                    (comparable_items(recalled), list(recalled.ledger), recalled.ledger.warnings),
+                )
             )
         for budget in BUDGETS[2:]:
             found.append((f"messages({budget})", await self.prompt(view, budget)))

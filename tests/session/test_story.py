@@ -33,7 +33,7 @@ from acms.text import chat_messages
 from tests.servers.stores import another
 from tests.support.counters import COUNTERS
 from tests.support.provider import check_valid
-from tests.support.talk import log_of, seen
+from tests.support.talk import comparable_answers, log_of
 
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
 WORDS = ["orders", "database", "Decision: cache", "数据库", "x" * 60, "  indented\n", "thanks", "🙂"]
@@ -88,7 +88,7 @@ class Story:
             await self.gap_free()
             await self.look(40, 200, "orders database")
             for version, said in self.seen.items():
-                assert await seen(self.session.at(version)) == said
+                assert await comparable_answers(self.session.at(version)) == said
             await self.session.close()
 
     def open(self, store: Any) -> ACMS:
@@ -150,7 +150,7 @@ class Story:
 
     async def remember(self, place: int) -> None:
         version = await self.at(place)
-        self.seen.setdefault(version, await seen(self.session.at(version)))
+        self.seen.setdefault(version, await comparable_answers(self.session.at(version)))
 
     # ── what must hold ──────────────────────────────────────────────────────────────────────────────────────────────
 

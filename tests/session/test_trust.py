@@ -27,7 +27,7 @@ from acms.pins import create_pin_registry
 from acms.ports import ReflectionRequest
 from acms.prompt import Prompt
 from acms.providers import OfflineReflector
-from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, session_on, tool_turn
+from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents_of, session_on, tool_turn
 
 EPISODES, EACH = 10, 10
 RULE = "Constraint: never delete the orders database."
@@ -210,4 +210,4 @@ async def test_a_hundred_texts_that_play_another_role_change_nothing_else(storag
             assert not any(item.speaker in ("system", "fact") for item in told)
             messages = await agent.messages("orders service database", budget=budget)
             assert not any(one["role"] == "system" and "#" in str(one["content"]) for one in messages)
-        assert any("#" in text for text in contents(items))
+        assert any("#" in text for text in contents_of(items))

@@ -42,7 +42,7 @@ from acms import (
 )
 from acms.model import ContextQuery
 from acms.providers.tokens import default_counter
-from tests.support.talk import Storage, contents, session_on, versions
+from tests.support.talk import Storage, contents_of, session_on, versions_of
 
 
 def sized(tokens: int, mark: str = "w") -> str:
@@ -110,7 +110,7 @@ async def test_one_bad_message_refuses_the_batch(storage: Storage, wrong: dict[s
 
 async def test_text_of_any_script_comes_back_and_what_no_store_can_hold_is_replaced(storage: Storage) -> None:
     session = await talk(storage, "héllo 👋🏽 مرحبا \u2028 x")
-    assert contents(await session.window(100)) == ["héllo 👋🏽 مرحبا \u2028 x"]
+    assert contents_of(await session.window(100)) == ["héllo 👋🏽 مرحبا \u2028 x"]
     for wrong in ("a\0b", "a\ud800b"):
         id = await session.ingest("user", wrong)
         assert (await session.get(id)).content == "a\ufffdb"
@@ -161,7 +161,7 @@ async def test_history_is_paged_without_skip_or_repeat(storage: Storage) -> None
     after: int | None = 0
     while after is not None:
         page = await session.history(limit=2, after=after)
-        pages.append((versions(page.entries), page.next_after))
+        pages.append((versions_of(page.entries), page.next_after))
         after = page.next_after
     assert pages == [([1, 2], 2), ([3, 4], 4), ([5], None)]
 
@@ -177,8 +177,8 @@ async def test_a_history_line_says_when_who_and_what_in_about_a_hundred_characte
 
 async def test_the_newest_messages_can_be_asked_for(storage: Storage) -> None:
     session = await talk(storage, *"abcde")
-    assert contents(await session.entries(newest=1)) == ["e"]
-    assert contents(await session.entries(newest=3)) == ["c", "d", "e"]
+    assert contents_of(await session.entries(newest=1)) == ["e"]
+    assert contents_of(await session.entries(newest=3)) == ["c", "d", "e"]
 
 
 @pytest.mark.parametrize(("limit", "after", "field"), [(0, 0, "limit"), (501, 0, "limit"), (10, -1, "after")])
@@ -237,7 +237,7 @@ async def test_a_window_is_the_newest_contiguous_messages_that_fit(
     session = await talk(storage, *(sized(size) for size in sizes))
     window = await session.window(budget)
     assert tuple(item.token_count for item in window) == shown
-    assert versions(window) == list(range(len(sizes) - len(shown) + 1, len(sizes) + 1))
+    assert versions_of(window) == list(range(len(sizes) - len(shown) + 1, len(sizes) + 1))
     assert window.tokens == sum(shown) <= budget
 
 
@@ -260,7 +260,7 @@ async def test_a_budget_that_is_no_number_of_tokens_is_refused(storage: Storage,
 async def test_a_budget_of_nothing_shows_nothing_of_a_message(storage: Storage) -> None:
     window = await (await talk(storage, "a b c")).window(0)
     assert window.tokens == 0
-    assert contents(window) == []
+    assert contents_of(window) == []
 
 
 def test_tokens_are_counted_as_the_models_count_them() -> None:
@@ -290,7 +290,7 @@ async def test_the_life_of_a_session_from_its_first_message_to_its_deletion(stor
     session = await talk(storage, "a")
     context = await storage.context("user_123")
     other = await talk(storage)
-    assert contents(await other.window(100)) == ["a"]
+    assert contents_of(await other.window(100)) == ["a"]
     assert await session.delete() == []
     with pytest.raises(SessionNotFoundError):
         await storage.context("user_123")
@@ -323,9 +323,9 @@ async def test_parent_and_fork_go_their_own_ways(storage: Storage) -> None:
     child = await session.fork(at=2)
     await child.ingest("user", "child")
     await session.ingest("user", "parent")
-    assert contents(await child.window(100)) == ["a", "b", "child"]
-    assert contents(await session.window(100)) == ["a", "b", "c", "parent"]
-    assert versions(await child.window(100)) == [1, 2, 3]
+    assert contents_of(await child.window(100)) == ["a", "b", "child"]
+    assert contents_of(await session.window(100)) == ["a", "b", "c", "parent"]
+    assert versions_of(await child.window(100)) == [1, 2, 3]
 
 
 async def test_a_fork_without_a_version_is_at_the_newest_and_one_beyond_it_is_refused(
@@ -355,7 +355,7 @@ async def test_deleting_a_parent_leaves_its_forks_readable(storage: Storage) -> 
     session = await talk(storage, "a", "b", "c")
     child = await session.fork(at=2, session_id="child")
     assert [branch.session_id for branch in await session.delete()] == ["child"]
-    assert contents(await child.window(100)) == ["a", "b"]
+    assert contents_of(await child.window(100)) == ["a", "b"]
     await child.ingest("user", "more")
     assert [(branch.session_id, branch.deleted) for branch in await child.ancestry()] == [
         ("user_123", True),
@@ -367,10 +367,10 @@ async def test_the_state_at_a_version_is_the_messages_up_to_it(storage: Storage)
     session = await talk(storage, *(f"m{n}" for n in range(1, 8)))
     for n in range(8):
         view = session.at(n)
-        assert contents(await view.window(1000)) == [f"m{k}" for k in range(1, n + 1)]
+        assert contents_of(await view.window(1000)) == [f"m{k}" for k in range(1, n + 1)]
         stats = await view.get_session_stats()
         assert (stats.version, stats.messages, stats.tokens) == (n, n, n)
-        assert contents(await view.window(6)) == [f"m{k}" for k in range(max(1, n - 2), n + 1)]
+        assert contents_of(await view.window(6)) == [f"m{k}" for k in range(max(1, n - 2), n + 1)]
 
 
 async def test_what_was_taken_out_of_force_is_left_out_by_default_and_kept_in_history(
@@ -379,8 +379,8 @@ async def test_what_was_taken_out_of_force_is_left_out_by_default_and_kept_in_hi
     session = await talk(storage, "a", "b", "c")
     (_, second, _) = (await session.history()).entries
     await session.retract(second.id)
-    assert contents(await session.window(100)) == ["a", "c"]
-    assert contents(await session.at(3).window(100)) == ["a", "b", "c"]
+    assert contents_of(await session.window(100)) == ["a", "c"]
+    assert contents_of(await session.at(3).window(100)) == ["a", "b", "c"]
     assert [entry.in_force for entry in (await session.history()).entries] == [True, False, True, True]
 
 

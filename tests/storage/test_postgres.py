@@ -185,11 +185,11 @@ def tenant_of(url: str, **given: Any) -> PostgresStorage:
     return PostgresStorage(home, tenant=tenant, **given)
 
 
-def unreachable(*_: Any, **__: Any) -> NoReturn:
+def raise_unavailable(*_: Any, **__: Any) -> NoReturn:
     raise StorageUnavailableError("nobody answers")
 
 
-def keyed(context: Context, key: str) -> Append:
+def keyed_append(context: Context, key: str) -> Append:
     return Append(context=context.id, drafts=(draft_message(f"under {key}", key=key),))
 
 
@@ -201,9 +201,9 @@ async def test_an_append_whose_keys_cannot_be_looked_up_is_refused_and_its_neigh
         await append_drafts(store, context, draft_message("first"))
         child = await fork_log(store, context)
         with monkeypatch.context() as broken:
-            broken.setattr(store._db, "ask", unreachable)
+            broken.setattr(store._db, "ask", raise_unavailable)
             plain = Append(context=context.id, drafts=(draft_message("plain"),))
-            refused, receipt = await store.append([keyed(child, "k"), plain])
+            refused, receipt = await store.append([keyed_append(child, "k"), plain])
         assert isinstance(refused, StorageUnavailableError)
         assert isinstance(receipt, Receipt)
         assert [entry.content for entry in await store.read(context.id)] == ["first", "plain"]
@@ -221,7 +221,7 @@ async def test_what_waits_behind_a_statement_that_nobody_answered_is_not_sent(
         contexts = [await create_log(store) for _ in range(5)]
         ops = [Append(context=one.id, drafts=(draft_message("one"),)) for one in contexts]
         with monkeypatch.context() as broken:
-            broken.setattr(store._db, "commit", unreachable)
+            broken.setattr(store._db, "commit", raise_unavailable)
             for result in await store.append(ops):
                 assert isinstance(result, StorageUnavailableError)
                 assert not result.unknown
@@ -243,7 +243,7 @@ async def test_an_append_of_which_nobody_knows_is_told_as_such(
         later = Append(context=context.id, drafts=(), jobs=(JobDraft(kind="k", dedupe="d"),))
         for patience in (10.0, 0.0):
             monkeypatch.setattr(store._db.pool, "patience", patience)
-            (result,) = await store.append([later if patience else keyed(context, "k")])
+            (result,) = await store.append([later if patience else keyed_append(context, "k")])
             assert isinstance(result, UnknownOutcomeError)
         assert await store.read(context.id) == []
 
@@ -279,7 +279,7 @@ async def test_a_repetition_of_what_is_erased_in_this_moment_is_said_anew(
             return rows
 
         monkeypatch.setattr(store._db, "one", raced)
-        (receipt,) = await store.append([keyed(context, "k")])
+        (receipt,) = await store.append([keyed_append(context, "k")])
         assert isinstance(receipt, Receipt)
         assert (receipt.versions, receipt.repeated) == ((2, 2), False)
         assert [entry.content for entry in await store.read(context.id)] == ["", "under k"]

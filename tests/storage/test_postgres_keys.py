@@ -24,12 +24,12 @@ def migrated(request: pytest.FixtureRequest) -> Iterator[str]:
     """A database in which every table of ours was made."""
     server = request.getfixturevalue(request.param)
     url = server.create_database()
-    asyncio.run(_make(url))
+    asyncio.run(_create_schema(url))
     yield url
     server.drop_database(url)
 
 
-async def _make(url: str) -> None:
+async def _create_schema(url: str) -> None:
     async with open_storage(url):
         pass
     kv = PostgresKV(url)
@@ -37,7 +37,7 @@ async def _make(url: str) -> None:
     await kv.aclose()
 
 
-def tables(url: str) -> set[str]:
+def table_names(url: str) -> set[str]:
     """The tables of the schema, partitions left out."""
     found = inside(
         url,
@@ -58,7 +58,7 @@ def test_every_unique_key_leads_with_the_tenant(migrated: str) -> None:
     tenants = [(table, index) for table, index, first in keys if first == "tenant_id"]
     others = [(table, index) for table, index, first in keys if first != "tenant_id"]
     assert others == [("acms.migrations", "acms.migrations_pkey")]
-    assert {table.removeprefix("acms.") for table, _ in tenants} >= tables(migrated) - SHARED
+    assert {table.removeprefix("acms.") for table, _ in tenants} >= table_names(migrated) - SHARED
 
 
 def test_a_foreign_key_stays_within_a_tenant(migrated: str) -> None:
@@ -85,7 +85,7 @@ def test_the_net_under_the_tenants_has_no_hole(migrated: str) -> None:
             assert (roles, check) == ([""], None)
             policies.setdefault(table, []).append((name, verb, condition))
     own = ("tenant", "*", "(tenant_id = current_setting('acms.tenant'::text, true))")
-    assert policies == {table: [own] for table in tables(migrated) - SHARED}
+    assert policies == {table: [own] for table in table_names(migrated) - SHARED}
     forced = inside(
         migrated,
         "SELECT relname FROM pg_class WHERE relnamespace = 'acms'::regnamespace"
@@ -125,7 +125,7 @@ def test_the_role_of_every_statement_owns_nothing_and_may_do_only_what_the_queri
         "kv": everything,
         "vectors": everything,
     }
-    assert granted == {table: wanted[table] for table in tables(migrated)}
+    assert granted == {table: wanted[table] for table in table_names(migrated)}
     attributes = inside(
         migrated,
         "SELECT rolsuper OR rolbypassrls OR rolcreaterole OR rolcreatedb OR rolcanlogin OR rolreplication"

@@ -17,11 +17,11 @@ from tests.support.logs import NOON, Log
 RULES = Rules(min_confidence=0.7, max_facts=10, max_tokens=200, max_active=100)
 
 
-def add(content: str, **given: Any) -> Proposal:
+def make_proposal(content: str, **given: Any) -> Proposal:
     return Proposal(content=content, **given)
 
 
-def at(attribute: str, value: str, **given: Any) -> Proposal:
+def single_value_proposal(attribute: str, value: str, **given: Any) -> Proposal:
     """A value of the only thing of its kind."""
     given.setdefault("cardinality", "one")
     return Proposal(
@@ -29,7 +29,7 @@ def at(attribute: str, value: str, **given: Any) -> Proposal:
     )
 
 
-def work(
+def consolidate_proposals(
     proposals: Sequence[Proposal],
     known: Sequence[Fact],
     log: Sequence[Entry],
@@ -64,7 +64,7 @@ class FactLog(Log):
 
     def decide(self, *proposals: Proposal, read: Sequence[Entry] | None = None, **rules: Any) -> Consolidated:
         said = [entry for entry in self.entries if entry.kind is Kind.MESSAGE]
-        return work(
+        return consolidate_proposals(
             proposals,
             self.known(),
             self.entries,

@@ -46,7 +46,7 @@ class FaultyStorage(WrapperStorage):
         return result
 
 
-def _failing(name: str) -> Any:
+def _make_failing_method(name: str) -> Any:
     """Return a method of a wrapper as one that can fail."""
 
     @wraps(getattr(WrapperStorage, name))
@@ -57,4 +57,4 @@ def _failing(name: str) -> Any:
 
 
 for _name in _METHODS:
-    setattr(FaultyStorage, _name, _failing(_name))
+    setattr(FaultyStorage, _name, _make_failing_method(_name))

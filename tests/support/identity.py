@@ -78,12 +78,12 @@ class Providers:
         self._process.communicate(timeout=60)
 
 
-def claims(token: str) -> dict[str, Any]:
+def claims_of_token(token: str) -> dict[str, Any]:
     """Return the claims of a token, unchecked."""
     return dict(jwt.decode(token, options={"verify_signature": False}))
 
 
-def unsigned(said: Mapping[str, Any], algorithm: str = "none", **header: Any) -> str:
+def unsigned_token(said: Mapping[str, Any], algorithm: str = "none", **header: Any) -> str:
     """Return a token without a signature."""
     parts = [json.dumps(one).encode() for one in ({"alg": algorithm, "typ": "JWT", **header}, dict(said))]
     return ".".join([*[base64.urlsafe_b64encode(one).decode().rstrip("=") for one in parts], ""])
@@ -110,7 +110,7 @@ class Pages:
 
 
 @asynccontextmanager
-async def pages() -> AsyncIterator[Pages]:
+async def serve_pages() -> AsyncIterator[Pages]:
     """Serve pages until the block ends."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

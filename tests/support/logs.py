@@ -25,7 +25,7 @@ INSTRUCTING = (Role.SYSTEM, Role.DEVELOPER)
 _DRAFT = tuple(field.name for field in fields(Draft))
 
 
-def entry(version: int, content: str = "", **given: Any) -> Entry:
+def make_entry(version: int, content: str = "", **given: Any) -> Entry:
     """One entry; everything a store would add is made up."""
     values: dict[str, Any] = {
         "kind": Kind.MESSAGE,
@@ -62,7 +62,7 @@ class Log:
     def add(self, draft: Draft) -> Entry:
         version = len(self.entries) + 1
         values = {name: getattr(draft, name) for name in _DRAFT}
-        made = entry(version, **values)
+        made = make_entry(version, **values)
         self.entries.append(made)
         return made
 

@@ -35,7 +35,7 @@ from acms.recall.request import Ranked, Recall
 from acms.text import chat_messages
 from acms.text.markers import WEIGHTS
 from tests.support.counters import COUNTERS, Counting
-from tests.support.indexes import field_of, rank
+from tests.support.indexes import field_of, rank_corpus
 from tests.support.logs import Log
 from tests.support.provider import check_valid
 
@@ -74,7 +74,7 @@ def planned(log: Log, query: str, budget: int, counter: TokenCounter) -> ChatPla
     found = candidates = None
     if not newest.whole or cost + chat_messages.PRIMER > budget:
         field = field_of(log.entries)
-        found = Ranked("c_x", log.version, field, rank(field, query))
+        found = Ranked("c_x", log.version, field, rank_corpus(field, query))
         terms = Terms(shown=led, episode=False)
         candidates = collect_candidates(field, found.ranking, terms, TextFrame(counter))
     steps = plan_chat(Material(newest, lead, rest, found, candidates), asked, counter, TextFrame(counter))

@@ -17,7 +17,7 @@ from acms.text import index_record
 from acms.text.index_record import EMPTY, HEADER, REPLACES, read_group, read_label
 from acms.text.tokenizer import content_terms, count_terms, day_terms, searchable_terms, split_words
 from acms.text.tokenizer import find_names as names_in
-from tests.support.indexes import appended, built, snapshot
+from tests.support.indexes import build_segment, grow_segment, snapshot_of
 from tests.support.logs import NONCE, NOON
 
 moments = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC))
@@ -55,7 +55,7 @@ def drafts(draw: st.DrawFn) -> Draft:
 def both(draft: Draft) -> list[Segment]:
     """The one record of a draft, indexed alone and as one of many."""
     record = index_record.encode_index_record(draft, NONCE)
-    return [appended([record]), built([record] * 2)]
+    return [grow_segment([record]), build_segment([record] * 2)]
 
 
 @given(drafts())
@@ -71,7 +71,7 @@ def test_every_field_is_read_back(draft: Draft) -> None:
     said.update(searchable_terms(draft.actor) if draft.actor else ())
     expected = {number: min(count, 255) for number, count in said.items()}
     for segment in both(draft):
-        doc = snapshot(segment).doc(0)
+        doc = snapshot_of(segment).doc(0)
         assert (doc.version, doc.kind, doc.role, doc.actor) == (1, draft.kind, draft.role, draft.actor)
         assert (doc.markers, doc.tokens, doc.episode) == (draft.markers, draft.tokens, draft.episode)
         assert doc.group == draft.group
@@ -91,7 +91,7 @@ def test_every_field_is_read_back(draft: Draft) -> None:
             open_calls = {part.call_id for part in calls} - {
                 part.call_id for part in draft.parts if isinstance(part, ToolResult)
             }
-            assert snapshot(segment).answered([0]) == (bool(calls), not open_calls)
+            assert snapshot_of(segment).answered([0]) == (bool(calls), not open_calls)
 
 
 def test_a_name_makes_a_text_no_longer_and_is_found() -> None:
@@ -115,7 +115,7 @@ def test_a_card_of_the_recipe_before_is_read_as_it_was() -> None:
     after = index_record.encode_index_record(draft, NONCE)
     assert before != after
     assert len(before) < len(after)
-    segment = built([before, after])
+    segment = build_segment([before, after])
     for number in content_terms(split_words(draft.content)):
         assert segment.postings(number, 2).tolist() == [1, 1 << 8 | 1]
 
@@ -141,7 +141,7 @@ def test_more_than_255_occurrences_count_as_255() -> None:
     record = index_record.encode_index_record(said("orders " * 300), NONCE)
     assert record[-1] == 255
     (number,) = content_terms(["orders"])
-    for segment in (appended([record]), built([record, record])):
+    for segment in (grow_segment([record]), build_segment([record, record])):
         assert segment.postings(number, 1).tolist() == [255]
 
 
@@ -210,13 +210,13 @@ def test_a_long_text_of_many_different_words_keeps_those_said_most(monkeypatch: 
     content = " ".join(f"w{number}" for number in range(70)) + " w69 w69"
     record = index_record.encode_index_record(said(content), NONCE)
     assert (header(said(content))["terms"], header(said(content))["repeated"]) == (50, 1)
-    assert appended([record]).columns["length"][0] == built([record, record]).columns["length"][0]
+    assert grow_segment([record]).columns["length"][0] == build_segment([record, record]).columns["length"][0]
 
 
 def test_a_message_with_very_many_calls_has_a_card() -> None:
     parts = tuple(ToolCall(f"c{number}", "look", "{}") for number in range(256))
     record = index_record.encode_index_record(said("x", parts=parts, group="g1"), NONCE)
-    assert snapshot(appended([record])).answered([0]) == (True, False)
+    assert snapshot_of(grow_segment([record])).answered([0]) == (True, False)
 
 
 def test_labels_and_groups_are_read_as_written() -> None:

@@ -35,7 +35,7 @@ from acms.testing.logs import (
     draft_summary,
     fork_log,
 )
-from tests.storage.suite.logs import everything
+from tests.storage.suite.logs import every_draft
 
 
 class AppendTests:
@@ -77,7 +77,7 @@ class AppendTests:
     async def test_every_field_reads_back_as_it_was_written(self, store: StorageBackend) -> None:
         """Nothing is lost, trimmed, reordered or normalised on the way through a store."""
         context = await create_log(store)
-        drafts = everything()
+        drafts = every_draft()
         await append_drafts(store, context, *drafts[:20])
         for draft in drafts[20:]:
             await append_drafts(store, context, draft)

@@ -28,9 +28,9 @@ __all__ = [
     "Read",
     "RecordingStorage",
     "Wrote",
-    "check",
-    "dump",
-    "load",
+    "dump_history",
+    "find_anomalies",
+    "load_history",
 ]
 
 
@@ -195,7 +195,7 @@ class RecordingStorage(WrapperStorage):
                 context=context,
                 after=after,
                 upto=min(ends, default=None),
-                seen=tuple((entry.version, entry.id, _fingerprint(entry)) for entry in entries),
+                seen=tuple((entry.version, entry.id, _content_fingerprint(entry)) for entry in entries),
                 cut=cut,
                 chosen=kinds is not None or replacing,
             )
@@ -227,17 +227,17 @@ class RecordingStorage(WrapperStorage):
         return found
 
 
-def _fingerprint(entry: Entry) -> str:
+def _content_fingerprint(entry: Entry) -> str:
     return f"{crc32(entry.content.encode('utf-8', 'replace')):08x}" if entry.state is State.LIVE else ""
 
 
-def dump(history: Iterable[Operation]) -> Iterator[str]:
+def dump_history(history: Iterable[Operation]) -> Iterator[str]:
     """Yield a history as lines of JSON, each with its newline: how a process hands its own over."""
     for one in history:
         yield json.dumps({"verb": type(one).__name__.lower(), **asdict(one)}) + "\n"
 
 
-def load(lines: Iterable[str]) -> Iterator[Operation]:
+def load_history(lines: Iterable[str]) -> Iterator[Operation]:
     """Read what `dump` wrote."""
     for line in lines:
         values: dict[str, Any] = json.loads(line)
@@ -250,7 +250,7 @@ def load(lines: Iterable[str]) -> Iterator[Operation]:
 # ── checking ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def check(history: Iterable[Operation]) -> list[Anomaly]:
+def find_anomalies(history: Iterable[Operation]) -> list[Anomaly]:
     """Return every anomaly of a history: nothing when there is an order of its operations that explains all answers.
 
     The history must hold everything that was written, from the creation of its contexts on; the histories of several

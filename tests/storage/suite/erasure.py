@@ -21,7 +21,7 @@ from acms.testing.logs import (
     draft_summary,
     fork_log,
 )
-from tests.storage.suite.logs import mixed, refused
+from tests.storage.suite.logs import is_refused, mixed
 
 MINUTE = timedelta(minutes=1)
 
@@ -46,7 +46,7 @@ class ErasureTests:
         with pytest.raises(ConflictError):
             await append_drafts(store, child, draft_summary(1, 2), expect=Expect(rewrites=cousin))
         await store.settings(child.id, {"deleted": True}, rev=0)
-        assert await refused(store.put_derived(child.id, rows), SessionNotFoundError)
+        assert await is_refused(store.put_derived(child.id, rows), SessionNotFoundError)
 
     async def test_expiring_deletes_the_content_and_keeps_the_rest(self, store: StorageBackend) -> None:
         """An expired entry keeps its place, its key, its hash and its derived rows."""
@@ -195,7 +195,9 @@ class ErasureTests:
                 else draft_fact("y", sources=ids[:1]),
                 draft_message("x", sources=ids[:1], key="k"),
             ):
-                assert await refused(append_drafts(store, context, draft_message("with it"), late), GoneError)
+                assert await is_refused(
+                    append_drafts(store, context, draft_message("with it"), late), GoneError
+                )
             assert await store.read(context.id) == before
             await append_drafts(
                 store,
@@ -230,11 +232,11 @@ class ErasureTests:
             assert await store.read(one.id, replacing=True, deleted=True) == [
                 e for e in entries if e.replaces
             ]
-            assert await refused(store.read(one.id), SessionNotFoundError)
+            assert await is_refused(store.read(one.id), SessionNotFoundError)
         await store.blank(child.id, [2], to=State.ERASED, audit={})
         for one in (root, child):
             assert (await store.read(one.id, deleted=True))[1].state is State.ERASED
-        assert await refused(store.read("c_0000000000000000", deleted=True), SessionNotFoundError)
+        assert await is_refused(store.read("c_0000000000000000", deleted=True), SessionNotFoundError)
         live = await create_log(store)
         await append_drafts(store, live, draft_message("a"))
         assert await store.read(live.id, deleted=True) == await store.read(live.id)
@@ -245,7 +247,7 @@ class ErasureTests:
         await append_drafts(store, context, draft_message("a"), jobs=(JobDraft(kind="k", dedupe="a"),))
         await store.settings(context.id, {"deleted": True}, rev=0)
         (lease,) = await store.claim(["k"], lease=MINUTE)
-        assert await refused(
+        assert await is_refused(
             append_drafts(store, context, draft_fact("late"), finish=lease), SessionNotFoundError
         )
         assert (await store.settle(lease, Retry(error="later", not_before=WHEN))).state is JobState.READY
@@ -270,4 +272,4 @@ class ErasureTests:
         assert await store.spaces(root.id) == ["t"]
         assert await store.spaces(child.id) == ["of the child", "s"]
         await store.settings(child.id, {"deleted": True}, rev=0)
-        assert await refused(store.spaces(child.id), SessionNotFoundError)
+        assert await is_refused(store.spaces(child.id), SessionNotFoundError)

@@ -26,7 +26,7 @@ from acms.testing.logs import (
     restore_contexts,
     stream_entries,
 )
-from tests.storage.suite.logs import everything, mixed, refused, settled
+from tests.storage.suite.logs import every_draft, is_refused, mixed, settled
 
 
 class ForkTests:
@@ -163,7 +163,7 @@ class ForkTests:
         """Write a log with forks, tombstones, keys and settings."""
         root, child = await mixed(store)
         grandchild = await fork_log(store, child, 9, key="grandchild", settings={"tags": ["x"]})
-        await append_drafts(store, grandchild, *everything())
+        await append_drafts(store, grandchild, *every_draft())
         at_zero = await fork_log(store, root, 0, namespace="n")
         await append_drafts(store, at_zero, draft_message("from nothing"))
         await store.blank(root.id, [2], to=State.ERASED, audit={})
@@ -182,7 +182,7 @@ class ForkTests:
             assert settled(await store.head(context.id)) == settled(await source.head(context.id))
         await restore_contexts(source, store, *family)
         last = family[2]
-        keyed = next(draft for draft in everything() if draft.key is not None)
+        keyed = next(draft for draft in every_draft() if draft.key is not None)
         assert (await append_drafts(store, last, keyed)).repeated
         receipt = await append_drafts(
             store,
@@ -276,7 +276,7 @@ class ForkTests:
         root, child = await mixed(source)
         with pytest.raises(ConflictError):
             await restore_contexts(source, store, child)
-        assert await refused(store.context(child.id), SessionNotFoundError)
+        assert await is_refused(store.context(child.id), SessionNotFoundError)
         entries = await source.read(root.id)
         deleted = await source.settings(root.id, {"deleted": True}, rev=0)
         await store.restore(deleted, stream_entries(entries))

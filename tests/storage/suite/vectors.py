@@ -40,12 +40,12 @@ HALVES = "model/8/f16/recipe"
 """A space as the embedding names it; its vectors are of 16-bit floats."""
 
 
-def halved(*numbers: float) -> bytes:
+def pack_half_floats(*numbers: float) -> bytes:
     """Return a vector of 16-bit floats."""
     return struct.pack(f"<{len(numbers)}e", *numbers)
 
 
-def cosine(one: tuple[float, ...], data: bytes, kind: str = "f") -> float:
+def cosine_of_packed(one: tuple[float, ...], data: bytes, kind: str = "f") -> float:
     """Return the cosine of two vectors, one of them packed."""
     other = struct.unpack(f"<{len(one)}{kind}", data)
     norm = sum(x * x for x in one) ** 0.5 * sum(x * x for x in other) ** 0.5
@@ -277,7 +277,7 @@ class VectorTests:
         chance = random.Random(7)
         drawn = [tuple(chance.gauss(0, 1) for _ in range(8)) for _ in range(40)]
         rows = [
-            Derived(version=1, space=HALVES, part=part, data=halved(*numbers))
+            Derived(version=1, space=HALVES, part=part, data=pack_half_floats(*numbers))
             for part, numbers in enumerate(drawn)
         ]
         rows += [
@@ -292,7 +292,9 @@ class VectorTests:
         rows += [Derived(version=2, space="s", part=part, data=data) for part, data in enumerate(odd)]
         rows += [
             Derived(version=2, space=HALVES, part=part, data=data)
-            for part, data in enumerate([*odd, halved(6e-8, 1), halved(65504, -65504), halved(-0.0, 1)])
+            for part, data in enumerate(
+                [*odd, pack_half_floats(6e-8, 1), pack_half_floats(65504, -65504), pack_half_floats(-0.0, 1)]
+            )
         ]
         rows.append(Derived(version=1, space=index_record.SPACE, data=pack_vector(1, 2)))
         await append_drafts(store, context, draft_message("a"), draft_message("b"))
@@ -314,7 +316,7 @@ class VectorTests:
                 part=part,
                 start=part,
                 end=part + 9,
-                data=halved(version, part, 1),
+                data=pack_half_floats(version, part, 1),
             )
             for version in range(1, 5)
             for part in range(300)
@@ -348,7 +350,7 @@ class VectorTests:
         for number, space in enumerate(spaces, 1):
             assert [row.data for row in await store.derived(context.id, space)] == [pack_vector(number, 1)]
             (hit,) = await store.search(Search(namespace="default", space=space, vector=(1.0, 0.0)))
-            assert hit.score == pytest.approx(cosine((1.0, 0.0), pack_vector(number, 1)), abs=1e-9)
+            assert hit.score == pytest.approx(cosine_of_packed((1.0, 0.0), pack_vector(number, 1)), abs=1e-9)
         assert await store.search(Search(namespace="default", space="elsewhere", vector=(1.0, 0.0))) == []
         assert await store.search(Search(namespace="default", vector=(1.0, 0.0))) == []
 
@@ -386,7 +388,7 @@ class VectorTests:
         ids = {context.id: (await append_drafts(store, context, *drafts)).ids for context in (one, two)}
         best: dict[tuple[str, str], float] = {}
         query = tuple(chance.gauss(0, 1) for _ in range(8))
-        for space, pack, kind in (("s", pack_vector, "f"), (HALVES, halved, "e")):
+        for space, pack, kind in (("s", pack_vector, "f"), (HALVES, pack_half_floats, "e")):
             for context in (one, two):
                 rows = [
                     Derived(
@@ -402,7 +404,7 @@ class VectorTests:
                 for row in rows:
                     if row.version != 31:
                         place = space, ids[context.id][row.version - 1]
-                        best[place] = max(best.get(place, 0.0), cosine(query, row.data, kind))
+                        best[place] = max(best.get(place, 0.0), cosine_of_packed(query, row.data, kind))
         for space in ("s", HALVES):
             expected = sorted(
                 ((id, score) for (of, id), score in best.items() if of == space and score > 0),
