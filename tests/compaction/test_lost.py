@@ -7,12 +7,12 @@ from acms.compaction.lost import find_lost
 from tests.support.logs import make_entry
 
 
-def said(*turns: tuple[str, str]) -> list[Entry]:
+def entries_of_turns(*turns: tuple[str, str]) -> list[Entry]:
     return [make_entry(n, text, role=Role(role)) for n, (role, text) in enumerate(turns, 1)]
 
 
 def test_details_are_lost_unless_they_stand_in_the_summary_letter_by_letter() -> None:
-    talk = said(
+    talk = entries_of_turns(
         ("user", "The dump is /srv/backup/a.sql on db-7.example.org and took 3400 MB."),
         ("assistant", "I filed ORD-4312 for it; the dump is /srv/backup/a.sql again."),
     )
@@ -36,7 +36,7 @@ def test_instructions_and_marked_messages_are_lost_unless_one_line_says_all_of_t
 
 
 def test_a_question_is_open_when_nobody_else_went_on_or_only_asked_back() -> None:
-    talk = said(
+    talk = entries_of_turns(
         ("user", "Shall we keep the blue one?"),
         ("assistant", "Yes, it is the better one."),
         ("user", "And who pays for the parking?"),

@@ -37,7 +37,7 @@ from tests.support.virtual_time import REAL_TIME, pass_time
 PAST = [make_item("exp:1", "We moved the orders before.", "orders", source="L4")]
 
 
-async def swallow(asked: Any) -> Any:
+async def swallow_cancellation(asked: Any) -> Any:
     while True:
         try:
             await asyncio.Event().wait()
@@ -72,10 +72,12 @@ async def in_a_group(asked: Any) -> Any:
 RELEASE = threading.Event()
 THREADS = ThreadPoolExecutor(8)
 """Not the loop's own: virtual time waits for those."""
-LATE = [never_answer, swallow, answers_late, blocks_a_thread, cleans_up_for_ever, in_a_group]
+LATE = [never_answer, swallow_cancellation, answers_late, blocks_a_thread, cleans_up_for_ever, in_a_group]
 
 
-async def took(acs: ACS, body: dict[str, Any], *, server: bool = False, **more: Any) -> tuple[Any, float]:
+async def render_and_time(
+    acs: ACS, body: dict[str, Any], *, server: bool = False, **more: Any
+) -> tuple[Any, float]:
     """Return a reply and the share of the allowed time that it took; check that it leaves no task behind.
 
     A `server` in the same loop has tasks of its own.
@@ -96,7 +98,7 @@ async def took(acs: ACS, body: dict[str, Any], *, server: bool = False, **more: 
 
 @pytest.mark.parametrize("late", LATE, ids=lambda one: one.__name__)
 async def test_check_18_a_project_that_is_late_is_a_timeout(late: Any) -> None:
-    reply, _ = await took(make_engine(Source("L2", late, deadline_ms=40)), request(ms=500))
+    reply, _ = await render_and_time(make_engine(Source("L2", late, deadline_ms=40)), request(ms=500))
     assert reply.error is not None
     assert (reply.error.code, reply.error.retriable) == ("PROVIDER_TIMEOUT", True)
     assert (reply.error.attempt, reply.error.max_attempts) == (1, 2)
@@ -105,7 +107,7 @@ async def test_check_18_a_project_that_is_late_is_a_timeout(late: Any) -> None:
 
 
 async def test_check_18_the_slice_of_the_project_is_three_fifths() -> None:
-    reply, share = await took(
+    reply, share = await render_and_time(
         make_engine(Source("L2", never_answer, deadline_ms=None), Source("L4")), request(ms=500)
     )
     assert reply.error.message == "L2 provider 'L2-source' exceeded its deadline (300 ms budgeted)"
@@ -117,7 +119,7 @@ async def test_check_18_the_slice_of_the_project_is_three_fifths() -> None:
 @pytest.mark.parametrize("late", LATE, ids=lambda one: one.__name__)
 async def test_check_19_what_came_in_time_comes_back(late: Any) -> None:
     sources = Source("L2", late, deadline_ms=40), Source("L4", PAST)
-    reply, _ = await took(make_engine(*sources), request(ms=500))
+    reply, _ = await render_and_time(make_engine(*sources), request(ms=500))
     assert (reply.error, fragment_ids(reply)) == (None, ["exp:1"])
     assert warning_codes(reply)[0] == "PARTIAL_DATA"
 
@@ -126,7 +128,7 @@ async def test_check_19_what_came_in_time_comes_back(late: Any) -> None:
 async def test_check_20_no_hung_source_delays_the_reply(late: Any) -> None:
     sources = [Source("L2", late, name=f"p{n}", deadline_ms=10_000) for n in range(3)]
     sources.append(Source("L4", late))
-    _, share = await took(make_engine(*sources), request(ms=1_000))
+    _, share = await render_and_time(make_engine(*sources), request(ms=1_000))
     assert share < 1
 
 
@@ -141,7 +143,7 @@ async def test_a_source_answers_with_what_it_has_when_its_time_is_over() -> None
 
 async def test_a_slice_that_is_too_short_is_not_begun() -> None:
     project = Source("L2", [make_item("a", "x", "orders")])
-    reply, _ = await took(make_engine(project), request(ms=25))
+    reply, _ = await render_and_time(make_engine(project), request(ms=25))
     assert (reply.error.code, reply.error.retriable) == ("DEADLINE_EXCEEDED", False)
     assert (offered_actions(reply), project.calls) == (["return_minimal"], [])
     slow = Source("L4", PAST, deadline_ms=5)
@@ -175,7 +177,7 @@ async def test_our_own_memory_is_treated_like_any_other_when_it_is_late() -> Non
         await session.ingest("user", "The orders run on PostgreSQL.")
         async with ACMS("u", Slow(session.storage)) as late:
             past = Source("L4", PAST)
-            reply, share = await took(ACS([late, past]), request(ms=300))
+            reply, share = await render_and_time(ACS([late, past]), request(ms=300))
             assert (fragment_ids(reply), set(warning_codes(reply))) == (["exp:1"], {"PARTIAL_DATA"})
             assert share < 1
 
@@ -184,7 +186,7 @@ async def test_our_own_memory_alone_may_be_asked_for_less_in_the_same_time() -> 
     async with ACMS("u", open_storage("memory://")) as session:
         await session.ingest("user", "The orders run on PostgreSQL.")
         async with ACMS("u", Slow(session.storage)) as late:
-            reply, _ = await took(ACS([late]), request(ms=25))
+            reply, _ = await render_and_time(ACS([late]), request(ms=25))
     assert "budgeted" not in reply.error.message  # it has no deadline of its own
     assert reply.error.options[0].hint == "Ask L2 for 8 instead of 20 items, within 15 ms"
 
@@ -225,7 +227,7 @@ async def test_what_fails_when_no_time_is_left_is_not_tried_again() -> None:
         raise ConnectionResetError
 
     project = Source("L2", stumble)
-    reply, _ = await took(make_engine(project), request(ms=200))
+    reply, _ = await render_and_time(make_engine(project), request(ms=200))
     assert (reply.error.code, len(project.calls)) == ("PROVIDER_UNAVAILABLE", 1)
 
 
@@ -286,7 +288,7 @@ async def test_long_lists_do_not_hold_the_loop() -> None:
 # ── by HTTP ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def say(*found: dict[str, Any], request_id: str = "req-1") -> dict[str, Any]:
+def provider_answer(*found: dict[str, Any], request_id: str = "req-1") -> dict[str, Any]:
     return {"request_id": request_id, "candidates": list(found), "latency_ms": 2}
 
 
@@ -296,7 +298,7 @@ async def test_a_source_on_a_server_is_asked_and_answers() -> None:
         ModelServer() as server,
         HTTPSource(f"{server.root}/v1/search", layer="L2", name="kb", deadline_ms=60_000) as kb,
     ):
-        server.script = [Behave(body=say(make_item("proj:1", "The orders.", "orders")))]
+        server.script = [Behave(body=provider_answer(make_item("proj:1", "The orders.", "orders")))]
         reply = await make_engine(kb).render(request(ms=100_000))
         assert fragment_ids(reply) == ["proj:1"]
         (call,) = server.calls
@@ -318,7 +320,10 @@ async def test_a_server_that_stumbles_is_asked_again() -> None:
         ModelServer() as server,
         HTTPSource(f"{server.root}/search", layer="L2", deadline_ms=60_000) as kb,
     ):
-        server.script = [Behave(status=503), Behave(body=say(make_item("proj:1", "The orders.", "orders")))]
+        server.script = [
+            Behave(status=503),
+            Behave(body=provider_answer(make_item("proj:1", "The orders.", "orders"))),
+        ]
         assert fragment_ids(await make_engine(kb).render(request(ms=120_000))) == ["proj:1"]
         assert len(server.calls) == 2
 
@@ -328,15 +333,15 @@ async def test_a_server_that_stumbles_is_asked_again() -> None:
     ("behave", "code"),
     [
         (Behave(until=asyncio.Event()), "PROVIDER_TIMEOUT"),
-        (Behave(drip=True, body=say()), "PROVIDER_TIMEOUT"),
+        (Behave(drip=True, body=provider_answer()), "PROVIDER_TIMEOUT"),
         (Behave(status=503), "PROVIDER_UNAVAILABLE"),
         (Behave(status=429), "PROVIDER_UNAVAILABLE"),
         (Behave(status=400), "PROVIDER_ERROR"),
         (Behave(raw=b"not JSON"), "PROVIDER_ERROR"),
-        (Behave(cut=True, body=say()), "PROVIDER_ERROR"),
+        (Behave(cut=True, body=provider_answer()), "PROVIDER_ERROR"),
         (Behave(drop=True), "PROVIDER_ERROR"),
-        (Behave(blanks=9_000_000, body=say()), "PROVIDER_ERROR"),
-        (Behave(body=say(request_id="another")), "PROVIDER_ERROR"),
+        (Behave(blanks=9_000_000, body=provider_answer()), "PROVIDER_ERROR"),
+        (Behave(body=provider_answer(request_id="another")), "PROVIDER_ERROR"),
         (Behave(body={"candidates": [{}]}), "PROVIDER_ERROR"),
     ],
     ids=["hung", "drip", "503", "429", "400", "no json", "cut", "dropped", "too long", "other id", "garbled"],
@@ -348,7 +353,7 @@ async def test_a_server_that_fails_is_contained(behave: Behave, code: str) -> No
         HTTPSource(f"{server.root}/search", layer="L2", deadline_ms=deadline, timeout=120) as kb,
     ):
         server.otherwise = behave
-        reply, _ = await took(make_engine(kb), request(ms=120_000), server=True)
+        reply, _ = await render_and_time(make_engine(kb), request(ms=120_000), server=True)
         assert reply.error is not None
         assert reply.error.code == code
 

@@ -30,7 +30,7 @@ PAST = [make_item("exp:1", "We moved the orders before.", "orders", source="L4")
 WORLD = [make_item("global:1", "Orders everywhere.", "orders", source="L1")]
 
 
-async def failed(*sources: Any, **more: Any) -> Any:
+async def error_of_reply(*sources: Any, **more: Any) -> Any:
     """Return the error of a reply, after checking what holds for all of them."""
     given = {name: more.pop(name) for name in ("action", "attempt") if name in more}
     reply = await make_engine(*sources).render(request(**more), **given)
@@ -54,7 +54,7 @@ async def failed(*sources: Any, **more: Any) -> Any:
     ids=lambda one: one if isinstance(one, str) else type(one).__name__,
 )
 async def test_a_source_that_raises_is_told_by_its_code(error: BaseException, code: str) -> None:
-    reply = await failed(Source("L2", error, name="docs"))
+    reply = await error_of_reply(Source("L2", error, name="docs"))
     assert (reply.error.code, reply.error.retriable, reply.error.attempt) == (code, True, 1)
     assert reply.error.max_attempts == 2
     assert "docs" in reply.error.message
@@ -88,7 +88,7 @@ MALFORMED: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", MALFORMED)
 async def test_check_25_a_malformed_answer_costs_nobody_else_anything(kind: str) -> None:
-    reply = await failed(Source("L2", MALFORMED[kind]))
+    reply = await error_of_reply(Source("L2", MALFORMED[kind]))
     assert reply.error.code == "PROVIDER_ERROR"
     assert offered_actions(reply) == ["retry_same", "return_minimal"]
     kept = await make_engine(Source("L2", MALFORMED[kind]), Source("L4", PAST)).render(request())
@@ -126,7 +126,7 @@ async def test_a_failure_for_a_passing_reason_is_tried_again_once() -> None:
     assert [call.top_k for call in project.calls] == [50, 20]
     assert [call.request_id for call in project.calls] == ["req-1", "req-1#1.2"]
     project = Source("L2", ConnectionResetError())
-    assert (await failed(project)).error.code == "PROVIDER_UNAVAILABLE"
+    assert (await error_of_reply(project)).error.code == "PROVIDER_UNAVAILABLE"
     assert len(project.calls) == 2
 
 
@@ -148,7 +148,7 @@ async def test_check_22_a_reduced_scope_asks_for_less_and_may_take_longer() -> N
 
 
 async def test_the_options_of_the_seeds_second_example_are_offered() -> None:
-    reply = await failed(
+    reply = await error_of_reply(
         Source("L2", TimeoutError()), Source("L1", WORLD), Source("L4", PAST), risk="high", ms=500
     )
     assert reply.error.code == "PROVIDER_TIMEOUT"
@@ -164,7 +164,7 @@ async def test_the_options_of_the_seeds_second_example_are_offered() -> None:
 @pytest.mark.parametrize("error", [TimeoutError(), RuntimeError(), ConnectionError()])
 async def test_check_24_the_last_attempt_offers_no_retry(error: Exception) -> None:
     sources = Source("L2", error), Source("L1", WORLD), Source("L4", PAST)
-    reply = await failed(*sources, risk="high", attempt=2, action="retry_same")
+    reply = await error_of_reply(*sources, risk="high", attempt=2, action="retry_same")
     assert reply.error.retriable is False
     assert (reply.error.attempt, reply.error.max_attempts) == (2, 2)
     assert not {"retry_same", "retry_with_reduced_scope", "explicit_l1_expansion"} & set(
@@ -174,20 +174,20 @@ async def test_check_24_the_last_attempt_offers_no_retry(error: Exception) -> No
 
 async def test_only_what_could_succeed_is_offered() -> None:
     both = Source("L2", RuntimeError()), Source("L1", WORLD)
-    assert "explicit_l1_expansion" in offered_actions(await failed(*both))
-    assert "explicit_l1_expansion" not in offered_actions(await failed(*both, privacy="block"))
-    assert "explicit_l1_expansion" not in offered_actions(await failed(both[0]))
-    used = await failed(Source("L1", RuntimeError()), action="explicit_l1_expansion")
+    assert "explicit_l1_expansion" in offered_actions(await error_of_reply(*both))
+    assert "explicit_l1_expansion" not in offered_actions(await error_of_reply(*both, privacy="block"))
+    assert "explicit_l1_expansion" not in offered_actions(await error_of_reply(both[0]))
+    used = await error_of_reply(Source("L1", RuntimeError()), action="explicit_l1_expansion")
     assert "explicit_l1_expansion" not in offered_actions(used)
-    empty = await failed(Source("L2", TimeoutError()), Source("L4"))
+    empty = await error_of_reply(Source("L2", TimeoutError()), Source("L4"))
     assert "return_l4_only" not in offered_actions(empty)
-    absent = await failed(Source("L2", TimeoutError()), Source("L4", PAST), risk="high", top_k=0)
+    absent = await error_of_reply(Source("L2", TimeoutError()), Source("L4", PAST), risk="high", top_k=0)
     assert "return_l4_only" not in offered_actions(absent)
 
 
 async def test_a_high_risk_does_not_do_without_the_project() -> None:
     sources = Source("L2", RuntimeError()), Source("L4", PAST)
-    assert (await failed(*sources, risk="high")).error.code == "PROVIDER_ERROR"
+    assert (await error_of_reply(*sources, risk="high")).error.code == "PROVIDER_ERROR"
     for risk in ("low", "medium"):
         reply = await make_engine(*sources).render(request(risk=risk))
         assert (reply.error, fragment_ids(reply)) == (None, ["exp:1"])
@@ -196,14 +196,16 @@ async def test_a_high_risk_does_not_do_without_the_project() -> None:
 
 
 async def test_when_all_fail_that_is_the_error() -> None:
-    reply = await failed(Source("L2", RuntimeError()), Source("L4", TimeoutError()), Source("L1", WORLD))
+    reply = await error_of_reply(
+        Source("L2", RuntimeError()), Source("L4", TimeoutError()), Source("L1", WORLD)
+    )
     assert reply.error.code == "ALL_PROVIDERS_FAILED"
     assert offered_actions(reply) == ["retry_with_reduced_scope", "explicit_l1_expansion", "return_minimal"]
 
 
 async def test_only_a_budget_of_nothing_is_too_small() -> None:
     project = Source("L2", [make_item("a", "The orders are moved on Monday.", "orders")])
-    reply = await failed(project, tokens=0)
+    reply = await error_of_reply(project, tokens=0)
     assert (reply.error.code, reply.error.retriable, offered_actions(reply)) == (
         "BUDGET_TOO_SMALL",
         False,
@@ -243,7 +245,7 @@ SAID = (
 SECRETS = ("hunter22", "sk-proj-q7Rz2LmX9vKc")
 
 
-def windows(text: str, size: int = 20) -> set[str]:
+def text_windows(text: str, size: int = 20) -> set[str]:
     return {text[at : at + size] for at in range(len(text) - size + 1)}
 
 
@@ -273,7 +275,7 @@ async def test_check_32_under_block_no_text_leaves_even_if_a_source_sends_it(
     logged = " ".join(str(vars(record)) for record in caplog.records)
     assert caplog.records
     for place in (json.dumps(wire), logged):
-        assert not [piece for piece in windows(SAID) | windows(long) if piece in place]
+        assert not [piece for piece in text_windows(SAID) | text_windows(long) if piece in place]
 
 
 async def test_check_32_no_candidate_tells_the_text_of_another() -> None:
@@ -289,7 +291,7 @@ async def test_check_32_no_candidate_tells_the_text_of_another() -> None:
     named = {one.id: one.entities for one in reply.fragments or ()}
     assert named == {"proj:1": (), "proj:2": ("orders", "new cluster"), "proj:4": ("may",)}
     place = json.dumps(checked_reply(reply)) + repr(list(reply.ledger))
-    assert not [piece for piece in windows(long) | windows(long[::-1]) if piece in place]
+    assert not [piece for piece in text_windows(long) | text_windows(long[::-1]) if piece in place]
 
 
 async def test_check_32_no_candidate_tells_a_shorter_rendition_of_another() -> None:
@@ -337,7 +339,7 @@ async def test_of_many_warnings_the_first_are_read() -> None:
 
 async def test_what_gives_itself_away_by_its_name_is_a_violation() -> None:
     long = "The orders of the northern region are moved on the first of May."
-    reply = await failed(Source("L2", [make_item(long[:30], long, "orders")]), privacy="block")
+    reply = await error_of_reply(Source("L2", [make_item(long[:30], long, "orders")]), privacy="block")
     assert (reply.error.code, reply.error.retriable, offered_actions(reply)) == (
         "PRIVACY_VIOLATION",
         False,

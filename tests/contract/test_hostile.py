@@ -119,7 +119,7 @@ class Hostile:
         )
 
 
-async def survive(rounds: int) -> None:
+async def survive_rounds(rounds: int) -> None:
     rng = random.Random(20)
     hostile = Hostile(rng)
     for turn in range(rounds):
@@ -145,9 +145,9 @@ async def survive(rounds: int) -> None:
 
 async def test_check_25_whatever_sources_do_there_is_a_reply() -> None:
     """The first 25 rounds; 1,000: `pytest -m slow tests/contract/test_hostile.py`."""
-    await survive(25)
+    await survive_rounds(25)
 
 
 @pytest.mark.slow
 async def test_check_25_whatever_sources_do_there_is_a_reply_a_thousand_times() -> None:
-    await survive(1_000)
+    await survive_rounds(1_000)

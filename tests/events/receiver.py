@@ -14,7 +14,7 @@ from standardwebhooks import Webhook
 Answer = Callable[[BaseHTTPRequestHandler], object]
 
 
-def status(code: int, **headers: str) -> Answer:
+def answer_status(code: int, **headers: str) -> Answer:
     """Answer with a status and nothing else."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -26,7 +26,7 @@ def status(code: int, **headers: str) -> Answer:
     return answer
 
 
-OK = status(204)
+OK = answer_status(204)
 
 
 class Receiver:
@@ -53,7 +53,7 @@ class Receiver:
 
 
 @contextmanager
-def receiving() -> Generator[Receiver]:
+def running_receiver() -> Generator[Receiver]:
     """Receive until the block ends."""
     found = Receiver()
 

@@ -310,7 +310,7 @@ class FactsStory(RuleBasedStateMachine):
             return await session.facts(history=True)
 
 
-def tell(kind: str, cached: bool, examples: int, steps: int, postgres: str | None = None) -> None:
+def run_facts_story(kind: str, cached: bool, examples: int, steps: int, postgres: str | None = None) -> None:
     story = type("Story", (FactsStory,), {"kind": kind, "cached": cached, "postgres": postgres})
     run_story(
         story,
@@ -323,14 +323,14 @@ def tell(kind: str, cached: bool, examples: int, steps: int, postgres: str | Non
 
 @pytest.mark.parametrize(("kind", "cached"), [("memory", True), ("memory", False), ("sqlite", True)])
 def test_facts_stay_true_whatever_is_proposed_and_taken_back(kind: str, cached: bool) -> None:
-    tell(kind, cached, 8 if kind == "memory" else 3, 20)
+    run_facts_story(kind, cached, 8 if kind == "memory" else 3, 20)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_facts_stay_true_through_many_long_stories(kind: str) -> None:
-    tell(kind, True, 60 if kind == "memory" else 30, 40)
+    run_facts_story(kind, True, 60 if kind == "memory" else 30, 40)
 
 
 def test_facts_stay_true_on_postgres(postgres_home: str) -> None:
-    tell("postgres", True, 1, 15, postgres_home)
+    run_facts_story("postgres", True, 1, 15, postgres_home)

@@ -26,7 +26,7 @@ from acms.ports import StorageBackend
 from acms.results import LogEvent
 from acms.sync import Client
 from acms.testing.logs import append_drafts, create_log, draft_message
-from tests.events.receiver import OK, Receiver, receiving
+from tests.events.receiver import OK, Receiver, running_receiver
 
 from ._process import finish_process, start_python
 from ._service import Crowd, Service, create_contexts, read_messages, running_service
@@ -264,7 +264,7 @@ Run: TypeAlias = Callable[[str, Receiver, int, int], Coroutine[Any, Any, None]]
 def test_a_worker_that_is_killed_while_it_delivers_loses_nothing_and_keeps_the_order(
     tmp_path: Path, run: Run, count: int
 ) -> None:
-    with receiving() as receiver:
+    with running_receiver() as receiver:
         asyncio.run(run(f"sqlite:///{tmp_path / 'log.db'}", receiver, 1, count))
 
 
@@ -272,5 +272,5 @@ def test_a_worker_that_is_killed_while_it_delivers_loses_nothing_and_keeps_the_o
 @pytest.mark.usefixtures("_short_leases")
 @pytest.mark.parametrize(("run", "count"), [(kill_delivering_worker, 200), (kill_notifying_worker, 100)])
 def test_twenty_kills_lose_nothing_that_was_to_be_told(url: str, run: Run, count: int) -> None:
-    with receiving() as receiver:
+    with running_receiver() as receiver:
         asyncio.run(run(url, receiver, 20, count))

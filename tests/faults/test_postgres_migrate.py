@@ -25,7 +25,7 @@ from acms.storage.postgres.pool import Pool
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.servers.postgres import Databases
-from tests.servers.stores import inside
+from tests.servers.stores import run_inside
 
 from ._process import finish_process, start_python
 from ._proxy import Wire
@@ -37,7 +37,7 @@ def port_of(url: str) -> int:
 
 def schema_of_database(url: str) -> list[tuple[object, ...]]:
     """What a database holds: tables, columns, indexes, policies, and the list of migrations."""
-    return inside(
+    return run_inside(
         url,
         "SELECT c.relname, c.relkind, string_agg(a.attname || ':' || a.atttypid::regtype, ',' ORDER BY a.attnum),"
         " (SELECT count(*) FROM pg_policy WHERE polrelid = c.oid)"
@@ -139,11 +139,11 @@ async def test_t46_of_many_that_open_an_empty_database_one_makes_the_schema_and_
     try:
         for url in urls:
             postgres.execute(f"GRANT CREATE ON DATABASE {url.rpartition('/')[2]} TO {name}")
-            inside(url, "CREATE EXTENSION vector")  # which an owner may not
+            run_inside(url, "CREATE EXTENSION vector")  # which an owner may not
         chosen = [url.replace("postgres@", f"{name}@") if owner else url for url in urls]
         await asyncio.gather(*(assert_store_works(url) for url in chosen for _ in range(3)))
         for url in urls:
-            applied = inside(url, "SELECT version FROM acms.migrations")
+            applied = run_inside(url, "SELECT version FROM acms.migrations")
             wanted = [(number,) for number, *_ in list_known_migrations()]
             assert applied == wanted
     finally:

@@ -23,7 +23,7 @@ from acms.storage import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, fork_log
 from tests.servers.postgres import Databases
-from tests.servers.stores import inside
+from tests.servers.stores import run_inside
 
 MINUTE = timedelta(minutes=1)
 MINE = re.compile(r"\b(?:\w+\.)?tenant_id = %\(tenant\)s")
@@ -255,14 +255,14 @@ async def test_t33_neither_the_role_nor_the_owner_of_the_tables_is_above_the_pol
             "SELECT rolsuper, rolbypassrls, rolcanlogin, rolinherit FROM pg_roles WHERE rolname = 'acms_app'"
         )
         assert role == [(False, False, False, False)]
-        bound = inside(
+        bound = run_inside(
             postgres_url,
             "SELECT relname FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = 'acms'"
             " AND relkind IN ('r', 'p') AND NOT relispartition AND NOT (relrowsecurity AND relforcerowsecurity)",
         )
         assert bound == [("migrations",)]
     finally:
-        inside(postgres_url, f"DROP OWNED BY {owner} CASCADE")
+        run_inside(postgres_url, f"DROP OWNED BY {owner} CASCADE")
         postgres.execute(f"DROP OWNED BY {owner} CASCADE")
         postgres.execute(f"DROP ROLE {owner}")
 

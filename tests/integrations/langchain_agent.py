@@ -34,7 +34,7 @@ class Model(BaseChatModel):
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **options: Any) -> ChatResult:
         chat = convert_to_openai_messages(messages)
-        self.costs.append(script.check(chat, interrupted=self.interrupted))
+        self.costs.append(script.assert_valid_request(chat, interrupted=self.interrupted))
         self.seen.append(messages[1:])
         answer = self.given.pop(0) if self.given else convert_to_messages([script.answer(chat)])[0]
         return ChatResult(generations=[ChatGeneration(message=answer)])

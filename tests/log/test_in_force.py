@@ -412,7 +412,7 @@ def naive_units(sequence: list[Entry]) -> set[tuple[int, ...]]:
 
 
 @st.composite
-def logs(draw: st.DrawFn) -> Log:
+def generated_logs(draw: st.DrawFn) -> Log:
     log = Log()
     for _ in range(draw(st.integers(1, 14))):
         known = st.integers(1, max(1, log.version))
@@ -437,7 +437,7 @@ def logs(draw: st.DrawFn) -> Log:
     return log
 
 
-@given(logs())
+@given(generated_logs())
 def test_cover_and_sequence_agree_with_a_naive_model_at_every_version(log: Log) -> None:
     for at in range(log.version + 1):
         entries = log.entries[:at]
@@ -452,7 +452,7 @@ KINDS = (Kind.MESSAGE, Kind.RETRACTION, Kind.FACT, Kind.SUMMARY)
 
 
 @st.composite
-def replacing(draw: st.DrawFn) -> list[Entry]:
+def replacing_entries(draw: st.DrawFn) -> list[Entry]:
     """Entries that replace whatever there is, as rewrites do and as no caller would."""
     found: list[Entry] = []
     for version in range(1, draw(st.integers(1, 14))):
@@ -471,7 +471,7 @@ def replacing(draw: st.DrawFn) -> list[Entry]:
     return [one for one in found if one.replaces]
 
 
-@given(replacing(), st.booleans(), st.data())
+@given(replacing_entries(), st.booleans(), st.data())
 def test_a_cover_that_newer_entries_follow_is_what_all_of_them_make(
     entries: list[Entry], searchable: bool, data: st.DataObject
 ) -> None:
@@ -487,7 +487,7 @@ def test_a_cover_that_newer_entries_follow_is_what_all_of_them_make(
             assert getattr(cover, name) == getattr(made, name)
 
 
-@given(logs())
+@given(generated_logs())
 def test_units_are_exactly_the_whole_groups_and_nothing_is_lost(log: Log) -> None:
     for at in range(log.version + 1):
         sequence = log.sequence(at)
@@ -501,7 +501,7 @@ def test_units_are_exactly_the_whole_groups_and_nothing_is_lost(log: Log) -> Non
         assert folded.unresolved == []
 
 
-@given(logs(), st.integers(0, 14))
+@given(generated_logs(), st.integers(0, 14))
 def test_reading_only_the_end_of_a_log_gives_the_end_of_its_units(log: Log, after: int) -> None:
     after = min(after, log.version)
     part = fold_atomic_groups(

@@ -28,7 +28,7 @@ from acms.ports import Codec
 from acms.prompt.fit import fit_prompt
 from acms.prompt.resolve import lay_out_messages
 from acms.prompt_types import PromptMessage
-from tests.providers.prompts import conversations, texts, tools
+from tests.providers.prompts import generated_conversations, texts, tools
 from tests.support.toy import run_to_end, text_atom
 
 CODECS: list[Codec] = [
@@ -48,10 +48,10 @@ STRATEGIES: list[Strategy | None] = [
 
 
 @st.composite
-def trees(draw: st.DrawFn) -> Scope:
+def generated_trees(draw: st.DrawFn) -> Scope:
     children: list[Scope | Atom] = []
     for number in range(draw(st.integers(1, 3))):
-        messages = draw(conversations(max_steps=6))
+        messages = draw(generated_conversations(max_steps=6))
         befores = accumulate([message.tokens or 1 for message in messages], initial=0)
         units = [Atom((message,), before=before) for message, before in zip(messages, befores, strict=False)]
         if units and draw(st.booleans()):
@@ -77,7 +77,7 @@ def trees(draw: st.DrawFn) -> Scope:
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: f"{codec.name} {codec.model}")
-@given(tree=trees(), tools=tools, budget=st.one_of(st.integers(0, 250), st.integers(0, 2_500)))
+@given(tree=generated_trees(), tools=tools, budget=st.one_of(st.integers(0, 250), st.integers(0, 2_500)))
 def test_what_is_fitted_is_within_the_budget(
     codec: Codec, tree: Scope, tools: list[Tool], budget: int
 ) -> None:
@@ -93,10 +93,10 @@ def test_what_is_fitted_is_within_the_budget(
     placed = lay_out_messages(found.placed)
     payload = codec.render([one.message for one in placed], tools=tools)
     assert codec.count(payload).upper_bound <= budget
-    _whole([one.message for one in placed])
+    _assert_calls_answered([one.message for one in placed])
 
 
-def _whole(messages: list[PromptMessage]) -> None:
+def _assert_calls_answered(messages: list[PromptMessage]) -> None:
     """Check that every call is answered right behind it, and nothing else is."""
     waiting: list[str] = []
     for message in messages:

@@ -59,7 +59,7 @@ def registry(store, clock):
     return create_pin_registry(store, namespace="user:123", clock=clock)
 
 
-def keys(pins):
+def pin_keys(pins):
     return [pin.key for pin in pins]
 
 
@@ -81,7 +81,7 @@ async def test_pins_are_listed_by_priority_then_by_time_then_by_key(registry, cl
     for key in ("same b", "same a"):
         await registry.pin(key, PinMetadata(priority=1, updated_at=1000))
     expected = ["top", "new", "old", "same a", "same b", "low", "none, new", "none, old"]
-    assert keys(await registry.list()) == expected
+    assert pin_keys(await registry.list()) == expected
 
 
 async def test_the_index_is_that_of_the_seed(registry, store):
@@ -117,7 +117,7 @@ async def test_unpin_lets_go_of_the_pin_and_keeps_the_value(registry, store):
     await registry.pin("other")
     assert await registry.unpin("profile") is True
     assert await registry.unpin("profile") is False
-    assert keys(await registry.list()) == ["other"]
+    assert pin_keys(await registry.list()) == ["other"]
     assert (await store.get("profile")).data == {"name": "Sam"}
 
 
@@ -127,9 +127,9 @@ async def test_namespaces_and_index_keys_are_apart(registry, store, clock):
     await registry.pin("a")
     await other.pin("b")
     await elsewhere.pin("c")
-    assert [keys(await each.list()) for each in (registry, other, elsewhere)] == [["a"], ["b"], ["c"]]
+    assert [pin_keys(await each.list()) for each in (registry, other, elsewhere)] == [["a"], ["b"], ["c"]]
     await other.unpin("a")
-    assert keys(await registry.list()) == ["a"]
+    assert pin_keys(await registry.list()) == ["a"]
     assert (await store.get("__ours__:user:123")).data["pins"] == {"c": {"updatedAt": NOW}}
 
 
@@ -142,14 +142,14 @@ async def test_the_newest_pin_comes_first_even_where_clocks_disagree(store):
     )
     for key, registry in (("first", fast), ("second", fast), ("third", slow), ("fourth", fast)):
         await registry.pin(key)
-    assert keys(await fast.list()) == ["fourth", "third", "second", "first"]
+    assert pin_keys(await fast.list()) == ["fourth", "third", "second", "first"]
 
 
 async def test_a_key_may_be_anything_that_a_store_keeps(registry):
     names = ["__proto__", "Zoë 北京", "a:b/c", " ", '"', "10", "9", "é", "x" * 512]
     for name in names:
         await registry.pin(name)
-    assert keys(await registry.list()) == names[::-1]
+    assert pin_keys(await registry.list()) == names[::-1]
 
 
 # ── an index that another program wrote ─────────────────────────────────────────────────────────────────────────────
@@ -248,7 +248,7 @@ async def test_a_pin_that_does_not_read_back_is_named_and_can_be_replaced_or_let
         assert found.value.options
         await registry.pin("another")
         await repair("bad")
-        assert {"good", "another"} <= set(keys(await registry.list()))
+        assert {"good", "another"} <= set(pin_keys(await registry.list()))
 
 
 # ── the border ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -267,7 +267,7 @@ async def test_a_namespace_that_makes_no_sense_is_refused_at_once(namespace):
 async def test_a_namespace_that_makes_sense_is_taken_on_every_store(namespace, store, clock):
     registry = create_pin_registry(store, namespace=namespace, clock=clock)
     await registry.pin("a")
-    assert keys(await registry.list()) == ["a"]
+    assert pin_keys(await registry.list()) == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ async def test_tasks_that_pin_at_once_lose_nothing(registry):
     await asyncio.gather(
         *(registry.unpin(f"k{n}") for n in range(0, 30, 2)), *(registry.pin(f"new{n}") for n in range(5))
     )
-    assert keys(await registry.list())[:15] == [f"k{n}" for n in range(1, 30, 2)]
+    assert pin_keys(await registry.list())[:15] == [f"k{n}" for n in range(1, 30, 2)]
     assert len(await registry.list()) == 20
 
 
@@ -390,7 +390,7 @@ def test_threads_with_a_handle_each_lose_nothing(url):
     assert len(asyncio.run(read())) == 32
 
 
-def left(lines):
+def keys_left_pinned(lines):
     """Return which keys are pinned after some lines of a pinner."""
     pinned = {}
     for line in lines:
@@ -418,15 +418,15 @@ async def test_processes_that_pin_at_once_lose_nothing_even_when_one_is_killed(u
     assert finish_process(doomed) == -signal.SIGKILL
     expected = set()
     for who, process in running.items():
-        expected |= left(await asyncio.to_thread(process.stdout.readlines))
+        expected |= keys_left_pinned(await asyncio.to_thread(process.stdout.readlines))
         assert finish_process(process) == 0, who
     assert len(expected) == 20
 
     async with open_kv(url) as store:
         registry = create_pin_registry(store, namespace="user:123")
-        found = set(keys(await registry.list()))
+        found = set(pin_keys(await registry.list()))
         hers = {key for key in found if key.startswith("eve")}
         assert found - hers == expected
-        assert len(hers ^ left(answered)) <= 1, "one more change may have been stored unanswered"
+        assert len(hers ^ keys_left_pinned(answered)) <= 1, "one more change may have been stored unanswered"
         await registry.pin("afterwards")
-        assert "afterwards" in keys(await registry.list())
+        assert "afterwards" in pin_keys(await registry.list())

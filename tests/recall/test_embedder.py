@@ -47,7 +47,7 @@ def with_embedder(storage: Any, embedder: Any, name: str = "user_123", **given: 
     return session_on(storage, name, embedder=embedder, **given)
 
 
-async def missing(session: ACMS) -> list[int]:
+async def versions_without_vectors(session: ACMS) -> list[int]:
     """Versions without a vector in the session's space."""
     shared = session._shared
     assert shared.embedding is not None
@@ -56,12 +56,12 @@ async def missing(session: ACMS) -> list[int]:
     return [version for _, version in found]
 
 
-def embedded(session: ACMS) -> str:
+def embedded_state(session: ACMS) -> str:
     assert session.last_receipt is not None
     return session.last_receipt.embedded
 
 
-def picky(texts: list[str]) -> Any:
+def embed_unless_poisoned(texts: list[str]) -> Any:
     if any("poison" in text for text in texts):
         raise ValueError("input too long")
     return [hash_vector(text) for text in texts]
@@ -108,7 +108,7 @@ def test_what_cannot_embed_is_refused_by_the_constructor(embedder: Any) -> None:
 async def test_an_embedder_as_the_seed_has_it_is_accepted(storage: Storage, config: ACMSConfig) -> None:
     async with with_embedder(storage, SeedEmbedder(), config=config) as session:
         await ingest_texts(session, *ABOUT, close=True)
-        assert embedded(session) == "queued"
+        assert embedded_state(session) == "queued"
         await ingest_texts(session, "now")
         await session.wait_pending()
         items = await session.recall("PostgreSQL orders")
@@ -121,14 +121,14 @@ async def test_an_embedder_as_the_seed_has_it_is_accepted(storage: Storage, conf
 # ── ranking by meaning ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def synonyms(texts: list[str]) -> list[list[float]]:
+def embed_with_synonyms(texts: list[str]) -> list[list[float]]:
     """An embedder that knows that a mog is a cat, which no table of words does."""
     return [hash_vector(text.lower().replace("mog", "cat sleeps all day")) for text in texts]
 
 
 async def test_meaning_finds_what_words_do_not(storage: Storage, config: ACMSConfig) -> None:
     embedder = FakeEmbedder()
-    embedder.answer = synonyms
+    embedder.answer = embed_with_synonyms
     async with with_embedder(storage, embedder, config=config) as session:
         await ingest_texts(session, *ABOUT, *(f"chatter {n} of m{n}" for n in range(20)), close=True)
         await ingest_texts(session, "now")
@@ -158,7 +158,7 @@ async def test_identical_texts_are_embedded_once_per_batch(storage: Storage, con
         await session.ingest_many(said)
         await session.wait_pending()
         assert embedder.sizes == [1]
-        assert await missing(session) == []
+        assert await versions_without_vectors(session) == []
 
 
 async def test_concurrent_ingests_share_calls_of_at_most_a_batch(
@@ -170,7 +170,7 @@ async def test_concurrent_ingests_share_calls_of_at_most_a_batch(
         await session.wait_pending()
         assert max(embedder.sizes) <= BATCH
         assert len(embedder.calls) < 20
-        assert await missing(session) == []
+        assert await versions_without_vectors(session) == []
         assert sum(embedder.sizes) == 201
 
 
@@ -191,20 +191,20 @@ async def test_a_message_is_stored_although_the_embedder_raises_and_healed_once_
     embedder = FakeEmbedder()
     async with with_embedder(storage, embedder, config=config) as session:
         await ingest_texts(session, ABOUT[0])
-        assert embedded(session) == "queued"
+        assert embedded_state(session) == "queued"
         await session.wait_pending()
         embedder.error = OSError("connection refused")
         await ingest_texts(session, ABOUT[1])
-        assert embedded(session) == "queued", "nobody knows yet"
+        assert embedded_state(session) == "queued", "nobody knows yet"
         await session.wait_pending()
         await ingest_texts(session, *ABOUT[2:])
-        assert embedded(session) == "pending"
+        assert embedded_state(session) == "pending"
         assert contents_of(await session.window(1000)) == ABOUT
         await session.wait_pending()
-        assert await missing(session) == [2, 3, 4]
+        assert await versions_without_vectors(session) == [2, 3, 4]
         embedder.error = None
         await session.wait_pending()
-        assert await missing(session) == []
+        assert await versions_without_vectors(session) == []
         assert (await session.recall("orders")).coverage == 1
 
 
@@ -229,7 +229,7 @@ async def test_a_query_that_cannot_be_embedded_is_answered_by_words_with_a_warni
         assert (again.coverage, again.ledger.warnings) == (1, ())
 
 
-def ragged(texts: list[str]) -> Any:
+def embed_ragged(texts: list[str]) -> Any:
     return [[1.0] * (DIMENSION - n % 2) for n, _ in enumerate(texts)]
 
 
@@ -238,7 +238,7 @@ GARBAGE = {
     "too long": lambda texts: [[1.0] * (DIMENSION + 1) for _ in texts],
     "too few": lambda texts: [hash_vector(text) for text in texts][1:],
     "too many": lambda texts: [hash_vector(text) for text in (*texts, "more")],
-    "ragged": lambda texts: ragged([*texts, "more"]),
+    "ragged": lambda texts: embed_ragged([*texts, "more"]),
     "nan": lambda texts: [[float("nan")] * DIMENSION for _ in texts],
     "infinite": lambda texts: [[float("inf")] * DIMENSION for _ in texts],
     "huge": lambda texts: [[1e300] * DIMENSION for _ in texts],
@@ -260,13 +260,13 @@ async def test_an_answer_that_is_no_vectors_costs_vectors_and_nothing_else(
         await ingest_texts(session, *ABOUT, close=True)
         await session.wait_pending()
         await ingest_texts(session, "now")
-        assert embedded(session) == "pending"
+        assert embedded_state(session) == "pending"
         items = await session.recall("PostgreSQL orders")
         assert "orders run on PostgreSQL" in contents_of(items)
         assert items.ledger.warnings == (DEAF,)
         embedder.answer = None
         await session.wait_pending()
-        assert await missing(session) == []
+        assert await versions_without_vectors(session) == []
         assert (await session.recall("PostgreSQL orders")).coverage == 1
 
 
@@ -310,12 +310,12 @@ async def test_an_embedder_that_hangs_holds_up_nobody_for_ever(
             items = await session.recall("PostgreSQL")
             assert items.ledger.warnings == (DEAF,)
             await ingest_texts(session, ABOUT[2])
-            assert embedded(session) == "pending"
+            assert embedded_state(session) == "pending"
         embedder.gate.set()
         monkeypatch.setattr(module, "SECONDS", 60.0)
         async with asyncio.timeout(300):
             await session.wait_pending()
-        assert await missing(session) == []
+        assert await versions_without_vectors(session) == []
 
 
 async def test_closing_while_vectors_are_asked_for_leaves_nothing_behind(
@@ -336,7 +336,7 @@ async def test_closing_while_vectors_are_asked_for_leaves_nothing_behind(
     gc.collect()  # a task that was forgotten would say so
     async with with_embedder(open_storage(url), FakeEmbedder(), config=config) as again:
         await again.wait_pending()
-        assert await missing(again) == []
+        assert await versions_without_vectors(again) == []
 
 
 async def test_closing_while_a_message_is_embedded_keeps_the_message(
@@ -354,7 +354,7 @@ async def test_closing_while_a_message_is_embedded_keeps_the_message(
     async with with_embedder(open_storage(url), embedder, config=config) as again:
         assert (await again.get(id)).content == ABOUT[0]
         await again.wait_pending()
-        assert await missing(again) == []
+        assert await versions_without_vectors(again) == []
 
 
 @pytest.mark.parametrize("blank", [" ", "\n\t \n", "\u2003", "?!", "\u200b"])
@@ -370,7 +370,7 @@ async def test_messages_of_nothing_but_space_do_not_make_healing_go_round(
     async with with_embedder(storage, embedder) as session:
         async with asyncio.timeout(300):
             await session.wait_pending()
-        assert await missing(session) == []
+        assert await versions_without_vectors(session) == []
         calls = len(embedder.calls)
         await session.wait_pending()
         await session.recall("orders")
@@ -390,10 +390,10 @@ async def test_messages_another_session_wrote_without_an_embedder_are_healed_whi
         await session.wait_pending()
         await ingest_texts(plain, *ABOUT[1:])
         assert (await session.recall("orders")).coverage < 1
-        await settled(session, "orders")
+        await recall_when_settled(session, "orders")
 
 
-async def settled(session: ACMS, query: str) -> ContextItems:
+async def recall_when_settled(session: ACMS, query: str) -> ContextItems:
     """Recall until all vectors that were asked for in the background have come."""
     async with asyncio.timeout(300):
         while True:
@@ -409,7 +409,7 @@ async def test_an_edit_gets_a_vector_too(storage: Storage, config: ACMSConfig) -
         first, *_ = await ingest_texts(session, *ABOUT)
         await session.wait_pending()
         await session.replace(first, "orders run on SQLite")
-        items = await settled(session, "SQLite")
+        items = await recall_when_settled(session, "SQLite")
         assert items[0].content == "orders run on SQLite"
         assert "user: orders run on SQLite" in "\n".join(embedder.texts)
 
@@ -452,7 +452,7 @@ async def test_a_model_with_another_dimension_is_another_model(storage: Storage)
         await session.wait_pending()
     async with with_embedder(storage, FakeEmbedder(dimension=16)) as session:
         await session.window(100)
-        assert await missing(session) == [1, 2, 3, 4]
+        assert await versions_without_vectors(session) == [1, 2, 3, 4]
         assert (await session.recall("orders")).coverage == 1
 
 
@@ -536,20 +536,20 @@ async def test_one_text_an_embedder_refuses_keeps_no_other_from_its_vector(
     storage: Storage, config: ACMSConfig
 ) -> None:
     embedder = FakeEmbedder()
-    embedder.answer = picky
+    embedder.answer = embed_unless_poisoned
     async with session_on(storage, config=config) as plain:
         await ingest_texts(plain, *ABOUT, "poison", *(f"message m{n}" for n in range(100)))
     async with with_embedder(storage, embedder, config=config) as session:
         await session.wait_pending()
-        assert await missing(session) == [5]
+        assert await versions_without_vectors(session) == [5]
         items = await session.recall("orders")
         assert items.coverage == pytest.approx(104 / 105)
         await ingest_texts(session, "poison too", "soup at noon")
         await session.wait_pending()
-        assert await missing(session) == [5, 106]
+        assert await versions_without_vectors(session) == [5, 106]
         embedder.answer = None
         await session.wait_pending()
-        assert await missing(session) == []
+        assert await versions_without_vectors(session) == []
 
 
 # ── queries, and languages ──────────────────────────────────────────────────────────────────────────────────────────
@@ -592,7 +592,7 @@ async def test_what_an_embedder_does_not_read_is_found_by_words_and_said_once(st
         await ingest_texts(session, "我们的数据库是PostgreSQL", "orders run on PostgreSQL", close=True)
         await ingest_texts(session, "now")
         await session.wait_pending()
-        assert await missing(session) == []
+        assert await versions_without_vectors(session) == []
         assert all(text.isascii() for text in embedder.texts)
         items = await session.recall("数据库")
         assert "我们的数据库是PostgreSQL" in contents_of(items)
@@ -614,7 +614,7 @@ async def test_made_again_is_all_that_is_there_and_not_refused() -> None:
         ids = await ingest_texts(session, *(f"message m{n}" for n in range(BATCH + 8)), "poison")
         await session.erase(ids[3])
         context = str(await session.context_id())
-        embedder.answer = picky
+        embedder.answer = embed_unless_poisoned
         done = await reindex(storage, context, embedder=embedder)
         assert (done.contexts, done.vectors, done.left) == (1, BATCH + 7, 1)
         assert max(embedder.sizes) <= BATCH
@@ -626,7 +626,7 @@ async def test_made_again_is_all_that_is_there_and_not_refused() -> None:
 @pytest.mark.parametrize("poison", [2, 3])
 async def test_making_again_ends_where_text_after_text_is_refused(poison: int) -> None:
     storage, embedder = MemoryStorage(), FakeEmbedder()
-    embedder.answer = picky
+    embedder.answer = embed_unless_poisoned
     async with session_on(storage, embedder=None) as session:
         await ingest_texts(session, *(f"poison {n}" for n in range(poison)))
         if poison == 2:  # it may be a matter of these two

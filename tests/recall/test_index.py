@@ -43,11 +43,11 @@ FRAME = TextFrame(BYTES)
 SPACE = "model/24"
 
 
-def past(log: Log, version: int) -> list[Entry]:
+def entries_until(log: Log, version: int) -> list[Entry]:
     return log.entries[:version]
 
 
-def prefix(segments: Sequence[Segment], version: int) -> Snapshot:
+def snapshot_until(segments: Sequence[Segment], version: int) -> Snapshot:
     return Snapshot(
         [
             (CONTEXT, segment, min(segment.count, version - segment.base))
@@ -65,9 +65,9 @@ def in_pieces(cards: Sequence[bytes | None]) -> Segment:
         return build_segment(cards)
 
 
-def ways(log: Log, version: int, random: Random) -> dict[str, list[Segment]]:
+def segments_by_way(log: Log, version: int, random: Random) -> dict[str, list[Segment]]:
     """Segments that hold at least the entries up to a version, by how they came about."""
-    cards, now = index_records_of(log.entries), index_records_of(past(log, version))
+    cards, now = index_records_of(log.entries), index_records_of(entries_until(log, version))
     cut = random.randint(0, version)
     both = Segment(0)
     both.extend(now[:cut])
@@ -94,7 +94,7 @@ def same_order(left: Ranking, right: Ranking, places: Sequence[int], others: Seq
     )
 
 
-def same(left: Corpus, right: Corpus, question: Query) -> None:
+def assert_same_ranking(left: Corpus, right: Corpus, question: Query) -> None:
     one, other = Ranking(left, question), Ranking(right, question)
     same_order(one, other, one.positions.tolist(), other.positions.tolist())
     for place in range(len(left)):
@@ -107,7 +107,7 @@ def same(left: Corpus, right: Corpus, question: Query) -> None:
     same_order(one, other, one.positions.tolist(), other.positions.tolist())
 
 
-def recalled(field: Corpus, question: Query, query: str, asks: bool) -> ContextItems:
+def recall_from_corpus(field: Corpus, question: Query, query: str, asks: bool) -> ContextItems:
     """A recall of budget 0: what is decided does not hang on a rounding, and no text is needed."""
     asked = Recall(query=query, budget=0, weights=WEIGHTS)
     found = Ranked(CONTEXT, field.snapshot.count, field, Ranking(field, question))
@@ -127,23 +127,25 @@ def recalled(field: Corpus, question: Query, query: str, asks: bool) -> ContextI
         return result
 
 
-def verdicts(items: ContextItems) -> dict[str, tuple[bool, str, str, int]]:
+def verdicts_by_id(items: ContextItems) -> dict[str, tuple[bool, str, str, int]]:
     return {one.id: (one.included, one.rule, one.reason, one.tokens) for one in items.ledger}
 
 
-def check(log: Log, version: int, random: Random, rows: Sequence[Row], question: Query, query: str) -> None:
-    entries = past(log, version)
+def assert_ways_agree(
+    log: Log, version: int, random: Random, rows: Sequence[Row], question: Query, query: str
+) -> None:
+    entries = entries_until(log, version)
     plain = build_segment(index_records_of(entries))
     plain.add_vectors(SPACE, [row for row in rows if row[0] <= version])
     expected = Corpus(snapshot_of(plain), cover_of(entries))
-    for segments in ways(log, version, random).values():
+    for segments in segments_by_way(log, version, random).values():
         held = sum(segment.count for segment in segments)
         for segment in segments:
             for batch in shuffle_rows(random, rows):
                 segment.add_vectors(
                     SPACE, [row for row in batch if segment.base < row[0] <= segment.base + segment.count]
                 )
-        field = Corpus(prefix(segments, version), cover_of(entries))
+        field = Corpus(snapshot_until(segments, version), cover_of(entries))
         assert held >= version == field.snapshot.count
         assert [field.document(place) for place in range(len(field))] == [
             expected.document(place) for place in range(len(expected))
@@ -160,17 +162,17 @@ def check(log: Log, version: int, random: Random, rows: Sequence[Row], question:
             if log.entries[document].state is State.LIVE:
                 assert field.snapshot.doc(document) == expected.snapshot.doc(document)
                 assert field.snapshot.members(document) == expected.snapshot.members(document)
-        same(field, expected, question)
+        assert_same_ranking(field, expected, question)
         asks = random.random() < 0.3
-        found, wanted = (recalled(one, question, query, asks) for one in (field, expected))
-        assert verdicts(found) == verdicts(wanted)
+        found, wanted = (recall_from_corpus(one, question, query, asks) for one in (field, expected))
+        assert verdicts_by_id(found) == verdicts_by_id(wanted)
         assert found.confidence == pytest.approx(wanted.confidence, abs=2e-6)
 
 
 @given(randoms, st.integers(0, 40), st.sampled_from(QUERIES))
 def test_an_index_is_the_same_however_it_came_about(random: Random, steps: int, query: str) -> None:
     log = random_log(random, steps)
-    check(log, random.randint(0, log.version), random, (), parse_query(query), query)
+    assert_ways_agree(log, random.randint(0, log.version), random, (), parse_query(query), query)
 
 
 @pytest.mark.parametrize("exact", [0, 1 << 30])
@@ -185,7 +187,9 @@ def test_also_with_vectors_that_come_late_and_out_of_order(
     question = parse_query(query, space=SPACE, vector=vector)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("acms.recall.vector_score.EXACT", exact)
-        check(log, random.randint(0, log.version), random, random_vectors(random, log), question, query)
+        assert_ways_agree(
+            log, random.randint(0, log.version), random, random_vectors(random, log), question, query
+        )
 
 
 # ── what is in force ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -196,7 +200,8 @@ def test_a_field_is_the_effective_sequence_without_what_is_gone(random: Random, 
     log = random_log(random, steps)
     version = random.randint(0, log.version)
     field = Corpus(
-        prefix([build_segment(index_records_of(log.entries))], version), cover_of(past(log, version))
+        snapshot_until([build_segment(index_records_of(log.entries))], version),
+        cover_of(entries_until(log, version)),
     )
     expected = [entry for entry in log.sequence(version) if entry.state is State.LIVE]
     assert [field.document(place) + 1 for place in range(len(field))] == [one.version for one in expected]
@@ -269,7 +274,7 @@ def test_a_snapshot_does_not_change_while_more_is_added(random: Random, steps: i
     vector = unit_vector(np.random.default_rng(random.getrandbits(32)).normal(size=24))
     segment = build_segment(cards[:version])
     segment.add_vectors(SPACE, first)
-    cover = cover_of(past(log, version))
+    cover = cover_of(entries_until(log, version))
     taken = snapshot_of(segment)  # nothing has been read of it yet
     used = Corpus(snapshot_of(segment), cover)
     question = make_query(used, query, SPACE, vector)

@@ -31,7 +31,7 @@ def config(request: pytest.FixtureRequest) -> ACMSConfig:
     return ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT, cache=cache)
 
 
-def distinct(count: int, text: str = "orders") -> list[str]:
+def distinct_texts(count: int, text: str = "orders") -> list[str]:
     """Texts of five words that answer "orders" and say different things."""
     return [f"{text} are kept by {one}" for one in NAMES[:count]]
 
@@ -46,7 +46,7 @@ async def test_no_relevant_result_gives_the_current_episode_only(
     storage: Storage, config: ACMSConfig
 ) -> None:
     async with session_on(storage, config=config) as session:
-        await ingest_texts(session, *distinct(5), close=True)
+        await ingest_texts(session, *distinct_texts(5), close=True)
         await ingest_texts(session, "hello", "good morning")
         items = await session.recall("zanzibar", min_relevance=0.1)
         assert contents_of(items) == ["hello", "good morning"]
@@ -59,7 +59,7 @@ async def test_a_query_without_a_word_that_was_said_gives_the_current_episode_on
     storage: Storage, config: ACMSConfig, query: str
 ) -> None:
     async with session_on(storage, config=config) as session:
-        await ingest_texts(session, *distinct(5), close=True)
+        await ingest_texts(session, *distinct_texts(5), close=True)
         await ingest_texts(session, "hello")
         assert contents_of(await session.recall(query, min_relevance=0.1)) == ["hello"]
 
@@ -141,7 +141,7 @@ async def test_no_budget_is_exceeded_and_the_latest_message_is_always_there(
     storage: Storage, config: ACMSConfig, budget: int
 ) -> None:
     async with session_on(storage, config=config) as session:
-        await ingest_texts(session, *distinct(10), close=True)
+        await ingest_texts(session, *distinct_texts(10), close=True)
         await tool_turn(session, "c1", "orders: 40 % of the disk " * 20)
         await ingest_texts(session, "Constraint: orders within 5 ms", "and now, about the orders?")
         items = await session.recall("orders", token_budget=budget)
@@ -158,7 +158,7 @@ async def test_a_latest_message_over_the_budget_is_cut_flagged_and_warned_of(
     storage: Storage, config: ACMSConfig
 ) -> None:
     async with session_on(storage, config=config, words=True) as session:
-        await ingest_texts(session, *distinct(3), close=True)
+        await ingest_texts(session, *distinct_texts(3), close=True)
         (id,) = await ingest_texts(session, " ".join(f"w{number}" for number in range(300)))
         (item,) = await session.recall("orders", token_budget=30)
         items = await session.recall("orders", token_budget=30)
@@ -190,7 +190,7 @@ async def test_a_huge_answer_of_the_past_comes_as_an_excerpt_of_what_was_asked(
 async def test_the_settings_hold_where_the_call_says_nothing(storage: Storage, config: ACMSConfig) -> None:
     given = ACMSConfig(episodes=LONG_EPISODES, cache=config.cache, recall=RecallConfig(token_budget=12))
     async with session_on(storage, config=given, words=True) as session:
-        await ingest_texts(session, *distinct(5))
+        await ingest_texts(session, *distinct_texts(5))
         assert (await session.recall("orders")).budget == 12
         assert versions_of(await session.recall("zanzibar")) == [4, 5]
         assert (await session.recall("orders", token_budget=0)).budget == 0
@@ -201,7 +201,7 @@ async def test_the_settings_hold_where_the_call_says_nothing(storage: Storage, c
 
 async def test_what_is_excluded_makes_room_for_what_comes_next(storage: Storage, config: ACMSConfig) -> None:
     async with session_on(storage, config=config, words=True) as session:
-        ids = await ingest_texts(session, *distinct(6), close=True)
+        ids = await ingest_texts(session, *distinct_texts(6), close=True)
         (latest,) = await ingest_texts(session, "now")
         shown = await session.recall("orders", token_budget=14)
         assert len(shown) == 3
@@ -273,7 +273,7 @@ async def test_min_relevance_drops_the_past_by_the_relevance_it_reports(
 ) -> None:
     async with session_on(storage, config=config) as session:
         await ingest_texts(
-            session, "orders database", *distinct(3), *(f"chat {name}" for name in NAMES), close=True
+            session, "orders database", *distinct_texts(3), *(f"chat {name}" for name in NAMES), close=True
         )
         await ingest_texts(session, "now")
         everything = await session.recall("orders database")
@@ -336,7 +336,7 @@ async def test_events_and_ledger_count_the_same_as_left_out(storage: Storage, co
     events: list[Any] = []
     given = ACMSConfig(episodes=LONG_EPISODES, cache=config.cache, on_event=events.append)
     async with session_on(storage, config=given, words=True) as session:
-        await ingest_texts(session, *distinct(9), close=True)
+        await ingest_texts(session, *distinct_texts(9), close=True)
         await ingest_texts(session, "now")
         items = await session.recall("orders", token_budget=20)
         left_out = [verdict for verdict in items.ledger if not verdict.included]

@@ -13,7 +13,7 @@ from acms.providers import OfflineReflector
 from tests.support.talk import ingest_texts, session_on
 
 
-def at(value: str, turn: int = 0, **given: Any) -> Proposal:
+def port_proposal(value: str, turn: int = 0, **given: Any) -> Proposal:
     given = {"cardinality": "one", "sources": (turn,) if turn else (), **given}
     return Proposal(
         content=f"The API runs on {value}.", subject="API", attribute="framework", value=value, **given
@@ -22,28 +22,38 @@ def at(value: str, turn: int = 0, **given: Any) -> Proposal:
 
 def test_an_answer_is_divided_where_it_contradicts_itself() -> None:
     assert split_rounds([], []) == [[]]
-    assert split_rounds([at("Flask"), at("Flask"), at("Django"), at("Flask")], []) == [[0, 1], [2], [3]]
-    assert split_rounds([at("Flask", cardinality="many"), at("Django", cardinality="many")], []) == [[0, 1]]
-    named = [at("Flask", action="update", fact_id="f"), at("Django", action="update", fact_id="f")]
+    assert split_rounds(
+        [port_proposal("Flask"), port_proposal("Flask"), port_proposal("Django"), port_proposal("Flask")], []
+    ) == [[0, 1], [2], [3]]
+    assert split_rounds(
+        [port_proposal("Flask", cardinality="many"), port_proposal("Django", cardinality="many")], []
+    ) == [[0, 1]]
+    named = [
+        port_proposal("Flask", action="update", fact_id="f"),
+        port_proposal("Django", action="update", fact_id="f"),
+    ]
     assert split_rounds(named, []) == [[0], [1]]
 
 
 def test_what_is_said_and_ended_in_one_answer_is_stored_first() -> None:
-    many = at("Flask", cardinality="many")
-    gone = at("Flask", cardinality="many", action="remove")
-    assert split_rounds([many, gone, at("Django", cardinality="many")], []) == [[0], [1, 2]]
-    assert split_rounds([many, at("Django", cardinality="many", action="remove")], []) == [[0, 1]]
-    named = [at("Flask", action="update", fact_id="f"), at("Flask", action="remove", fact_id="f")]
+    many = port_proposal("Flask", cardinality="many")
+    gone = port_proposal("Flask", cardinality="many", action="remove")
+    assert split_rounds([many, gone, port_proposal("Django", cardinality="many")], []) == [[0], [1, 2]]
+    assert split_rounds([many, port_proposal("Django", cardinality="many", action="remove")], []) == [[0, 1]]
+    named = [
+        port_proposal("Flask", action="update", fact_id="f"),
+        port_proposal("Flask", action="remove", fact_id="f"),
+    ]
     assert split_rounds(named, []) == [[0], [1]]
 
 
 def test_what_cannot_be_read_divides_nothing() -> None:
     broken: Any = Proposal(content="x", subject=None, cardinality="one")  # type: ignore[arg-type]
-    assert split_rounds([broken, at("Flask"), broken], []) == [[0, 1, 2]]
+    assert split_rounds([broken, port_proposal("Flask"), broken], []) == [[0, 1, 2]]
 
 
 def test_an_answer_is_divided_into_few_parts() -> None:
-    found = split_rounds([at(str(number)) for number in range(50)], [])
+    found = split_rounds([port_proposal(str(number)) for number in range(50)], [])
     assert len(found) == ROUNDS
     assert [index for part in found for index in part] == list(range(50))
 
@@ -57,7 +67,7 @@ class Changing:
         said = {
             word: turn.version for turn in request.turns for word in ("Flask", "FastAPI") if word in turn.text
         }
-        return Reflection(proposals=tuple(at(word, version) for word, version in said.items()))
+        return Reflection(proposals=tuple(port_proposal(word, version) for word, version in said.items()))
 
 
 async def test_a_correction_read_together_with_what_it_corrects_keeps_history_and_leaves_no_stale_text(

@@ -47,7 +47,7 @@ def query_of(*words: str, **given: Any) -> Query:
     return Query(words=tuple(QueryWord((primary_term(word),)) for word in words), **given)
 
 
-def reference(
+def reference_scores(
     logs: Sequence[Sequence[str]], words: Sequence[str]
 ) -> tuple[list[float], list[float], list[float]]:
     """BM25 of each message of some logs and of its neighbourhood, and its share of the question's information."""
@@ -87,7 +87,7 @@ def test_words_are_scored_as_the_reference_says(random: Random, size: int, words
     found = score_messages(
         field_of([make_entry(version, text) for version, text in enumerate(texts, 1)]), query_of(*words)
     )
-    own, near, information = reference([texts], words)
+    own, near, information = reference_scores([texts], words)
     assert np.allclose(found.own, own, rtol=1e-4, atol=1e-5)
     assert np.allclose(found.near, near, rtol=1e-4, atol=1e-5)
     assert np.allclose(found.information, information, rtol=1e-4, atol=1e-5)
@@ -110,7 +110,7 @@ def test_logs_of_a_namespace_never_reach_into_each_other(
     )
     held.logs = np.repeat(np.arange(len(sizes)), sizes)
     found = score_messages(Corpus(held, Cover(())), query_of(*words))
-    own, near, _ = reference(logs, words)
+    own, near, _ = reference_scores(logs, words)
     assert np.allclose(found.own, own, rtol=1e-4, atol=1e-5)
     assert np.allclose(found.near, near, rtol=1e-4, atol=1e-5)
 

@@ -42,7 +42,7 @@ def drawn(seed: int, *shape: int) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def messages(count: int, word: str = "x") -> Corpus:
+def corpus_of_messages(count: int, word: str = "x") -> Corpus:
     return field_of([make_entry(version, f"{word}{version}") for version in range(1, count + 1)])
 
 
@@ -182,7 +182,7 @@ def test_vectors_fill_blocks_and_are_found_again() -> None:
 # ── both signals ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def distracted() -> tuple[list[str], NDArray[np.float32], NDArray[np.float32]]:
+def distracting_corpus() -> tuple[list[str], NDArray[np.float32], NDArray[np.float32]]:
     """A thousand messages of common words, their vectors, and a query vector as unlike them as usual."""
     random = Random(3)
     vocabulary = [f"w{n}" for n in range(300)]
@@ -192,7 +192,7 @@ def distracted() -> tuple[list[str], NDArray[np.float32], NDArray[np.float32]]:
 
 
 def test_a_perfect_word_comes_first_although_no_vector_speaks_for_it() -> None:
-    contents, vectors, query = distracted()
+    contents, vectors, query = distracting_corpus()
     contents[400] = "xk47"
     vectors[400] -= query * (vectors[400] @ query)
     entries = [make_entry(n, text) for n, text in enumerate(contents, 1)]
@@ -203,7 +203,7 @@ def test_a_perfect_word_comes_first_although_no_vector_speaks_for_it() -> None:
 
 
 def test_a_perfect_vector_comes_first_although_it_shares_no_word() -> None:
-    contents, vectors, query = distracted()
+    contents, vectors, query = distracting_corpus()
     contents[400] = "azure"
     vectors[400] = query
     entries = [make_entry(n, text) for n, text in enumerate(contents, 1)]
@@ -257,7 +257,9 @@ def test_an_entry_without_a_vector_is_found_by_its_words() -> None:
 # ── sign bits ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def clustered(seed: int, count: int = 3000, dimension: int = 256) -> tuple[Corpus, NDArray[np.float32]]:
+def clustered_corpus(
+    seed: int, count: int = 3000, dimension: int = 256
+) -> tuple[Corpus, NDArray[np.float32]]:
     """A log of many vectors around sixty topics, and queries about these."""
     topics = drawn(seed, 60, dimension)
     random = np.random.default_rng(seed)
@@ -272,7 +274,7 @@ def clustered(seed: int, count: int = 3000, dimension: int = 256) -> tuple[Corpu
     return field_of(entries, rows), np.stack([unit_vector(query) for query in queries])
 
 
-def kept(field: Corpus, asked: Query) -> set[int]:
+def kept_versions(field: Corpus, asked: Query) -> set[int]:
     offered = collect_candidates(field, Ranking(field, asked), Terms(episode=False), FRAME)
     return {
         choice.candidate.unit.version
@@ -282,14 +284,14 @@ def kept(field: Corpus, asked: Query) -> set[int]:
 
 
 def test_sign_bits_choose_what_exact_cosines_choose(monkeypatch: pytest.MonkeyPatch) -> None:
-    field, queries = clustered(11)
+    field, queries = clustered_corpus(11)
     tops, sets = [], []
     for number, query in enumerate(queries):
         asked = make_query(field, f"w{number} w{number + 7}", "s", query)
         monkeypatch.setattr(vector_score, "EXACT", 10**6)
-        exact, exactly = Ranking(field, asked), kept(field, asked)
+        exact, exactly = Ranking(field, asked), kept_versions(field, asked)
         monkeypatch.setattr(vector_score, "EXACT", 10)
-        coded, roughly = Ranking(field, asked), kept(field, asked)
+        coded, roughly = Ranking(field, asked), kept_versions(field, asked)
         assert not find_cosines(field, "s", query).exact
         tops.append(len({*exact.positions[:10].tolist()} & {*coded.positions[:10].tolist()}) / 10)
         sets.append(len(exactly & roughly) / len(exactly))

@@ -22,7 +22,7 @@ from acms.server import ServerConfig, oidc
 from acms.server.audit import read_audit_trail
 from acms.server.oidc import OIDCConfig, Tokens
 from acms.server.operation import Scope
-from tests.server.guarded import GUARDED, Guarded, guarded
+from tests.server.guarded import GUARDED, Guarded, guarded_service
 from tests.support.identity import (
     AUDIENCE,
     Pages,
@@ -41,7 +41,7 @@ NOBODY = {"sub": "nobody", "roles": ["writer"]}
 THIEF = {"sub": "thief", "tenant": "@acms", "roles": ["admin"]}
 
 
-def config(issuer: str, **given: Any) -> ServerConfig:
+def oidc_config(issuer: str, **given: Any) -> ServerConfig:
     return ServerConfig(limits=GUARDED.limits, oidc=OIDCConfig(issuer=issuer, audience=AUDIENCE, **given))
 
 
@@ -70,11 +70,11 @@ def expiring(providers: Providers) -> Iterator[Provider]:
 
 @pytest.fixture(scope="module")
 async def service(signing: Provider) -> AsyncIterator[Guarded]:
-    async with guarded("memory://", config(signing.issuer)) as running:
+    async with guarded_service("memory://", oidc_config(signing.issuer)) as running:
         yield running
 
 
-async def refused(service: Guarded, token: str, status: int = 401) -> dict[str, Any]:
+async def body_of_refusal(service: Guarded, token: str, status: int = 401) -> dict[str, Any]:
     client = await service.client(token)
     reply = await client.get("/contexts")
     assert reply.status_code == status, reply.text
@@ -110,7 +110,7 @@ async def test_no_subject_reaches_the_data_of_another_tenant(service: Guarded, s
     assert (await bob.get("/contexts")).json()["data"] == []
     assert (await bob.get("/export", params={"contextId": context})).status_code == 404
     for subject in ("nobody", "thief"):
-        assert (await refused(service, signing.token(subject), 403))["code"] == "FORBIDDEN"
+        assert (await body_of_refusal(service, signing.token(subject), 403))["code"] == "FORBIDDEN"
 
 
 async def test_keys_go_on_beside_tokens(service: Guarded) -> None:
@@ -123,15 +123,17 @@ async def test_keys_go_on_beside_tokens(service: Guarded) -> None:
 
 
 async def test_a_token_that_is_over_is_refused(expiring: Provider) -> None:
-    async with guarded("memory://", config(expiring.issuer)) as service:
-        assert (await refused(service, expiring.token("alice")))["detail"] == "the access token has expired"
+    async with guarded_service("memory://", oidc_config(expiring.issuer)) as service:
+        assert (await body_of_refusal(service, expiring.token("alice")))[
+            "detail"
+        ] == "the access token has expired"
 
 
 async def test_a_token_of_another_issuer_or_for_another_service_is_refused(
     service: Guarded, signing: Provider, expiring: Provider
 ) -> None:
-    assert "is not valid here" in (await refused(service, expiring.token("alice")))["detail"]
-    told = await refused(service, signing.token("alice", audience="another"))
+    assert "is not valid here" in (await body_of_refusal(service, expiring.token("alice")))["detail"]
+    told = await body_of_refusal(service, signing.token("alice", audience="another"))
     assert told["detail"] == "the access token is not for this service"
 
 
@@ -144,8 +146,8 @@ async def test_a_token_that_the_provider_did_not_sign_is_refused(service: Guarde
         unsigned_token(said),
         unsigned_token(said, "None"),
         unsigned_token(said, "RS256"),
-        _hmac(said, shared),  # the public key taken for a shared secret
-        _hmac(said, key["n"].encode()),
+        _hmac_token(said, shared),  # the public key taken for a shared secret
+        _hmac_token(said, key["n"].encode()),
         f"{head}.{unsigned_token({**said, 'tenant': 'globex'}).split('.')[1]}.{signature}",
         f"{head}.{body}.{signature[:-8]}AAAAAAAA",
         f"{head}.{body}.",
@@ -154,7 +156,7 @@ async def test_a_token_that_the_provider_did_not_sign_is_refused(service: Guarde
         jwt.encode(said, rsa.generate_private_key(65537, 2048), "RS256", headers={"kid": key["kid"]}),
     ]
     for one in forged:
-        assert "is not valid here" in (await refused(service, one))["detail"]
+        assert "is not valid here" in (await body_of_refusal(service, one))["detail"]
     assert (await (await service.client(real)).get("/contexts")).status_code == 200
 
 
@@ -186,7 +188,7 @@ async def test_keys_are_changed_and_the_provider_goes_down(providers: Providers)
 # ── keys and tokens of our own ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _hmac(said: dict[str, Any], secret: bytes) -> str:
+def _hmac_token(said: dict[str, Any], secret: bytes) -> str:
     """Sign with a shared secret, also with one that no library takes for one."""
     head = unsigned_token(said, "HS256").rstrip(".")
     signature = jwt.utils.base64url_encode(hmac.new(secret, head.encode(), sha256).digest())
@@ -409,9 +411,9 @@ async def test_keys_elsewhere_are_only_asked_for_at_a_public_address(home: Pages
 
 async def test_a_service_starts_while_the_provider_is_down() -> None:
     down = OIDCConfig(issuer=f"http://127.0.0.1:{free_port()}", audience=AUDIENCE)
-    async with guarded("memory://", ServerConfig(limits=GUARDED.limits, oidc=down)) as service:
+    async with guarded_service("memory://", ServerConfig(limits=GUARDED.limits, oidc=down)) as service:
         token = Signer("1").token(down.issuer)
-        assert (await refused(service, token, 503))["retryable"] is True
+        assert (await body_of_refusal(service, token, 503))["retryable"] is True
         assert (await (await service.key("acme")).get("/contexts")).status_code == 200
 
 

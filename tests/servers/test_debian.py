@@ -69,7 +69,7 @@ def test_a_program_that_cannot_be_had_names_its_package(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ServerError, match="install pgbouncer"):
-        debian.program("usr/sbin/pgbouncer", tmp_path)
+        debian.find_program("usr/sbin/pgbouncer", tmp_path)
 
 
 @pytest.fixture

@@ -485,7 +485,7 @@ class AlgebraStory(RuleBasedStateMachine):
         found.append(("episodes", await view.episodes()))
         found.append(("compactions", await view.compactions()))
         names = {repr(told.session.session_id): "@", told.context[2:]: "@"}
-        return [(verb, _renamed(verb, repr(what), names)) for verb, what in found]
+        return [(verb, _rename_ids(verb, repr(what), names)) for verb, what in found]
 
     async def prompt(self, view: View, budget: int) -> Any:
         try:
@@ -529,7 +529,7 @@ class AlgebraStory(RuleBasedStateMachine):
         assert stats.summaries == len(active) - len(said)
 
 
-def _renamed(verb: str, text: str, names: dict[str, str]) -> str:
+def _rename_ids(verb: str, text: str, names: dict[str, str]) -> str:
     if verb in ("stats", "episodes"):
         for old, new in names.items():
             text = text.replace(old, new)
@@ -549,7 +549,9 @@ async def test_what_lost_its_content_is_not_counted_as_in_force(storage: Storage
         assert (stats.active_messages, stats.active_tokens) == (1, 1)
 
 
-def tell(kind: str, cached: bool, examples: int, steps: int, postgres: str | None = None) -> None:
+def run_algebra_story(
+    kind: str, cached: bool, examples: int, steps: int, postgres: str | None = None
+) -> None:
     story = type("Story", (AlgebraStory,), {"kind": kind, "cached": cached, "postgres": postgres})
     run_state_machine_as_test(
         story,
@@ -572,7 +574,7 @@ def tell(kind: str, cached: bool, examples: int, steps: int, postgres: str | Non
     ],
 )
 def test_a_tree_of_sessions_tells_the_same_story_for_ever(kind: str, cached: bool) -> None:
-    tell(kind, cached, 3 if kind == "memory" else 1, 20)
+    run_algebra_story(kind, cached, 3 if kind == "memory" else 1, 20)
 
 
 @pytest.mark.slow
@@ -586,15 +588,15 @@ def test_a_tree_of_sessions_tells_the_same_story_for_ever(kind: str, cached: boo
     ],
 )
 def test_many_long_stories_of_a_tree_of_sessions(kind: str, cached: bool) -> None:
-    tell(kind, cached, 300 if kind == "memory" else 100, 50)
+    run_algebra_story(kind, cached, 300 if kind == "memory" else 100, 50)
 
 
 @pytest.mark.parametrize("cached", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_tree_of_sessions_tells_the_same_story_on_postgres(cached: bool, postgres_home: str) -> None:
-    tell("postgres", cached, 1, 15, postgres_home)
+    run_algebra_story("postgres", cached, 1, 15, postgres_home)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cached", [True, False])
 def test_many_long_stories_of_a_tree_of_sessions_on_postgres(cached: bool, postgres_home: str) -> None:
-    tell("postgres", cached, 60, 50, postgres_home)
+    run_algebra_story("postgres", cached, 60, 50, postgres_home)

@@ -34,7 +34,7 @@ NAN = float("nan")
 CALL = {"id": "c1", "name": "disk", "arguments": "{}"}
 
 
-def nested(depth: int) -> Any:
+def nest_value(depth: int) -> Any:
     value: Any = 1
     for _ in range(depth):
         value = {"a": value}
@@ -79,7 +79,7 @@ MESSAGES: list[Bad] = [
     ("media of negative size", {"parts": [Media("image/png", "ref", tokens=-1)]}, "parts[0].tokens"),
     ("too many parts", {"parts": [Text("x")] * 257}, "parts"),
     ("NaN in metadata", {"metadata": {"run": NAN}}, "metadata.run"),
-    ("deep metadata", {"metadata": nested(9)}, "metadata" + ".a" * 8),
+    ("deep metadata", {"metadata": nest_value(9)}, "metadata" + ".a" * 8),
     ("many keys", {"metadata": {f"k{n}": n for n in range(65)}}, "metadata"),
     ("large metadata", {"metadata": {f"k{n}": "x" * 999 for n in range(20)}}, "metadata"),
     ("metadata that is no JSON", {"metadata": {"when": datetime(2026, 3, 14, tzinfo=UTC)}}, "metadata.when"),

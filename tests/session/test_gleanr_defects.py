@@ -55,12 +55,12 @@ def cache(any_url: str) -> CacheConfig:
     return CacheConfig(enabled=not any_url.startswith("sqlite"))
 
 
-def sentence(tokens: int) -> str:
+def text_of_tokens(tokens: int) -> str:
     """A text of exactly so many o200k tokens."""
     return " ".join(["word"] * tokens)
 
 
-def manual(cache: CacheConfig) -> ACMSConfig:
+def manual_config(cache: CacheConfig) -> ACMSConfig:
     """Episodes that end by hand, retries at once."""
     return ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT, cache=cache)
 
@@ -83,7 +83,7 @@ class Quoting(Scripted):
         )
 
 
-def outcomes(heard: list[Event]) -> list[str]:
+def decision_outcomes(heard: list[Event]) -> list[str]:
     """What became of every proposal."""
     return [
         decision.outcome for event in heard if isinstance(event, Reflected) for decision in event.decisions
@@ -95,9 +95,9 @@ async def test_1_the_only_message_is_recalled_when_it_fits_the_budget(
 ) -> None:
     """A session of one long message: nothing else competes, so it must come back."""
     async with ACMS("s", storage, config=ACMSConfig(cache=cache)) as session:
-        await session.ingest("user", sentence(255))
+        await session.ingest("user", text_of_tokens(255))
         (item,) = await session.recall("anything", token_budget=1000)
-        assert item.content == sentence(255)
+        assert item.content == text_of_tokens(255)
         assert not item.truncated
 
 
@@ -107,7 +107,7 @@ async def test_2_the_current_episode_may_use_the_whole_budget_when_nothing_else_
     """Five messages of about forty tokens within 300: all are current, so all are shown."""
     async with ACMS("s", storage, config=ACMSConfig(cache=cache)) as session:
         for _ in range(5):
-            await session.ingest("user", sentence(39))
+            await session.ingest("user", text_of_tokens(39))
         items = await session.recall("anything", token_budget=300)
         assert len(items) == 5
         assert 200 < items.tokens <= 300
@@ -202,7 +202,7 @@ async def test_9_what_was_only_said_stays_reachable_beside_what_was_distilled(
 async def test_8_a_fact_is_found_without_an_embedder(storage: Storage, cache: CacheConfig) -> None:
     """What is known is recalled by its words: one fact in force, one fact recalled."""
     reflector = Scripted(says(one("Sam", "way of travelling", "the train")))
-    async with session_on(storage, reflector=reflector, config=manual(cache)) as session:
+    async with session_on(storage, reflector=reflector, config=manual_config(cache)) as session:
         await ingest_texts(session, "He never takes a plane.", "Noted.", close=True)
         await session.wait_pending()
         await session.ingest("user", "next topic")
@@ -216,7 +216,7 @@ async def test_9_what_was_never_distilled_is_found_beside_a_fact_that_matches(
 ) -> None:
     """A fact of the same topic must not close the way to a message that answers."""
     reflector = Scripted(says(one("orders database", "engine", "PostgreSQL", fact_type="decision")))
-    async with session_on(storage, reflector=reflector, config=manual(cache)) as session:
+    async with session_on(storage, reflector=reflector, config=manual_config(cache)) as session:
         await ingest_texts(session, "Decision: orders use PostgreSQL", "ok", "fine", "good", close=True)
         await ingest_texts(
             session, "the orders database listens on port 6432", "ok", "fine", "good", close=True
@@ -233,7 +233,7 @@ async def test_10_three_quick_episodes_about_one_thing_leave_one_fact(
     """Episodes that end before the first one is distilled: the last word is in force, and history has all three."""
     reflector = Quoting("budget", "EUR")
     reflector.gate = asyncio.Event()
-    async with session_on(storage, reflector=reflector, config=manual(cache)) as session:
+    async with session_on(storage, reflector=reflector, config=manual_config(cache)) as session:
         for value in ("100 EUR", "200 EUR", "300 EUR"):
             await ingest_texts(session, f"The budget is {value}", "Noted.", close=True)
         reflector.gate.set()
@@ -251,7 +251,7 @@ async def test_11_a_reflection_that_fails_is_tried_again_and_seen(
     heard: list[Event] = []
     good = says(one("project", "budget", "100 EUR"))
     reflector = Scripted(TimeoutError("too slow"), good, *[OSError("down")] * 5, good)
-    made = replace(manual(cache), on_event=heard.append)
+    made = replace(manual_config(cache), on_event=heard.append)
     async with session_on(storage, reflector=reflector, config=made) as session:
         await ingest_texts(session, "The budget is 100 EUR", "Noted.", close=True)
         await session.wait_pending()
@@ -342,13 +342,13 @@ async def test_14_two_updates_of_one_fact_in_one_answer_leave_the_last(
 
     heard: list[Event] = []
     reflector = Scripted(says(one("project", "budget", "100")), twice)
-    made = replace(manual(cache), on_event=heard.append)
+    made = replace(manual_config(cache), on_event=heard.append)
     async with session_on(storage, reflector=reflector, config=made) as session:
         for text in ("The budget is 100", "No, 200. Or rather 300"):
             await ingest_texts(session, text, "Noted.", close=True)
             await session.wait_pending()
         assert [fact.value for fact in await session.facts()] == ["300"]
-        assert outcomes(heard) == ["added", "updated", "updated"]
+        assert decision_outcomes(heard) == ["added", "updated", "updated"]
 
 
 async def test_14_an_update_of_an_unknown_fact_keeps_what_it_says(
@@ -356,7 +356,7 @@ async def test_14_an_update_of_an_unknown_fact_keeps_what_it_says(
 ) -> None:
     """A model that gets an id wrong still said something worth keeping."""
     lost = one("project", "budget", "100", action="update", fact_id="f_made_up")
-    async with session_on(storage, reflector=Scripted(says(lost)), config=manual(cache)) as session:
+    async with session_on(storage, reflector=Scripted(says(lost)), config=manual_config(cache)) as session:
         await ingest_texts(session, "The budget is 100", "Noted.", close=True)
         await session.wait_pending()
         assert [fact.value for fact in await session.facts()] == ["100"]
@@ -374,7 +374,7 @@ async def test_15_a_value_that_differs_is_never_taken_for_a_repetition(
     ]
     reflector = Scripted(*map(says, said))
     async with session_on(
-        storage, embedder=FakeEmbedder(), reflector=reflector, config=manual(cache)
+        storage, embedder=FakeEmbedder(), reflector=reflector, config=manual_config(cache)
     ) as session:
         for date in dates:
             await ingest_texts(session, f"The deadline is {date}", "Noted.", close=True)
@@ -390,7 +390,7 @@ async def test_15_the_message_that_said_the_old_value_no_longer_answers(
 ) -> None:
     """What a replaced fact came from is demoted, and comes back when it is asked for."""
     reflector = Quoting("deadline", "March")
-    async with session_on(storage, reflector=reflector, config=manual(cache)) as session:
+    async with session_on(storage, reflector=reflector, config=manual_config(cache)) as session:
         for value in ("15 March", "20 March"):
             await ingest_texts(session, f"The deadline is {value}", "Noted.", close=True)
             if not together:
@@ -411,7 +411,9 @@ async def test_16_irrelevant_marked_messages_do_not_crowd_out_an_exact_answer(
     config = ACMSConfig(episodes=EpisodeBoundaryConfig(max_turns=7), cache=cache)
     async with ACMS("s", storage, config=config) as session:
         for topic in ("lunch", "parking", "holidays", "badges", "coffee", "printers"):
-            await session.ingest("user", f"Constraint: {topic} is decided by the office. " + sentence(45))
+            await session.ingest(
+                "user", f"Constraint: {topic} is decided by the office. " + text_of_tokens(45)
+            )
         answer = "The staging database of the orders service runs on host db-7 in Frankfurt. "
         answer += "It was set up in May. " * 9
         await session.ingest("user", answer)
@@ -429,11 +431,11 @@ async def test_16_irrelevant_facts_do_not_crowd_out_an_exact_answer(
     """Six constraints that are known, about something else, and one message that answers."""
     topics = ("lunch", "parking", "holidays", "badges", "coffee", "printers")
     long = [
-        one(topic, "owner", "the office", content=f"{topic} is decided by the office. {sentence(45)}",
+        one(topic, "owner", "the office", content=f"{topic} is decided by the office. {text_of_tokens(45)}",
             fact_type="constraint")
         for topic in topics
     ]  # fmt: skip
-    async with session_on(storage, reflector=Scripted(says(*long)), config=manual(cache)) as session:
+    async with session_on(storage, reflector=Scripted(says(*long)), config=manual_config(cache)) as session:
         await ingest_texts(session, "The office decides a lot.", "Noted.", close=True)
         await session.wait_pending()
         answer = "The staging database of the orders service runs on host db-7 in Frankfurt. "
@@ -471,7 +473,7 @@ async def test_17_nonsense_in_an_answer_is_passed_over_and_the_rest_of_it_counts
     for name, value in broken.items():
         object.__setattr__(bad, name, value)
     reflector = Scripted(says(bad, one("project", "deadline", "March 20")))
-    made = replace(manual(cache), on_event=heard.append)
+    made = replace(manual_config(cache), on_event=heard.append)
     async with session_on(storage, reflector=reflector, config=made) as session:
         await ingest_texts(session, "The budget is 100, the deadline March 20", "Noted.", close=True)
         await session.wait_pending()
@@ -490,7 +492,7 @@ async def test_18_a_busy_model_is_asked_again_and_a_refusal_is_final(
     fact = {"action": "add", "subject": "project", "attribute": "budget", "value": "100",
             "content": "The budget is 100.", "confidence": 0.9}  # fmt: skip
     heard: list[Event] = []
-    made = replace(manual(cache), on_event=heard.append)
+    made = replace(manual_config(cache), on_event=heard.append)
     async with ModelServer(say=lambda body: json.dumps({"proposals": [fact]})) as server:
         server.script = [Behave(status=429, headers={"retry-after": "0"})]
         async with (

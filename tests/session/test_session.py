@@ -295,20 +295,20 @@ NINE = "orders one two three four five six seven"
 NUMBERS = "ada bob cyd dan eve fay gus hal ivy jon".split()
 
 
-def nines(count: int = 10) -> list[str]:
+def texts_of_nine(count: int = 10) -> list[str]:
     """Texts of nine words that answer "orders" alike and say different things."""
     return [f"{NINE} {word}" for word in NUMBERS[:count]]
 
 
-def idle(count: int) -> list[str]:
+def idle_texts(count: int) -> list[str]:
     """Texts of nine words that have nothing to do with anything."""
     return [f"idle a b c d e f g {number}" for number in range(count)]
 
 
 async def test_the_current_episode_has_its_forty_percent_against_a_better_past(storage: Storage) -> None:
     async with session_on(storage, words=True) as session:
-        await ingest_texts(session, *nines(), close=True)
-        await ingest_texts(session, *idle(8))
+        await ingest_texts(session, *texts_of_nine(), close=True)
+        await ingest_texts(session, *idle_texts(8))
         items = await session.recall("orders", token_budget=100)
         assert versions_of(items)[-4:] == [16, 17, 18, 19]
         assert all(version <= 10 for version in versions_of(items)[:-4])
@@ -317,12 +317,12 @@ async def test_the_current_episode_has_its_forty_percent_against_a_better_past(s
 
 async def test_shares_that_are_not_used_flow_both_ways(storage: Storage) -> None:
     async with session_on(storage, words=True) as session:
-        await ingest_texts(session, *nines(), close=True)
+        await ingest_texts(session, *texts_of_nine(), close=True)
         await ingest_texts(session, "idle a b c d e f g h")
         shown = versions_of(await session.recall("orders", token_budget=100))
         assert len(shown) == 10
         assert shown[-1] == 12
-        await ingest_texts(session, *idle(11))
+        await ingest_texts(session, *idle_texts(11))
         assert versions_of(await session.recall("nothing", token_budget=100)) == list(range(14, 24))
 
 
@@ -330,9 +330,9 @@ async def test_a_current_episode_larger_than_its_share_keeps_the_newest_and_the_
     storage: Storage,
 ) -> None:
     async with session_on(storage, words=True) as session:
-        await ingest_texts(session, *nines(), close=True)
+        await ingest_texts(session, *texts_of_nine(), close=True)
         await session.ingest("user", "idle a b c d e f g h", markers=["goal"])
-        await ingest_texts(session, *idle(8))
+        await ingest_texts(session, *idle_texts(8))
         shown = versions_of(await session.recall("orders", token_budget=100))
         assert shown[-4:] == [12, 18, 19, 20]
         assert all(version <= 10 for version in shown[:-4])
@@ -344,8 +344,8 @@ async def test_the_reserved_share_is_a_setting(storage: Storage) -> None:
         episodes=LONG_EPISODES, recall=RecallConfig(token_budget=100, current_episode_budget_pct=0.0)
     )
     async with session_on(storage, words=True, config=config) as session:
-        await ingest_texts(session, *nines(), close=True)
-        await ingest_texts(session, *idle(8))
+        await ingest_texts(session, *texts_of_nine(), close=True)
+        await ingest_texts(session, *idle_texts(8))
         shown = versions_of(await session.recall("orders"))
         assert shown[-1] == 19
         assert all(version <= 10 for version in shown[:-1])
@@ -354,7 +354,7 @@ async def test_the_reserved_share_is_a_setting(storage: Storage) -> None:
 
 async def test_marked_messages_that_do_not_fit_are_a_warning(storage: Storage) -> None:
     async with session_on(storage, words=True) as session:
-        await ingest_texts(session, *[f"Constraint: {text}" for text in nines()], close=True)
+        await ingest_texts(session, *[f"Constraint: {text}" for text in texts_of_nine()], close=True)
         await ingest_texts(session, "and now")
         items = await session.recall("orders", token_budget=47)
         assert items.tokens <= 47
@@ -979,7 +979,7 @@ async def test_events_are_frozen_facts_in_the_past_tense(storage: Storage) -> No
             assert "ship" not in repr(event)
 
 
-def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+def json_lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
@@ -1008,7 +1008,7 @@ async def test_a_listener_that_fails_changes_nothing_and_is_logged(
         with correlation("request-17"):
             await ingest_texts(session, "hello")
         assert contents_of(await session.window(100)) == ["hello"]
-    (failed, *_) = [line for line in lines(stream) if line["level"] == "warning"]
+    (failed, *_) = [line for line in json_lines(stream) if line["level"] == "warning"]
     assert failed["event"] == "on_event_failed"
     assert failed["correlation_id"] == "request-17"
     assert failed["told"] == "Ingested"
@@ -1038,7 +1038,7 @@ async def test_records_carry_ids_and_counts_and_never_what_was_said(
                 await session.ingest("robot", CANARY)
     written = stream.getvalue()
     assert CANARY not in written
-    records = lines(stream)
+    records = json_lines(stream)
     assert {record["event"] for record in records} >= {
         "ingest",
         "recall",
@@ -1059,7 +1059,7 @@ async def test_correlation_ends_with_its_block_and_stays_in_its_task(stream: io.
 
         await asyncio.gather(say("one"), say("two"))
         await session.ingest("user", "three")
-    found = [record.get("correlation_id") for record in lines(stream) if record["event"] == "ingest"]
+    found = [record.get("correlation_id") for record in json_lines(stream) if record["event"] == "ingest"]
     assert sorted(found, key=str) == [None, "one", "two"]
 
 

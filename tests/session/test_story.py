@@ -215,31 +215,31 @@ class Story:
         assert all(one.status == "closed" for one in found[:-1])
 
 
-def tell(url: str, told: list[tuple[Any, ...]], counter: Any) -> None:
+def run_story(url: str, told: list[tuple[Any, ...]], counter: Any) -> None:
     asyncio.run(Story(url, counter).tell(told))
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, min_size=1, max_size=25), st.sampled_from(COUNTERS))
 def test_a_story_in_memory(told: list[tuple[Any, ...]], counter: Any) -> None:
-    tell("memory://", told, counter)
+    run_story("memory://", told, counter)
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, min_size=1, max_size=25), st.sampled_from(COUNTERS))
 def test_a_story_in_a_file(told: list[tuple[Any, ...]], counter: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        tell(f"sqlite:///{Path(folder) / 'log.db'}?durability=relaxed", told, counter)
+        run_story(f"sqlite:///{Path(folder) / 'log.db'}?durability=relaxed", told, counter)
 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(told=st.lists(steps, min_size=1, max_size=25), counter=st.sampled_from(COUNTERS))
 def test_a_story_on_postgres(told: list[tuple[Any, ...]], counter: Any, postgres_home: str) -> None:
-    tell(another(postgres_home), told, counter)
+    run_story(another(postgres_home), told, counter)
 
 
 @pytest.mark.slow
 @settings(max_examples=3000, suppress_health_check=list(HealthCheck))
 @given(st.lists(steps, min_size=10, max_size=60), st.sampled_from(COUNTERS))
 def test_many_long_stories(told: list[tuple[Any, ...]], counter: Any) -> None:
-    tell("memory://", told, counter)
+    run_story("memory://", told, counter)

@@ -24,7 +24,7 @@ from acms.storage.postgres.pool import UnknownOutcomeError
 from acms.testing import run_story, sound
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, fork_log
 from tests.servers.postgres import Databases
-from tests.servers.stores import another, inside
+from tests.servers.stores import another, run_inside
 from tests.storage.suite import StorageBackendTests
 
 
@@ -153,7 +153,7 @@ async def test_no_record_stays_behind_an_erasure_it_raced_with(shared_url: str, 
                 await asyncio.sleep(0.1)
                 await holder.rollback()
             await asyncio.gather(*tasks, return_exceptions=True)
-            assert inside(shared_url, "SELECT count(*) FROM acms.records") == [(0,)]
+            assert run_inside(shared_url, "SELECT count(*) FROM acms.records") == [(0,)]
             if how == "delete":
                 await other.settings(context.id, {"deleted": False}, rev=2 * n - 1)
 
@@ -165,13 +165,13 @@ async def test_a_database_without_records_gets_them_by_a_migration(postgres_url:
     async with store:
         context = await create_log(store)
         await append_drafts(store, context, draft_message("one"))
-    inside(postgres_url, "DROP TABLE acms.records")
-    inside(postgres_url, "DELETE FROM acms.migrations WHERE version = 4")
+    run_inside(postgres_url, "DROP TABLE acms.records")
+    run_inside(postgres_url, "DELETE FROM acms.migrations WHERE version = 4")
     with pytest.raises(SchemaVersionError) as refused:
         await store.record(context.id, "a")
     assert refused.value.options == ("run acms migrate",)
     assert [step.version for step in await store.migrate()] == [4]
-    assert inside(postgres_url, partitions) == [(3,)]
+    assert run_inside(postgres_url, partitions) == [(3,)]
     async with store:
         assert (await store.put_record(context.id, "a", {"n": 1}, rev=0)).rev == 1
         assert len(await store.read(context.id)) == 1
@@ -288,7 +288,7 @@ async def test_a_repetition_of_what_is_erased_in_this_moment_is_said_anew(
 async def test_a_log_that_is_full_says_so(postgres_home: str) -> None:
     async with tenant_of(another(postgres_home)) as store:
         context = await create_log(store, "a full log")
-        inside(postgres_home, "UPDATE acms.contexts SET version = 4294967295 WHERE key = 'a full log'")
+        run_inside(postgres_home, "UPDATE acms.contexts SET version = 4294967295 WHERE key = 'a full log'")
         with pytest.raises(ValidationError, match="the log is full"):
             await append_drafts(store, context, draft_message("one more"))
 

@@ -32,7 +32,7 @@ from acms.storage.postgres.migrate import ROLES
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_message, fork_log
 from tests.servers.postgres import Databases, Server
-from tests.servers.stores import inside
+from tests.servers.stores import run_inside
 
 PASSWORD = "s3cr et/@:%"
 WRITTEN = "s3cr%20et%2F%40%3A%25"
@@ -106,7 +106,7 @@ async def test_the_options_of_a_url_reach_the_store(postgres_url: str) -> None:
         assert isinstance(store, HasHints)
         assert (store.tenant, store.durability) == ("a", "relaxed")
         assert (store._jobs.hints, store._db.pool.size, store._db.pool.patience) == (True, 2, 1.5)
-        assert ("mine",) in inside(postgres_url, "SELECT application_name FROM pg_stat_activity")
+        assert ("mine",) in run_inside(postgres_url, "SELECT application_name FROM pg_stat_activity")
 
 
 # ── a worker that is told ───────────────────────────────────────────────────────────────────────────────────────────
@@ -124,7 +124,7 @@ async def test_a_worker_is_woken_by_a_job_of_another_handle(postgres_url: str) -
         running = asyncio.create_task(worker.run())
         listening = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
         async with asyncio.timeout(300):
-            while not await asyncio.to_thread(inside, postgres_url, listening):
+            while not await asyncio.to_thread(run_inside, postgres_url, listening):
                 await asyncio.sleep(0)
         context = await create_log(other)
         await append_drafts(
@@ -141,7 +141,7 @@ async def test_a_worker_behind_a_pooler_does_not_listen(pgbouncer_url: str, post
         assert isinstance(store, HasHints)
         async with store.hints(lambda: None):
             await store.claim(["k"], lease=timedelta(seconds=30))
-            assert inside(postgres_url, "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%'") == []
+            assert run_inside(postgres_url, "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%'") == []
 
 
 # ── what can be wrong ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -192,7 +192,7 @@ class Town:
 
     def run(self, *statements: str) -> None:
         for statement in statements:
-            inside(self.admin, statement)
+            run_inside(self.admin, statement)
 
     def close(self) -> None:
         self.server.drop_database(self.admin)
@@ -222,7 +222,7 @@ async def test_a_plain_owner_who_may_make_roles_needs_no_administrator(town: Tow
     owner = town.user("CREATEROLE")
     town.run(f"GRANT CREATE ON DATABASE {town.name} TO {user_of_url(owner)}")
     await assert_store_works(owner)
-    assert inside(
+    assert run_inside(
         town.admin, "SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname = current_database()"
     ) == [("postgres",)]
 
@@ -236,8 +236,8 @@ async def test_an_administrator_can_prepare_everything_for_an_owner_without_righ
     town.run(*advice.partition(": ")[2].split("; "))
     await assert_store_works(owner)
     inherits = "SELECT pg_has_role('{}', '{}', 'USAGE')"
-    assert inside(town.admin, inherits.format(user_of_url(owner), "acms_app")) == [(True,)]
-    assert inside(town.admin, inherits.format(user_of_url(owner), "acms_search")) == [(False,)]
+    assert run_inside(town.admin, inherits.format(user_of_url(owner), "acms_app")) == [(True,)]
+    assert run_inside(town.admin, inherits.format(user_of_url(owner), "acms_search")) == [(False,)]
 
 
 async def test_a_member_works_with_what_the_owner_made_and_may_not_migrate_it(town: Town) -> None:
@@ -297,7 +297,7 @@ async def test_a_wrong_password_is_said_at_once_and_not_shown(town: Town) -> Non
 
 async def test_an_older_schema_names_the_command(postgres_url: str) -> None:
     await assert_store_works(postgres_url)
-    inside(postgres_url, "DELETE FROM acms.migrations WHERE version = 1")
+    run_inside(postgres_url, "DELETE FROM acms.migrations WHERE version = 1")
     error = await open_error(postgres_url)
     assert isinstance(error, SchemaVersionError)
     assert "run acms migrate" in error.options

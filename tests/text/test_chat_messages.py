@@ -43,7 +43,7 @@ SHOWN = (Kind.MESSAGE, Kind.SUMMARY)
 BYTES = Counting("bytes", lambda text: len(text.encode()))
 
 
-def gathered(log: Log, budget: int, counter: TokenCounter) -> Gathered:
+def gather_messages(log: Log, budget: int, counter: TokenCounter) -> Gathered:
     """What is read back from the end of a log until a budget is filled, eight entries at a time."""
     frame = chat_messages.ChatFrame(counter)
     for after in (*range(log.version - 8, 0, -8), 0):
@@ -61,7 +61,7 @@ def gathered(log: Log, budget: int, counter: TokenCounter) -> Gathered:
 def planned(log: Log, query: str, budget: int, counter: TokenCounter) -> ChatPlan:
     """A plan as the pipeline makes it, with the log as its store."""
     asked = Recall(query=query, budget=budget, weights=WEIGHTS)
-    newest = gathered(log, budget, counter)
+    newest = gather_messages(log, budget, counter)
     lead: list[Unit[Entry]] = []
     for unit in log.units() if not newest.whole else log.units()[:-1]:
         if not is_instruction(unit.entries[0]):
@@ -88,7 +88,7 @@ def planned(log: Log, query: str, budget: int, counter: TokenCounter) -> ChatPla
         return plan
 
 
-def written(log: Log, counter: TokenCounter = BYTES) -> list[dict[str, Any]]:
+def messages_of_log(log: Log, counter: TokenCounter = BYTES) -> list[dict[str, Any]]:
     """The whole log as messages."""
     return chat_messages.render_chat_messages(items_of(log, counter))
 
@@ -110,7 +110,7 @@ ids = st.sampled_from(["c1", "c2", "c3"])
 
 
 @st.composite
-def logs(draw: st.DrawFn, counter: TokenCounter) -> Log:
+def generated_logs(draw: st.DrawFn, counter: TokenCounter) -> Log:
     log = Log(counter.count, EpisodeBoundaryConfig(max_turns=draw(st.integers(2, 6))))
     for _ in range(draw(st.integers(0, 3))):
         log.say(draw(st.sampled_from(["system", "developer"])), draw(words))
@@ -150,7 +150,7 @@ def logs(draw: st.DrawFn, counter: TokenCounter) -> Log:
 def test_messages_are_valid_and_within_the_budget_whatever_the_log(
     data: st.DataObject, counter: TokenCounter, query: str, budget: int
 ) -> None:
-    log = data.draw(logs(counter))
+    log = data.draw(generated_logs(counter))
     try:
         plan = planned(log, query, budget, counter)
     except TokenBudgetExceededError as error:
@@ -175,14 +175,14 @@ def test_messages_are_valid_and_within_the_budget_whatever_the_log(
 def test_the_whole_history_is_sent_when_it_fits_for_sure(
     data: st.DataObject, counter: TokenCounter, query: str
 ) -> None:
-    log = data.draw(logs(counter))
+    log = data.draw(generated_logs(counter))
     plan = planned(log, query, 10**7, counter)
-    assert plan.messages == written(log, counter)
+    assert plan.messages == messages_of_log(log, counter)
 
 
 @given(st.data(), st.sampled_from(COUNTERS))
 def test_the_same_question_gives_the_same_messages(data: st.DataObject, counter: TokenCounter) -> None:
-    log = data.draw(logs(counter))
+    log = data.draw(generated_logs(counter))
     budget = data.draw(st.integers(100, 2000))
     try:
         first = planned(log, "orders database", budget, counter)
@@ -202,7 +202,7 @@ def test_a_conversation_with_a_tool_reads_as_a_provider_wants_it() -> None:
     log.say("tool", "40 %", answers="c1")
     log.say("assistant", "40 %")
     function = {"name": "look", "arguments": '{"at": "c1"}'}
-    assert written(log) == [
+    assert messages_of_log(log) == [
         {"role": "system", "content": "You help."},
         {"role": "user", "content": "how full?", "name": "Sam"},
         {
@@ -219,14 +219,14 @@ def test_a_call_without_text_has_no_content() -> None:
     log = Log(BYTES.count)
     log.say("assistant", calls=["c1"])
     log.say("tool", "", answers="c1")
-    assert [message["content"] for message in written(log)] == [None, ""]
+    assert [message["content"] for message in messages_of_log(log)] == [None, ""]
 
 
 def test_a_call_that_waits_is_answered_by_a_placeholder() -> None:
     log = Log(BYTES.count)
     log.say("assistant", calls=["c1", "c2"])
     log.say("tool", "one", answers="c2")
-    found = written(log)
+    found = messages_of_log(log)
     check_valid(found)
     assert [(message.get("tool_call_id"), message["content"]) for message in found[1:]] == [
         ("c2", "one"),
@@ -238,14 +238,14 @@ def test_parallel_answers_in_one_message_become_one_each() -> None:
     log = Log(BYTES.count)
     log.say("assistant", calls=["c1", "c2"])
     log.say("tool", parts=[ToolResult("c1", "one"), ToolResult("c2", "two")])
-    assert [message["content"] for message in written(log)[1:]] == ["one", "two"]
+    assert [message["content"] for message in messages_of_log(log)[1:]] == ["one", "two"]
 
 
 def test_a_stray_result_beside_an_answer_is_kept_as_its_text() -> None:
     log = Log(BYTES.count)
     log.say("assistant", calls=["c1"])
     log.say("tool", parts=[ToolResult("c9", "stray"), ToolResult("c1", "asked for")])
-    found = written(log)
+    found = messages_of_log(log)
     check_valid(found)
     assert found[1] == {"role": "tool", "tool_call_id": "c1", "content": "asked for\nstray"}
 
@@ -253,7 +253,7 @@ def test_a_stray_result_beside_an_answer_is_kept_as_its_text() -> None:
 def test_a_result_without_a_call_reads_as_marked_text_of_the_user() -> None:
     log = Log(BYTES.count)
     log.say("tool", "from nowhere", answers="c9")
-    (message,) = written(log)
+    (message,) = messages_of_log(log)
     assert message == {"role": "user", "content": "<tool_result>\nfrom nowhere\n</tool_result>"}
 
 
@@ -261,13 +261,13 @@ def test_a_summary_reads_as_marked_text() -> None:
     log = Log(BYTES.count)
     log.say("user", "a")
     log.summarise((1, 1), content="they said a")
-    assert written(log) == [{"role": "user", "content": "<summary>\nthey said a\n</summary>"}]
+    assert messages_of_log(log) == [{"role": "user", "content": "<summary>\nthey said a\n</summary>"}]
 
 
 def test_media_are_named_and_what_other_vendors_wrote_is_left_out() -> None:
     log = Log(BYTES.count)
     log.say("user", parts=[Text("look"), Media("image/png", "s3://b/k"), Text("closely"), Raw("x", "{}")])
-    assert written(log) == [{"role": "user", "content": "look\n[image/png: s3://b/k]\nclosely"}]
+    assert messages_of_log(log) == [{"role": "user", "content": "look\n[image/png: s3://b/k]\nclosely"}]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_media_are_named_and_what_other_vendors_wrote_is_left_out() -> None:
 def test_a_speaker_a_provider_has_no_field_for_stands_before_the_text(actor: str, shown: str) -> None:
     log = Log(BYTES.count)
     log.say("user", "hi", actor=actor)
-    assert written(log)[0]["content"] == shown
+    assert messages_of_log(log)[0]["content"] == shown
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_a_speaker_a_provider_has_no_field_for_stands_before_the_text(actor: str
 def test_only_a_speaker_a_provider_accepts_is_named(actor: str, named: bool) -> None:
     log = Log(BYTES.count)
     log.say("user", "hi", actor=actor)
-    assert ("name" in written(log)[0]) is named
+    assert ("name" in messages_of_log(log)[0]) is named
 
 
 @given(st.data(), st.sampled_from(COUNTERS))
