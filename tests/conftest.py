@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose the tests: mark those that read real conversations, and leave out what is not installed or said twice.
+    """Choose the tests: mark those that read real conversations; leave out repeated ones and those that lack a package.
 
     A test that holds on every store is left to one of them, which its name decides; all are tried in tests/storage.
     """

@@ -61,7 +61,7 @@ class Side:
 
 
 def compare_logs(left: Sequence[Entry], right: Sequence[Entry]) -> dict[Kind, Delta]:
-    """Compare two logs as a reader does: what is read of the shared part is only what is disputed."""
+    """Compare two logs as a reader does, who reads only the disputed entries of the shared part."""
     one, other = Side(left), Side(right)
     upto = find_common_version(one.runs, other.runs)
     read = [

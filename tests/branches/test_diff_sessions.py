@@ -1,4 +1,4 @@
-"""Two sides of a story: what is in force on one and not on the other."""
+"""Two sides of a story: the entries in force on one and not on the other."""
 
 from __future__ import annotations
 

@@ -295,7 +295,7 @@ PLACE = (
 
 
 def edit_stored_row(url: str, statement: str, version: int | None = None) -> None:
-    """Change what is stored behind the store's back; @row is the row of a version."""
+    """Change a stored row behind the store's back; @row is the row of a version."""
     values = () if version is None else (version,)
     if url.startswith("sqlite"):
         with closing(apsw.Connection(url.removeprefix("sqlite:///"))) as connection:

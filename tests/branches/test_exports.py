@@ -241,7 +241,7 @@ def test_checkpoints_of_langgraph_are_read_by_its_own_serializer(
 
 
 async def test_every_message_of_an_export_is_stored_once(tmp_path: Path) -> None:
-    """A second import stores nothing, an edit is one, what is gone from an export is out of force."""
+    """A second import stores nothing, an edit is one entry, a removed message is retracted."""
     files = [
         write_export(tmp_path, chatgpt(), "a.json"),
         write_export(tmp_path, claude_export(), "b.json"),

@@ -865,7 +865,7 @@ async def test_every_branch_is_the_list_it_should_be(steps: list[tuple[int, int,
 
 
 async def test_messages_may_be_said_in_every_role_on_a_fork(store: Any) -> None:
-    """A tool call that the fork cuts off from its answer is shown as what was interrupted."""
+    """A tool call that the fork cuts off from its answer is shown as interrupted."""
     session = await session_with_points(store, messages=1)
     await tool_turn(session, "call_1", "40% used", text="let me see")
     child = await session.fork(at=2)

@@ -1,4 +1,4 @@
-"""Merging branches: what comes, what conflicts, what is taken back, and what never comes back."""
+"""Merging branches: copies, conflicts, retractions, and entries that never come back."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Model:
 
 
 def merge_models(base: Model, ours: Model, theirs: Model, strategy: str) -> tuple[Model, int]:
-    """Merge values; return what comes out and how many conflicts there were."""
+    """Merge values; return the result and the number of conflicts."""
     out, conflicts = deepcopy(ours), 0
     out.group.update(theirs.group)
     units: dict[Hashable, list[str]] = {}
@@ -250,7 +250,7 @@ TRIES = st.lists(st.tuples(st.sampled_from(["ours", "theirs"]), BODIES), max_siz
 
 
 class Keyed:
-    """A session in which everything is said under a key, and what was said in it, in order."""
+    """A session whose messages all have keys, and its messages in order."""
 
     def __init__(self, session: ACMS, said: list[tuple[str, str]]) -> None:
         self.session = session

@@ -1,4 +1,4 @@
-"""A restore lets in what the API would, tells what is wrong before anything is stored, and stores nothing by halves."""
+"""A restore accepts the same values as the API, reports faults before it stores anything, and stores all or nothing."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_what_acms_does_to_a_session_is_no_finding(db: str, tmp_path: Path) -> N
 def test_settings_that_were_rolled_back_with_their_seal_show_beside_the_witness(
     db: str, change: Callable[[str], None], tmp_path: Path
 ) -> None:
-    """Whoever knows the format can forge a seal; the witness knows the revision."""
+    """Anyone who knows the format can forge a seal; the witness knows the revision."""
     if db.startswith("postgresql"):
         pytest.skip("a file is kept as it was")
     file = apsw.Connection(db.removeprefix("sqlite:///"))

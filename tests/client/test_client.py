@@ -45,7 +45,7 @@ Reader: TypeAlias = View | RemoteView
 
 
 async def tell_story(session: Session) -> AsyncIterator[Any]:
-    """Use every verb once, and yield what it gave."""
+    """Use every verb once, and yield its results."""
     await session.ingest("system", "You are the orders team's assistant.")
     first = await session.ingest(
         "user",
@@ -362,7 +362,7 @@ def failing_places(name: str) -> list[int | None]:
 
 
 def without_salts(found: Any) -> Any:
-    """Return an answer without the salts of its entries and the keys that nobody gave: these stay in the store."""
+    """Return an answer without the salts of its entries and generated keys, which stay in the store."""
     if isinstance(found, Entry):
         return replace(found, salt=None, key=client_supplied_key(found.key))
     if isinstance(found, Diff | Delta | Change):

@@ -1,4 +1,4 @@
-"""The client with keys: whose data it sees, what it may do, and jobs that somebody else must work off."""
+"""The client with keys: which data it sees, which verbs are allowed, and jobs that another worker must do."""
 
 from __future__ import annotations
 

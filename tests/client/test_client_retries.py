@@ -1,4 +1,4 @@
-"""The client when the network or the service fails: one effect each, typed errors, and the key is seen by nobody."""
+"""The client when the network or the service fails: one effect each, typed errors, and the key is never shown."""
 
 from __future__ import annotations
 

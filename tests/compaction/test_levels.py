@@ -1,4 +1,4 @@
-"""A summary has a text for small prompts, is made from what was said, and says what it lost."""
+"""A summary has a text for small prompts, is made from the messages, and lists the details it lost."""
 
 from __future__ import annotations
 

@@ -333,7 +333,7 @@ class First(Toy):
 
 
 class Rewriting:
-    """A log that is rewritten and compacted at random, and what it has to show."""
+    """A log that is rewritten and compacted at random, and the texts it must show."""
 
     def __init__(self, session: ACMS, storage: Any, toy: Toy, rng: Random) -> None:
         self.session, self.storage, self.toy, self.rng = session, storage, toy, rng

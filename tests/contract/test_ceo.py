@@ -1,4 +1,4 @@
-"""The caller's side: what a text asks for, and what is done about errors."""
+"""The caller's side: the request made from a text, and how errors are handled."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def make_fragments(*ids: str) -> tuple[Fragment, ...]:
 
 @dataclass
 class Scripted:
-    """An engine that answers what it was told to, and takes a stated time for it."""
+    """An engine with scripted answers, each of which takes a stated time."""
 
     replies: Sequence[RenderReply]
     seconds: float = 0.0

@@ -1,4 +1,4 @@
-"""Deadlines: whoever is late, a reply comes in time and nothing is left running (checks 18 to 20).
+"""Deadlines: a reply comes in time, and nothing is left running (checks 18 to 20).
 
 Time is virtual (see conftest.py): computing takes none, and a deadline passes as soon as all there is to do is to wait.
 """

@@ -1,4 +1,4 @@
-"""Rendering: what each source is asked, and what comes out (checks 1 to 6, 11 to 14, 21, 23, 26, 30)."""
+"""Rendering: the requests to each source, and the reply (checks 1 to 6, 11 to 14, 21, 23, 26, 30)."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _random_items(rng: random.Random, prefix: str, many: int, source: str) -> li
 
 
 async def _shuffled_replies(profile: Any, turns: int) -> set[bytes]:
-    """Return what is replied, byte for byte, over shuffled candidates that arrive in another order each time."""
+    """Return the replies, byte for byte, over shuffled candidates that arrive in another order each time."""
     rng = random.Random(7)
     project, past = _random_items(rng, "proj", 40, "L2"), _random_items(rng, "exp", 15, "L4")
     held = [Held("proj:1", turns=9, cost=300), Held("exp:2", cost=400, benefit=0.4), Held("old", turns=3)]
@@ -204,7 +204,7 @@ async def test_check_11_the_order_of_arrival_changes_no_byte_in_a_thousand_runs(
 
 
 class Said:
-    """Waits for its gate, says something, and opens the gate of whoever is next."""
+    """Waits for its gate, says something, and opens the gate of the next source."""
 
     def __init__(
         self, found: list[dict[str, Any]], gates: list[asyncio.Event], order: list[int], place: int

@@ -32,7 +32,7 @@ def make_candidate(
     cost: int = 0,
     **more: object,
 ) -> Candidate:
-    """Make a candidate without a text, whose cost is what is claimed."""
+    """Make a candidate without a text, with the claimed cost."""
     return replace(
         Candidate(
             id=id,
@@ -507,7 +507,7 @@ def test_a_rendition_that_says_less_than_a_cheaper_one_is_never_taken() -> None:
 
 
 def test_lazy_choice_by_score_is_the_choice_of_a_full_search() -> None:
-    """What is taken again and again as the best of a heap is what looking at all of them would take."""
+    """Taking the best of a heap repeatedly gives the same result as comparing all candidates."""
     for seed in range(200):
         rng = random.Random(seed)
         offers = [

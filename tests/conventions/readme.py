@@ -1,4 +1,4 @@
-"""Paste each Python example of README.md into a file, run it, and compare what it prints.
+"""Paste each Python example of README.md into a file, run it, and compare its output.
 
     python tests/conventions/readme.py README.md
 
@@ -24,7 +24,7 @@ def page_examples(page: Path) -> list[tuple[str, str]]:
 
 
 def run_script(script: Path) -> tuple[str, str]:
-    """Run a script in a process of its own; return what it prints, and the error it ended with, if it did."""
+    """Run a script in its own process; return its output, and the error it ended with, if any."""
     done = subprocess.run(
         [sys.executable, script.name], cwd=script.parent, capture_output=True, text=True, encoding="utf-8"
     )

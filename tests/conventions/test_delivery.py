@@ -1,4 +1,4 @@
-"""What is delivered: the image, the workflows and the site, as far as they can be checked without their hosts."""
+"""The image, the workflows and the site, as far as they can be checked without their hosts."""
 
 from __future__ import annotations
 

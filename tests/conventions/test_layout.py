@@ -80,7 +80,7 @@ def _files_of(dialect: str) -> list[Path]:
 
 
 def _last_name(node: ast.expr) -> str:
-    """Return the name of an attribute whoever's it is: `sql` of `self._tables.sql`."""
+    """Return the name of an attribute of any object: `sql` of `self._tables.sql`."""
     return ast.unparse(node).rpartition(".")[2].lstrip("_")
 
 

@@ -1,6 +1,6 @@
 """Sizes that serve the reader: functions, branches, files, folders, depth of inheritance.
 
-What is larger today is named with its size. A list only shrinks: an entry that is no longer needed fails.
+Larger ones are listed with their size. A list only shrinks: an entry that is no longer needed fails.
 """
 
 from __future__ import annotations

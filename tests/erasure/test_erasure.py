@@ -389,7 +389,7 @@ async def test_what_cites_it_goes_before_it_or_with_it(storage: Storage) -> None
 
 async def test_a_summary_that_was_committed_meanwhile_is_found(storage: Storage) -> None:
     class Overtaken(CachedStorage):
-        """Somebody compacts between the look and the erasure, and again after it."""
+        """Another process compacts between the look and the erasure, and again after it."""
 
         late = 2
 

@@ -142,7 +142,7 @@ async def test_an_interrupted_run_asks_only_what_is_missing(server: ModelServer,
 
 
 def answer_as_agent(body: dict[str, Any]) -> str:
-    """Call the tool of the request about what stands in quotation marks, or repeat the last message."""
+    """Call the tool of the request about the text in quotation marks, or repeat the last message."""
     last = body["messages"][-1]
     if last["role"] != "user" or '"' not in last["content"]:
         return last["content"]

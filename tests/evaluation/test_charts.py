@@ -33,7 +33,7 @@ def row_series(name: str, *points: tuple[str, float | None]) -> Series:
 
 
 def draw_chart(one: Chart, *, alone: bool = True) -> ElementTree.Element:
-    """Parse what was drawn, and hold it to what is true of every chart."""
+    """Parse a drawn chart, and check the properties of every chart."""
     text = svg(one, alone=alone)
     assert svg(one, alone=alone) == text
     root = ElementTree.fromstring(text)

@@ -1,4 +1,4 @@
-"""Conversations of others: what the files say is what comes out, and a broken file says where it is broken."""
+"""Published conversations: each file is read exactly, and a broken file is reported with the broken place."""
 
 from __future__ import annotations
 

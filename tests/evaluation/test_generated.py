@@ -39,7 +39,7 @@ def make_scenario(name: str, turns: int = 200, seed: int = 0) -> Scenario:
 
 
 class Oracle:
-    """Knows a scenario, and brings back the statement that says what was asked, and nothing else."""
+    """Knows a scenario, and recalls the statement that answers the question, and nothing else."""
 
     name = "oracle"
 

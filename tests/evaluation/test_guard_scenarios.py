@@ -1,6 +1,6 @@
 """A floor under what ACMS remembers of the generated scenarios: no model, no network, seconds.
 
-The floors are a little below what is measured; whoever raises a figure raises its floor. `festival.json` is a word list
+The floors are a little below the measured figures; raise a floor with its figure. `festival.json` is a word list
 that nothing was tuned on, and is to stay so: a summer festival instead of a software project, with corrections in other
 words.
 """

@@ -1,4 +1,4 @@
-"""A chat model as judge: what it says is read with care, and its failures end nothing but its own figure."""
+"""A chat model as judge: its answers are parsed with care, and its failures cost only its own figure."""
 
 from __future__ import annotations
 

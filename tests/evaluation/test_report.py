@@ -71,7 +71,7 @@ def make_document(**fields: object) -> Document:
 
 
 class Page(HTMLParser):
-    """What is in a page: open tags that were closed, ids, links, and where each text stands."""
+    """The contents of a page: closed tags, ids, links, and the place of each text."""
 
     VOID = ("meta", "br", "hr", "img", "link", "input")
 
@@ -106,7 +106,7 @@ class Page(HTMLParser):
 
 
 def without_times(found: Document) -> tuple[object, str, str]:
-    """Return the three forms without what was read off a clock."""
+    """Return the three forms without measured times."""
     plain = json.loads(found.to_json())
     del plain["times"]
     markdown, _, _ = found.to_markdown().partition("\n## Times\n")
@@ -223,7 +223,7 @@ async def test_a_report_has_the_seven_figures() -> None:
 async def test_a_report_is_the_same_in_every_run_and_another_with_another_seed(
     names: tuple[str, ...],
 ) -> None:
-    """That what is measured of ACMS is the same each time: test_sweeps.py and test_cli.py."""
+    """Figures of ACMS are the same each time: test_sweeps.py and test_cli.py."""
     one, same, other = [
         without_times(await deliverables(line_up(names=names), sizes=TINY, seed=seed)) for seed in (0, 0, 1)
     ]

@@ -29,7 +29,7 @@ SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
 
 
 class Asked:
-    """A system that writes down what it is told and asked."""
+    """A system that records its messages and questions."""
 
     name = "asked"
 

@@ -1,4 +1,4 @@
-"""Word lists: another one is as good as the one that comes along, and a broken one says what it lacks."""
+"""Word lists: any list works as well as the shipped one, and a broken one is reported with its fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receivers of webhooks: an HTTP server in a thread that keeps what it was sent, and answers as a test wants it."""
+"""Receivers of webhooks: an HTTP server in a thread that keeps its requests, and answers as a test wants it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Receiver:
         self.ends = threading.Event()
 
     def verified(self, secret: str) -> list[dict[str, Any]]:
-        """Return what was sent, after its signatures were checked as receivers do."""
+        """Return the received requests, after their signatures were checked as receivers do."""
         webhook = Webhook(secret)
         for headers, body in self.requests:
             webhook.verify(body, headers)

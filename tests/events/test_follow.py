@@ -25,7 +25,7 @@ from tests.support.talk import Storage
 
 
 async def follow_log(storage: Any, context: str, after: str | int = 0, most: int = 10**6) -> list[LogEvent]:
-    """Return what is told behind a cursor until the log ends, or until the reader is cut off."""
+    """Return the events behind a cursor until the log ends, or until the reader is cut off."""
     followed = Followed(storage, context, await follow.parse_cursor(storage, context, after), OPEN)
     found: list[LogEvent] = []
     async with aclosing(followed.events(follow=False)) as events:

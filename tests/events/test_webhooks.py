@@ -44,7 +44,7 @@ from tests.support.talk import Storage
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """An address that takes what it is sent."""
+    """An address that keeps its requests."""
     with running_receiver() as found:
         yield found
 
@@ -485,7 +485,7 @@ async def request_and_finish(storage: Any, context: Any, kind: str = "tidy") -> 
 
 
 async def one_look(storage: Any) -> None:
-    """Deliver what is due now, and wait for nothing that goes on."""
+    """Deliver all due events, without waiting for work that goes on."""
     await Worker(storage, {WEBHOOK: Delivery()}, config=WorkerConfig(poll_seconds=0.02)).drain()
     await asyncio.sleep(0.02)
 

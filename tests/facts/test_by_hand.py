@@ -93,7 +93,7 @@ async def test_it_is_found_under_its_names(url: str) -> None:
 
 
 async def test_hands_and_a_reflector_write_the_same_log(url: str) -> None:
-    """A reflector is not believed against what was stated by hand at once, and replaces it when a user says so."""
+    """A reflector does not override a fact stated by hand at once, and replaces it when a user says so."""
     async with ACMS("user", open_storage(url), None, reflector=OfflineReflector()) as session:
         stated = await session.state("project", "database", "MySQL")
         await session.ingest("user", "Decision: our database is PostgreSQL.")
@@ -308,7 +308,7 @@ async def _erase_source(url: str) -> Any:
 
 
 async def test_rendered_messages_lead_back_to_their_originals(url: str) -> None:
-    """A framework finds its own messages by the sources of what was rendered; the list stays a plain one."""
+    """A framework finds its own messages by the sources of the rendered prompt; the list stays a plain one."""
     originals = [
         {"role": "system", "content": "Answer shortly.", "id": "s"},
         *({"role": "user", "content": f"Walk {n} along the river was cold.", "id": f"u{n}"} for n in range(30)),

@@ -1,4 +1,4 @@
-"""What becomes of proposals: every outcome, and what is demoted with what is retired."""
+"""Consolidation of proposals: every outcome, and the demotions that a retirement causes."""
 
 from __future__ import annotations
 

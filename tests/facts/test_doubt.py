@@ -1,4 +1,4 @@
-"""Facts that rest on what is no longer so are flagged with the reason wherever they are shown, until said again."""
+"""Facts whose sources no longer hold are flagged with the reason wherever they are shown, until said again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHANGE = "Decision: we're switching from Python to Go."
 
 
 async def say_and_reflect(session: ACMS, *texts: str) -> None:
-    """Let an episode end that says this, and what was said be distilled."""
+    """Say these texts, end the episode, and let it be distilled."""
     for text in texts:
         await session.ingest("user", text)
         await session.ingest("assistant", "Noted, go on.")
@@ -43,7 +43,7 @@ def doubt_config() -> ACMSConfig:
 
 
 async def texts_everywhere(session: ACMS, question: str) -> list[str]:
-    """What a recall, a prompt that keeps what it showed, and a reply say."""
+    """The texts of a recall, of a prompt that keeps its history, and of a reply."""
     prompt = Prompt(OpenAIChat("gpt-5")).history(session).recall(session, question).user(question)
     request = {
         "version": "v0", "id": "6f3b6f21-7a5f-4e3f-9af0-1b2c3d4e5f60", "request_id": "r", "intent": question,
@@ -202,7 +202,7 @@ async def test_what_is_taken_from_a_fact_decides(
 
 
 class Wordy:
-    """Summarises in one sentence that keeps what was decided."""
+    """Summarises in one sentence that keeps the decisions."""
 
     model = "wordy/1"
 

@@ -1,7 +1,7 @@
-"""Random stories of what is known: proposals, undos, retractions, edits, on every store, alone and through a fork.
+"""Random stories of facts: proposals, undos, retractions, edits, on every store, alone and through a fork.
 
 Whatever is proposed and taken back, at most one fact is in force at an address of cardinality one, every fact ever
-learned is still listed, undo restores exactly what was known before, and whoever reads the log anew knows the same.
+learned is still listed, undo restores exactly the earlier facts, and a new reader of the log finds the same.
 """
 
 from __future__ import annotations

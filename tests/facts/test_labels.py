@@ -57,7 +57,7 @@ async def texts_by_way(session: ACMS, question: str, budget: int) -> dict[str, l
 
 
 async def taken_for_certain(session: ACMS, question: str, budget: int) -> list[str]:
-    """Name each text that shows what is in doubt without saying so, where the message that changed it is not shown."""
+    """Name each text that shows a doubtful statement unlabelled, where the message that changed it is not shown."""
     facts = await session.facts(history=True)
     by_id = {fact.id: fact for fact in facts}
     found: list[str] = []

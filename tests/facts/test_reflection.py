@@ -679,7 +679,7 @@ async def test_what_another_attempt_has_said_is_not_said_again(storage: Storage,
 
 
 class Gone(Meanwhile):
-    """Lets no fact in: what it was made from is always gone."""
+    """Rejects every fact, as if its sources were always gone."""
 
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
         if any(map(facts_in, ops)):
@@ -904,7 +904,7 @@ async def test_facts_of_the_namespace_lie_in_its_profile(storage: Storage, notes
 async def test_what_goes_while_it_is_said_in_the_profile_is_not_known_there(
     storage: Storage, notes: Notes, verb: str
 ) -> None:
-    """Whoever takes a message away looks at the profile before the fact made from it is there."""
+    """The erasure of a message reads the profile before the fact made from it is stored."""
     notes.scope = "namespace"
     async with open_session(storage, notes, worker=BY_HAND) as session:
         source, _ = await write_episode(session, "the city is Berlin", "the tea is green")
@@ -960,7 +960,7 @@ async def test_what_a_private_session_teaches_stays_in_it(storage: Storage, note
 async def test_a_session_that_becomes_private_while_it_is_reflected_on_teaches_nobody(
     storage: Storage, notes: Notes
 ) -> None:
-    """Whoever makes it private looks at the profile before the fact is there."""
+    """The change to private reads the profile before the fact is stored."""
     notes.scope = "namespace"
     async with open_session(storage, notes, worker=BY_HAND) as session:
         await write_episode(session, "the city is Berlin", "ok")

@@ -1,4 +1,4 @@
-"""Facts in time: what was so at a moment, as far as a version knew; nothing that is over is shown as if it were so."""
+"""Facts in time: which facts held at a moment, as far as a version knew; an ended fact is never shown as current."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ops = st.lists(
 
 
 def so_at(said: list[Said], moment: datetime) -> list[str]:
-    """What a plain list of intervals says of a moment: what is said later cuts what it overlaps where it begins."""
+    """The answer of a list of intervals for a moment: a later interval cuts the ones it overlaps where it begins."""
     rows: list[tuple[datetime | None, datetime | None, str]] = []
     for when, value, start, end in said:
         over = end is not None and end <= when
@@ -103,7 +103,7 @@ def url(tmp_path: Path) -> str:
 
 
 async def test_nothing_that_is_over_is_shown_as_if_it_were_so(url: str) -> None:
-    """In recall, messages, a prompt that keeps what it showed, and a reply; and nobody has to tidy up."""
+    """In recall, messages, a prompt that keeps its history, and a reply; no cleanup is needed."""
     now = BASE
     async with ACMS("user", open_storage(url), None, config=ACMSConfig(episodes=LONG_EPISODES)) as session:
         session._shared.clock = lambda: now

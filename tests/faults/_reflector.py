@@ -35,7 +35,7 @@ class Chars:
 
 
 class Learner:
-    """Learns what is plainly said."""
+    """Learns plain statements."""
 
     model = "learner"
 

@@ -1,4 +1,4 @@
-"""`acms serve` and `acms worker` as processes, and clients that keep a ledger of what was answered to them."""
+"""`acms serve` and `acms worker` as processes, and clients that keep a ledger of the answers they got."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def running_worker(*options: str) -> Generator[subprocess.Popen[str]]:
 
 
 def run_acms(*arguments: str) -> Any:
-    """Run a command that must succeed, and return what it wrote as JSON."""
+    """Run a command that must succeed, and return its output, parsed as JSON."""
     result = CliRunner().invoke(app, [*arguments, "--json"])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)

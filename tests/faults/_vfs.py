@@ -117,7 +117,7 @@ class Disk:
             self.safe.pop(name, None)
 
     def crash(self, rng: random.Random, folder: Path) -> None:
-        """Write what is found after a power cut: of the unsynced changes any may be there, whole or torn."""
+        """Write the disk as a power cut leaves it: any of the unsynced changes may be there, whole or torn."""
         chance = rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
         for name in sorted({*self.safe, *self.pending}):
             file: bytearray | None = bytearray(self.safe[name]) if name in self.safe else None

@@ -1,10 +1,10 @@
 """A worker process to be killed, started by `_process.py`.
 
 work WHERE LEASE ATTEMPTS   work off the jobs of a file or a URL until killed or told to stop by SIGTERM
-once WHERE LEASE ATTEMPTS   work off what is due, and end
+once WHERE LEASE ATTEMPTS   work off the due jobs, and end
 
 The job says what happens: "effect" appends one entry, after a few milliseconds; "zombie" does so too, but its first
-attempt is out for longer than its lease and lets nobody prolong it; "poison" kills its own process.
+attempt is out for longer than its lease and blocks its renewal; "poison" kills its own process.
 """
 
 from __future__ import annotations

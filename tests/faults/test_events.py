@@ -221,7 +221,7 @@ def received_data(receiver: Receiver) -> list[dict[str, Any]]:
 
 
 async def kill_notifying_worker(url: str, receiver: Receiver, kills: int, count: int) -> None:
-    """Kill the worker that tells of jobs again and again; the end of each is told, after what it appended."""
+    """Kill the notifying worker again and again; the end of each job is reported after the entries it appended."""
     rng = random.Random(kills)
     worker = ("-m", "acms.cli", "worker", "--db", url, "--concurrency", "2", "--kinds", "webhook")
     async with open_storage(url) as storage:

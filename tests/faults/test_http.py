@@ -30,7 +30,7 @@ from ._service import (
 
 
 def kill_loaded_service(path: Path, kills: int) -> None:
-    """Kill a service under load again and again; what it acknowledged is there, and everything once."""
+    """Kill a service under load again and again; each acknowledged message is stored, and everything once."""
     db, rng = f"sqlite:///{path}", random.Random(kills)
     with running_service(db) as one:
         crowd = Crowd(one, create_contexts(one, 6))
@@ -62,7 +62,7 @@ def test_fifty_kills_under_load_lose_and_double_nothing(tmp_path: Path) -> None:
 
 
 def send_malformed(one: Service, sent: bytes) -> None:
-    """Send what is no request."""
+    """Send bytes that are not a request."""
     address = urlsplit(one.url)
     with socket.create_connection((address.hostname, address.port), 30) as connection:
         connection.sendall(sent)

@@ -202,7 +202,7 @@ WAYS = ("wait", "wait_pending", "nobody waits")
 async def test_a_compaction_whose_process_was_killed_is_taken_over_when_its_lease_ends(
     url: str, way: str
 ) -> None:
-    """The next process comes at once, while the dead one still holds the job, and nobody asks again."""
+    """The next process comes at once, while the dead one still holds the job, and no further request is made."""
     process = start_python("-m", "tests.faults._compactor", url, str(ORPHANED))
     assert process.stdout is not None
     assert process.stdout.readline() == "asked\n"

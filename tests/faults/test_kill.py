@@ -31,7 +31,7 @@ ROUNDS_PER_FILE = 3  # keeps the files small enough to be read whole after every
 
 @dataclass
 class Notes:
-    """What the writers said: which appends they began, and what was acknowledged."""
+    """The notes of the writers: which appends they began, and which were acknowledged."""
 
     tried: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     acked: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Notes:
                 self.errors.append(line)
 
     def unknown(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Return (context, keys) of the appends whose answer nobody saw."""
+        """Return (context, keys) of the appends without an acknowledgement."""
         return [
             (context, keys)
             for (context, _), keys in self.tried.items()

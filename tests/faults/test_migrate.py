@@ -140,7 +140,7 @@ def _query_rows(connection: apsw.Connection, query: str, *values: Any) -> list[A
 
 @pytest.fixture(scope="module")
 async def earlier(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Written]:
-    """A file of schema 1 that nobody has open, and what it holds."""
+    """A closed file of schema 1, and its contents."""
     folder = tmp_path_factory.mktemp("earlier")
     written = await _write_file(folder / "source.db")
     highest = _make_earlier(folder / "source.db", folder / "earlier.db")
@@ -171,7 +171,7 @@ async def assert_upgraded(path: Path, written: Written) -> None:
 
 
 def schema_of_file(path: Path) -> tuple[int, list[tuple[int, str]]]:
-    """Return the version of a file's schema, and what it says was applied."""
+    """Return the version of a file's schema, and its list of applied migrations."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         rows = _query_rows(connection, "SELECT version, checksum FROM migrations ORDER BY version")

@@ -50,7 +50,7 @@ def read_only(disk: Path) -> None:
 
 @contextmanager
 def drop_privileges() -> Iterator[None]:
-    """Be nobody for a while: permissions do not bind root."""
+    """Become an unprivileged user for a while: permissions do not bind root."""
     if os.geteuid() != 0:
         yield
         return
@@ -210,7 +210,7 @@ async def test_T20_a_refused_file_keeps_the_commits_in_its_wal(tmp_path: Path, w
 
 @pytest.mark.parametrize("page", [0.3, 0.6, 0.9, 1.0])
 async def test_T20_damage_that_is_met_later_is_named_and_not_made_worse(tmp_path: Path, page: float) -> None:
-    """A file is not read whole when it is opened; what is met while reading is an error, never a shorter history."""
+    """A file is not read whole when it is opened; damage met while reading is an error, never a shorter history."""
     path = tmp_path / "a.db"
     context = await make_store(path, messages=300)
     data = bytearray(path.read_bytes())

@@ -1,4 +1,4 @@
-"""F3: what was erased on a server is in no byte of its files once they were written anew."""
+"""F3: erased content is in no byte of a server's files once they are rewritten."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def bytes_left(server: Server) -> Counter[str]:
 
 
 async def a_life(storage: PostgresStorage) -> None:
-    """Somebody talks, is reflected on, summarised, forked, copied, edited; a bystander talks in the same tables."""
+    """A user talks, is reflected on, summarised, forked, copied, edited; a bystander talks in the same tables."""
     config = ACMSConfig(episodes=EpisodeBoundaryConfig(max_turns=4))
     parts = {"embedder": HashEmbedder(32), "reflector": OfflineReflector(), "config": config}
     async with ACMS("person", storage, namespace="ana", **parts) as session:

@@ -1,4 +1,4 @@
-"""T17, T47: a PostgreSQL server that hangs, or a network that swallows what is sent, keeps nobody waiting for ever."""
+"""T17, T47: a PostgreSQL server that hangs, or a network that swallows data, blocks no caller without end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def url(server: Server) -> Iterator[str]:
 
 @contextmanager
 def suspended_server(server: Server) -> Iterator[None]:
-    """Let every process of a server stand still; the kernel goes on taking what is sent to them."""
+    """Suspend every process of a server; the kernel still accepts data for them."""
     assert server.pid is not None
     postmaster = psutil.Process(server.pid)
     postmaster.suspend()
@@ -259,7 +259,7 @@ async def test_t17_what_a_connection_swallows_is_sent_again_on_another(
 
 
 async def test_t17_whoever_stops_waiting_is_let_go_at_once(server: Server, url: str, hole: Hole) -> None:
-    """Nobody is kept until a server that hangs has heard that it may stop: no further connection asks it to."""
+    """No caller waits until a hanging server confirms that it may stop: no further connection asks it to."""
     async with warm_store(hole.url(url), statement_seconds=600) as store, store.kv() as values:
         context = await create_log(store, "key")
         await values.set("a", 1)

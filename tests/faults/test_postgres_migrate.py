@@ -55,7 +55,7 @@ async def assert_store_works(url: str) -> None:
 
 
 async def killed_everywhere(postgres: Databases, step: int) -> None:
-    """Cut the wire of a migrator at one message after the other; the next one finishes what it left."""
+    """Cut the wire of a migrator at one message after the other; the next one finishes its work."""
     right = postgres.create_database()
     await assert_store_works(right)
     wanted = schema_of_database(right)

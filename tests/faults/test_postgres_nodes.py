@@ -1,7 +1,7 @@
 """T14: three nodes in quorum commit lose no acknowledged message, whatever happens before the primary is lost.
 
 pytest tests/faults/test_postgres_nodes.py                 one round
-pytest -s -m slow tests/faults/test_postgres_nodes.py      twenty, with how long nobody was answered in each
+pytest -s -m slow tests/faults/test_postgres_nodes.py      twenty, with the time without answers in each
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Writers:
 
 
 async def inject_fault(cluster: Cluster, kind: str, writers: Writers, within: ExitStack) -> None:
-    """Let something happen before the primary is lost; what it stopped goes on when `within` ends."""
+    """Inject a fault before the primary is lost; stopped servers go on when `within` ends."""
     primary, (one, other) = cluster.servers[cluster.primary], cluster.standbys
     if kind == "a frozen standby":
         within.enter_context(cluster.frozen([one]))
@@ -86,7 +86,7 @@ async def inject_fault(cluster: Cluster, kind: str, writers: Writers, within: Ex
 
 
 async def run_failovers(kinds: list[str]) -> None:
-    """Write, let something happen, lose the primary, promote, go on: acknowledged is what is there at the end."""
+    """Write, inject a fault, lose the primary, promote, go on: every acknowledged message is there at the end."""
     async with Cluster() as cluster:
         # Off the event loop: the wires to the standbys, for which this waits, are on it.
         url = await asyncio.to_thread(cluster.servers[cluster.primary].create_database)

@@ -1,4 +1,4 @@
-"""T14: what is acknowledged as on two machines is on two machines: two servers, the second in quorum commit.
+"""T14: a commit acknowledged by two machines is on two machines: two servers, the second in quorum commit.
 
 pytest -m faults tests/faults/test_postgres_quorum.py      every kind of append, and a failover
 """
@@ -55,7 +55,7 @@ class Pair:
         return {pid for (pid,) in self.primary.execute(WAITING)}
 
     async def waits(self, task: asyncio.Future[Any]) -> int:
-        """Return a backend that waits, once there is one; whoever asked must not be answered before."""
+        """Return a backend that waits, once there is one; its client must not be answered before."""
         while not (found := self.waiting()):
             assert not task.done(), task.result()
             await asyncio.sleep(0.01)
@@ -123,7 +123,7 @@ async def test_a_record_waits_for_no_standby(pair: Pair, url: str) -> None:
 async def test_t14_a_commit_whose_wait_was_broken_off_is_confirmed_by_another_one(
     pair: Pair, url: str, kind: str, end: str
 ) -> None:
-    """It can be read on the primary, and is lost with it: nobody is told that a second machine has it."""
+    """It can be read on the primary, and is lost with it: it was never acknowledged as on a second machine."""
     # Of a cancelled wait the server only warns: also where nobody wants to hear of warnings.
     pair.primary.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET client_min_messages = 'error'")
     async with PostgresStorage(url, durability="quorum") as store:
@@ -196,7 +196,7 @@ async def test_t14_a_message_of_a_session_is_not_written_twice(pair: Pair, url: 
 
 
 async def test_t14_a_repetition_is_acknowledged_with_what_it_survives(pair: Pair, url: str) -> None:
-    """Whoever wrote it did not wait for a standby; whoever repeats it does."""
+    """The first writer did not wait for a standby; the one that repeats it does."""
     async with PostgresStorage(url, durability="disk") as local, PostgresStorage(url) as store:
         assert store.durability == "quorum"
         context = await create_log(store)
@@ -223,7 +223,7 @@ async def test_t14_a_repetition_is_acknowledged_with_what_it_survives(pair: Pair
 
 
 async def test_t14_standbys_that_are_given_up_are_not_promised(pair: Pair, url: str) -> None:
-    """A commit that waits is released without a word when nobody is named any more."""
+    """A waiting commit is released without a word when no standby is named any more."""
     async with PostgresStorage(url) as store:
         context = await create_log(store)
         assert (await append_drafts(store, context, draft_message("on both"))).durability == "quorum"

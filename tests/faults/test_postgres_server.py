@@ -143,7 +143,7 @@ async def test_t08_a_hundred_sigkills_of_the_server_lose_nothing_acknowledged(
 
 
 async def test_t18_a_restart_between_two_calls_is_not_noticed(mortal: Server, mortal_url: str) -> None:
-    """Not even by an append that nobody could know again: a connection that hung up is not used."""
+    """Not even by an append without a key: a connection that hung up is not used."""
     async with PostgresStorage(mortal_url) as store:
         context = await create_log(store)
         await asyncio.gather(
@@ -336,7 +336,7 @@ async def test_t18_backends_that_an_administrator_ends_cost_nothing(mortal: Serv
 
 
 async def test_t18_what_no_patience_helps_is_said_at_once(mortal: Server, mortal_url: str) -> None:
-    """A wrong database is a mistake of whoever wrote the address."""
+    """A wrong database is a mistake in the address."""
     with pytest.raises(ConfigurationError, match="does not exist"):
         await PostgresStorage(f"{mortal_url}_not", retry_seconds=60).head("x")
     mortal.execute("CREATE ROLE stranger LOGIN")

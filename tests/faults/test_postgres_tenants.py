@@ -190,7 +190,7 @@ async def test_t33_without_the_predicates_of_the_queries_row_level_security_show
 async def test_t33_no_row_can_be_written_for_another_tenant(
     pair: tuple[PostgresStorage, PostgresStorage],
 ) -> None:
-    """The policy also checks what is written."""
+    """The policy also checks writes."""
     one, two = pair
     await create_log(one, "talk")
     theirs = f"'{one.tenant}'"
@@ -271,7 +271,7 @@ async def test_t33_neither_the_role_nor_the_owner_of_the_tables_is_above_the_pol
 
 
 async def state_of(store: PostgresStorage) -> list[tuple[Any, ...]]:
-    """What the connections of a pool still carry when nobody uses them."""
+    """The settings that idle connections of a pool still carry."""
     found = []
     for connection in list(store._db.pool.bind().idle):
         cursor = await connection.execute(

@@ -285,7 +285,7 @@ async def test_t06_other_verbs_have_their_effect_once(line: Line, step: int) -> 
         return "settled"
 
     async def claim(name: str) -> str:
-        """Nothing is lost: a claim of which nobody heard runs out."""
+        """Nothing is lost: an unacknowledged claim runs out."""
         await append_drafts(line.direct, context, jobs=(JobDraft(kind="c", dedupe=name),))
         leases = await line.store.claim(["c"], lease=timedelta(milliseconds=1))
         while not leases:

@@ -2,7 +2,7 @@
 
     pytest -m faults tests/faults      150 crash images of each durability
 
-A crash image holds all that was synced before a moment. Of what was not, any 512 bytes may be there or not.
+A crash image holds all that was synced before a moment. Of the rest, any 512 bytes may be there or not.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def cut_power(recording: Recording, moment: int, rng: random.Random, folder: Pat
 async def assert_recovered(
     path: Path, recording: Recording, before: Before, durability: Durability, seed: str
 ) -> int:
-    """Open a crash image, assert what it must hold, write on; return how many acknowledged appends it lost."""
+    """Open a crash image, assert its guarantees, write on; return how many acknowledged appends it lost."""
     storage = SQLiteStorage(path, durability=durability)
     try:
         found = await assert_store_sound(storage)

@@ -3,7 +3,7 @@
     python -m tests.integrations                      # all, at both ends
     python -m tests.integrations langchain --newest   # one of them, at one end
 
-Each `<name>.toml` beside this file says what is tested:
+Each `<name>.toml` beside this file lists the tests:
 
     lowest = ["langchain==1.1.0"]             # exact versions; what they need in turn is the newest that fits
     newest = ["langchain==1.5.2"]
@@ -53,7 +53,7 @@ TOOLS = (
 
 
 class FailedError(Exception):
-    """A step failed; the message is what it printed."""
+    """A step failed; the message is its output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +73,13 @@ class Environment:
         return self.folder / ("Scripts" if os.name == "nt" else "bin") / "python"
 
     def make(self, more: Sequence[str]) -> None:
-        """Install just what is asked for; what is there already stays."""
+        """Install only the requested packages; installed ones stay."""
         _run_uv("venv", "-q", "--allow-existing", "--python", sys.executable, self.folder)
         wanted = [*self.packages, *TOOLS, *more]
         _run_uv("pip", "install", "-q", "--exact", "--python", self.python, "-e", ROOT, *wanted)
 
     def check(self, files: Sequence[str]) -> str:
-        """Check the types of files of ACMS against what is installed here."""
+        """Check the types of files of ACMS against the packages installed here."""
         pyright = Path(sys.executable).with_name("pyright")
         _run_command(pyright, "--project", HERE / "pyrightconfig.json", "--pythonpath", self.python, *files)
         return f"{len(files)} file{'s' * (len(files) > 1)} typed"
@@ -155,7 +155,7 @@ def _test_framework(name: str, end: str) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is asked for; return the exit code."""
+    """Run the requested tests; return the exit code."""
     known = sorted(file.stem for file in HERE.glob("*.toml"))
     parser = argparse.ArgumentParser(prog="python -m tests.integrations")
     parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(known)}; all by default")

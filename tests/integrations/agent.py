@@ -181,7 +181,7 @@ class Driver(ABC):
         await erase_subject(self.memory.storage, namespace=self.namespace, verify=True)
 
     async def check_ids(self) -> None:
-        """Hold what is kept, and what was shown of late, to what the framework made: ids and all.
+        """Compare the stored and the recently shown messages with those of the framework, ids included.
 
         Nothing else is kept, and nothing else is shown but what ACMS says that it wrote.
         """
@@ -284,7 +284,7 @@ def run_and_kill(module: str, url: str, after: int) -> int:
 
 
 def _run_turns(module: str, url: str) -> None:
-    """Run turns, and tell of each: what is killed."""
+    """Run turns, and report each on stdout: the program that is killed."""
 
     async def run() -> None:
         async with import_module(module).Driver(url) as agent:

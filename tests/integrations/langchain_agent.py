@@ -17,7 +17,7 @@ from tests.integrations import agent as script
 
 
 class Model(BaseChatModel):
-    """The scripted model; keeps what it was shown."""
+    """The scripted model; keeps its prompts."""
 
     seen: list[list[BaseMessage]] = []  # noqa: RUF012  # pydantic copies it
     costs: list[int] = []  # noqa: RUF012

@@ -41,7 +41,7 @@ def items_as_chat(items: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def _plain_item(item: Any) -> dict[str, Any]:
-    """Return an item of Responses without what is not counted."""
+    """Return an item of Responses without its uncounted fields."""
     plain = {name: value for name, value in item.items() if name not in ("id", "status")}
     if plain.get("type", "message") == "message":
         return {"type": "message", "role": plain["role"], "content": script.text_of(plain)}
@@ -49,7 +49,7 @@ def _plain_item(item: Any) -> dict[str, Any]:
 
 
 class Scripted(Model):
-    """The scripted model; it thinks before it calls a tool, and keeps what it was shown."""
+    """The scripted model; it thinks before it calls a tool, and keeps its prompts."""
 
     def __init__(self, *, interrupted: bool = False) -> None:
         self.seen: list[list[Any]] = []

@@ -70,7 +70,7 @@ def _arguments_of_call(call: Content) -> str:
 
 
 class Client(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
-    """The model of the script, and what it was shown."""
+    """The model of the script, and its prompts."""
 
     def __init__(self, driver: script.Driver, budget: int, thought: str) -> None:
         super().__init__()

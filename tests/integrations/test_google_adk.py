@@ -78,7 +78,7 @@ def contents_as_chat(contents: Sequence[types.Content]) -> list[dict[str, Any]]:
 
 
 class Model(BaseLlm):
-    """The model of the script, and what it was shown."""
+    """The model of the script, and its prompts."""
 
     model: str = "script"
     budget: int = script.BUDGET
@@ -201,7 +201,7 @@ async def test_what_was_edited_is_shown_as_it_is_now(tmp_path: Path) -> None:
 
 
 class Told(BaseLlm):
-    """A model that says who it is and how often it was asked; of the first turn it remembers what it was shown last."""
+    """A model that gives its name and call count; of the first turn it remembers its last prompt."""
 
     seen: list[list[tuple[str, str]]] = []  # noqa: RUF012  a field of pydantic is copied for each instance
 

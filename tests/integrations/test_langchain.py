@@ -338,7 +338,7 @@ def test_any_conversation_is_stored_and_shown_as_a_valid_request(seed: int) -> N
 
 
 class Recorder(BaseChatModel):
-    """A model that keeps what it was shown."""
+    """A model that keeps its prompts."""
 
     seen: list[list[BaseMessage]] = []  # noqa: RUF012  # pydantic copies it
 

@@ -60,7 +60,7 @@ def _arguments_of_call(call: ToolCallBlock) -> str:
 
 
 class Model:
-    """The model of the script, and what it was shown."""
+    """The model of the script, and its prompts."""
 
     def __init__(self, seen: list[Any]) -> None:
         self.seen = seen
@@ -83,7 +83,7 @@ class Model:
 
 
 class CheckedMemory(ACMSMemory):
-    """Holds every list to what it must be before the agent adds what it has not handed over yet."""
+    """Checks every list before the agent adds the messages it has not handed over yet."""
 
     _interrupted: bool = PrivateAttr(default=False)
     _made: list[Any] = PrivateAttr(default_factory=list)

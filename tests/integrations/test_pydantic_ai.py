@@ -80,7 +80,7 @@ def _content_item(content: Any) -> dict[str, Any]:
 
 
 class Model:
-    """The model of the script, and what it was shown."""
+    """The model of the script, and its prompts."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The worker: what it does around a handler, alone, beside others, and in the background of sessions."""
+"""The worker around a handler: alone, next to others, and in the background of sessions."""
 
 from __future__ import annotations
 

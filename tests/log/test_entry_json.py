@@ -1,4 +1,4 @@
-"""Entries as plain JSON: what is written reads back, and nothing but known values is ever revived."""
+"""Entries as plain JSON: written values read back, and only known values are revived."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts of a log: addresses, chains, what comes back, what is demoted."""
+"""Facts of a log: addresses, chains, restored facts, demoted facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in force at a version, in which order it is read, and what no output may split."""
+"""Which entries are in force at a version, in which order they are read, and which must stay together."""
 
 from __future__ import annotations
 

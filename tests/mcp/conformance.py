@@ -56,7 +56,7 @@ def running_servers() -> Iterator[tuple[str, str]]:
 
 
 def run_suite(folder: Path) -> int:
-    """Install the suite in a folder and run it; return 0 when nothing but what is expected fails."""
+    """Install the suite in a folder and run it; return 0 if only the expected checks fail."""
     found = find_node()
     assert found is not None, "needs a Node of at least 22: uv sync --group lint"
     npm = ["npm", "install", "--no-save", "--no-audit", "--no-fund", "--prefix", str(folder), PACKAGE]

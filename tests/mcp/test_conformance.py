@@ -1,4 +1,4 @@
-"""The conformance suite of MCP finds nothing wanting but what is listed."""
+"""The conformance suite of MCP finds only the listed faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`acms mcp` as a client starts it: a process that speaks on stdin and stdout, may die, and keeps what it answered."""
+"""`acms mcp` as a client starts it: a process that speaks on stdin and stdout, may die, and keeps answered calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every verb is one span under what called it, and is counted; neither holds a word of what was said."""
+"""Every verb is one counted span under its caller; neither the span nor the counter holds a word of a message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRET = "xylophone"
 
 
 class Recorded(NamedTuple):
-    """What was recorded so far."""
+    """The spans recorded so far."""
 
     exporter: InMemorySpanExporter
     reader: InMemoryMetricReader

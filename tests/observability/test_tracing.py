@@ -1,4 +1,4 @@
-"""Spans of prompts: every render has its own, ended, with its stages under it; no text unless somebody asks for it."""
+"""Spans of prompts: every render has its own, ended, with its stages under it; no text unless it is asked for."""
 
 from __future__ import annotations
 

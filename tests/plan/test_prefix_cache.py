@@ -34,7 +34,7 @@ LENGTHS = st.sampled_from((1, 100, 500, 2000, 9000))
 
 
 def message_starts(tokens: list[int]) -> tuple[list[int], list[int]]:
-    """Return where each message begins, and what it costs with a frame of four tokens."""
+    """Return where each message begins, and its cost with a frame of four tokens."""
     return [0, *accumulate(tokens)][:-1], [one + 4 for one in tokens]
 
 

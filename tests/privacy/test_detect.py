@@ -1,4 +1,4 @@
-"""Detectors and redaction: what is found, what is left alone, what redaction promises.
+"""Detectors and redaction: true findings, false alarms, and the promises of redaction.
 
 No secret stands in this file: all are made when the tests run, as hosts of repositories refuse realistic ones.
 """

@@ -1,4 +1,4 @@
-"""Scanning what is stored: everything is looked into, nothing of it is told."""
+"""Scanning stored entries: every field is scanned, and no content is reported."""
 
 from __future__ import annotations
 

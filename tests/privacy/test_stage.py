@@ -371,7 +371,7 @@ INBOX = "ann@example.org"
 
 
 class Readers:
-    """A summarizer and a reflector that remember what was sent to them, by who said it."""
+    """A summarizer and a reflector that remember their requests, by speaker."""
 
     model, window = "readers", None
 

@@ -1,4 +1,4 @@
-"""The work of finding what is sensitive grows with a text as its length does, whatever somebody repeats in it.
+"""The work of finding sensitive text grows linearly with its length, however repetitive it is.
 
 Two things make it grow faster: a search to the end of the text from every place of it, which is counted here in
 characters, and a pattern that reads a line in every way there is, which only time shows.
@@ -118,7 +118,7 @@ class _Counted:
 
 
 def _repeat_opening(opening: str, size: int) -> str:
-    """Return a text of a size that repeats an opening whole, for what is cut may be another one.
+    """Return a text of a size that repeats an opening whole: a cut opening may be another one.
 
     It has digits: without any most rules would look no further.
     """

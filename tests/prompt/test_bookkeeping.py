@@ -1,4 +1,4 @@
-"""A prompt never fails because of its own bookkeeping: what it notes beside the log for later requests."""
+"""A prompt never fails because of its own bookkeeping, the records it keeps for later requests."""
 
 from __future__ import annotations
 

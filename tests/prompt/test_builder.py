@@ -1,4 +1,4 @@
-"""The builder: what may stand in a prompt, in which order it comes out, and what is refused before anything is read."""
+"""The builder: allowed parts of a prompt, their order, and the errors raised before anything is read."""
 
 from __future__ import annotations
 
@@ -337,7 +337,7 @@ async def test_last_never_splits_a_call_from_its_answers(storage: Storage) -> No
 
 
 async def test_defect_6_last_counts_messages_inside_nested_parts_too() -> None:
-    """A content is what it shows: a part of it that is a part of its own is no hole."""
+    """A content is the text it shows: a nested part is no hole."""
     inner = Prompt().section("notes", Prompt().user("a").omit(Prompt().user("b").user("c"))).user("d")
     assert [text for _, text in roles_and_texts(await make_prompt().last(inner, n=3).render())] == [
         "b",
@@ -434,7 +434,7 @@ async def test_tools_are_read_in_neutral_and_in_openais_form() -> None:
 
 
 class Clock:
-    """Says the time, and notes what it was told."""
+    """Says the time, and notes its calls."""
 
     def __init__(self, content: Any) -> None:
         self.content = content

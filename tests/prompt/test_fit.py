@@ -1,4 +1,4 @@
-"""A prompt is made to fit its budget: what goes first, what is cut, what stays, and what is said when it cannot."""
+"""A prompt is made to fit its budget: the order of omission, truncation, pinned parts, and the error if it cannot."""
 
 from __future__ import annotations
 

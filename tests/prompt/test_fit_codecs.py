@@ -1,4 +1,4 @@
-"""What is fitted is within the budget by the provider's own count, whatever was said and whatever it is sent as."""
+"""A fitted prompt is within the budget by the provider's own count, for any messages and any codec."""
 
 from __future__ import annotations
 

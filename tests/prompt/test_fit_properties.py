@@ -163,7 +163,7 @@ def generated_trees(
 
 
 class Told(NamedTuple):
-    """What came of a fit, and what it asked."""
+    """The result of a fit, and its requests for summaries."""
 
     fitted: Fitted | None
     error: FitError | None

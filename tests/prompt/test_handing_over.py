@@ -134,7 +134,7 @@ async def test_a_fork_goes_on_as_its_parent_would(
     "seeds", [(4, 9, 10, 11), pytest.param(range(16), marks=pytest.mark.slow)], ids=["some", "all"]
 )
 async def test_what_was_recalled_is_at_the_beginning_of_a_fork_too(codec: str, seeds: Sequence[int]) -> None:
-    """Long after the log has outgrown the room: what was recalled stays where it was while there is room to grow."""
+    """Long after the log has outgrown the budget, recalled messages stay in place while there is budget to grow."""
     grown = 0
     for seed in seeds:
         parent = Parent("memory://", CODECS[codec], random.Random(seed), 6000)

@@ -1,4 +1,4 @@
-"""How pins are written, and what became of them: pure, so nothing can pass for what it is not."""
+"""How pins are written, and which were shown: pure, so no value can pass for another."""
 
 from __future__ import annotations
 

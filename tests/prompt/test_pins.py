@@ -41,7 +41,7 @@ def url(request, tmp_path):
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "redis", "a plain one"])
 async def store(request, tmp_path, clock):
-    """An empty key-value memory of every kind, and one of somebody else that cannot compare and set."""
+    """An empty key-value memory of every kind, and a foreign one that cannot compare and set."""
     if request.param == "a plain one":
         plain = PlainKV(clock)
         assert not isinstance(plain, CompareAndSetKV)

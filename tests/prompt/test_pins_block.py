@@ -1,4 +1,4 @@
-"""Pins in a prompt: which are shown, in what form, and what is said about the others."""
+"""Pins in a prompt: which are shown, in which form, and the notices about the others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Pinned context:
 
 
 class Request:
-    """Who asks for a block, and hears what is told."""
+    """The caller of a block, and the notices it gets."""
 
     def __init__(self):
         self.told = []

@@ -731,7 +731,7 @@ async def test_defect_8_a_listener_shared_by_renders_hears_every_end() -> None:
 
 
 async def test_defect_9_what_may_shrink_goes_before_what_is_required() -> None:
-    """Nobody has to say a priority for an omit to go first."""
+    """An omit goes first without a stated priority."""
     rendered = await exact_prompt().omit(LONG).system("S").render(budget=20)
     assert texts_of_prompt(rendered) == ["S"]
 

@@ -1,4 +1,4 @@
-"""The log of renders: what it keeps, what it must not keep, how long, and what erasing leaves of it."""
+"""The log of renders: which data it keeps, which it must not keep, how long, and the effect of erasure."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ async def test_a_prompt_with_a_stored_summary_is_made_again_and_says_what_it_sta
 
 
 class Counted:
-    """A store that notes what is asked of it."""
+    """A store that notes its reads."""
 
     def __init__(self, storage: Any) -> None:
         self._storage = storage

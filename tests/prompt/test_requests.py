@@ -1,4 +1,4 @@
-"""Requests with what was recalled in its place: within the budget and within the rules of every provider."""
+"""Requests with recalled messages in their place: within the budget and the rules of every provider."""
 
 from __future__ import annotations
 

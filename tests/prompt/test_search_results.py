@@ -30,7 +30,7 @@ def blocks_of_kind(rendered: Rendered, kind: str = "search_result") -> list[dict
 
 
 def answer_with_citations(*cited: dict[str, Any]) -> dict[str, Any]:
-    """An answer as the API gives it: a citation says which result, and what of it."""
+    """An answer as the API gives it: a citation names the result and the cited text."""
     citations = [
         {
             "type": "search_result_location",

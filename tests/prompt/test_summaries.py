@@ -1,4 +1,4 @@
-"""A summary inside a prompt: asked for only when room is short, only about what is new, stored only when it was used.
+"""A summary inside a prompt: requested only when the budget is short, only about new messages, stored only when used.
 
 Cases of the suite of the library that summaries in prompts come from, in our words (summary.test.ts,
 prompt-plugins.test.ts):
@@ -48,7 +48,7 @@ ONCE = RetryConfig(max_attempts=1)
 
 
 class Scribe:
-    """Writes what a test wants it to, and keeps what it was asked."""
+    """Writes the scripted text, and keeps its requests."""
 
     def __init__(
         self, model: str = "scribe-1", *, say: Callable[[SummaryRequest], Any] | None = None
@@ -88,7 +88,7 @@ async def render_history(
     tokens: int = 20,
     beside: tuple[Scope, ...] = (),
 ) -> tuple[Fitted, SummaryRun]:
-    """Render a prompt of one summarised history, and what is beside it, as the prompt builder does."""
+    """Render a prompt of one summarised history and adjacent parts, as the prompt builder does."""
     codec = Toy()
     run = summaries.run(ID, codec.counter, tokens=tokens)
     loaded = await run.load(atoms)
@@ -164,7 +164,7 @@ async def test_three_times_the_same_prompt_ask_once(
 
 
 async def test_a_summary_goes_on_from_where_it_ended(summaries: Summaries, scribe: Scribe) -> None:
-    """No message is ever read twice, and what was new a while ago is not lost."""
+    """No message is ever read twice, and earlier new messages are not lost."""
     for count in range(20, 60):
         fitted, _ = await render_history(summaries, history_atoms(count), 100)
         assert fitted.tokens <= 100
@@ -190,7 +190,7 @@ async def test_an_update_reads_the_previous_summary_and_the_new_detail(
 
 
 async def test_another_process_goes_on_too(tmp_path: Any) -> None:
-    """What is unchanged is known from the store alone."""
+    """Unchanged messages are known from the store alone."""
     url = f"sqlite:///{tmp_path}/kv.db"
     scribe, other = Scribe(), Scribe()
     async with open_kv(url) as kv:
@@ -286,7 +286,7 @@ async def test_a_summary_that_is_no_shorter_does_not_end_the_render(
 
 
 async def test_a_summarised_history_shrinks_again(summaries: Summaries, scribe: Scribe) -> None:
-    """Defect 4: there what was summarised once can only fail."""
+    """Defect 4: there a summarised history can only fail."""
     await render_history(summaries, history_atoms(20), 100)
     fitted, _ = await render_history(summaries, history_atoms(20), 30)
     assert fitted.tokens <= 30

@@ -1,4 +1,4 @@
-"""Summary coverage: a stored text stands for exactly what it was made from, or for nothing."""
+"""Summary coverage: a stored text covers exactly the messages it was made from, or none."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A model server on loopback: embeddings, chat completions, messages and scores of texts, as most servers speak them.
 
-It counts what it is asked, and misbehaves when told to: each call takes the next `Behave` of `script`, or `otherwise`.
+It counts its requests, and misbehaves when told to: each call takes the next `Behave` of `script`, or `otherwise`.
 
     async with ModelServer() as server:
         server.script = [Behave(status=429, headers={"retry-after": "2"}), Behave(drop=True)]

@@ -1,4 +1,4 @@
-"""What answers say about the prompt cache and about edits, held against what was predicted of their requests.
+"""Reports of answers about the prompt cache and about edits, compared with the predictions for their requests.
 
 `anthropic_answers.json` and `openai_answers.json` hold pairs of requests, by what they say, and the answer to the
 second as the vendors document it: every reason for a miss, comparisons that are missing, pending or not possible, and

@@ -1,4 +1,4 @@
-"""Gemini: contents go into a log and come back, signatures where they were, counts learn from what is reported."""
+"""Gemini: contents go into a log and come back, signatures in place, and counts learn from reported usage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to OpenAI: what they look like, what becomes of messages they cannot have, and what is refused."""
+"""Requests to OpenAI: their form, the conversion of messages they cannot hold, and refusals."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def texts_of_call(body: dict[str, Any]) -> tuple[str, str]:
 
 
 def no_key_in(error: BaseException) -> None:
-    """Neither what an error says nor what it remembers holds the key."""
+    """Neither the text nor the context of an error holds the key."""
     shown = "".join(traceback.format_exception(error))
     assert KEY not in shown
     assert error.__context__ is None

@@ -1,4 +1,4 @@
-"""`with_retry`: what is tried again, how long it waits, and what it never does."""
+"""`with_retry`: which errors are retried, how long it waits, and its limits."""
 
 from __future__ import annotations
 

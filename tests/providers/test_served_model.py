@@ -1,6 +1,6 @@
 """A real model behind ACMS_MODEL_URL: `pytest -m model`.
 
-Nothing is said about how clever it is: what is checked holds for a model of any size.
+Nothing is said about how clever it is: the checks hold for a model of any size.
 """
 
 from __future__ import annotations

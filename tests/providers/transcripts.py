@@ -218,7 +218,7 @@ def chat_answer(random: Random, id: str) -> list[Message]:
 
 
 def random_transcript(random: Random, turns: int, *, interrupted: float = 0.15) -> list[Message]:
-    """Return a transcript of some turns; at `interrupted` of its places what was to come is missing."""
+    """Return a transcript of some turns; at `interrupted` of its places the next message is missing."""
     return list(_interrupt_messages(random, _iterate_turns(random, turns), interrupted))
 
 

@@ -50,7 +50,7 @@ def _nobody_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let nobody wait for long."""
+    """Keep every wait short."""
     token = patience.set(0.1)
     monkeypatch.setattr(module, "PATIENCE", 0.1)
     yield
@@ -69,7 +69,7 @@ async def ingest_and_wait(session: ACMS, *texts: str) -> str:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the default be what it is outside of this suite."""
+    """Restore the default embedder that applies outside of this suite."""
     monkeypatch.setattr(compose, "default_embedder", DEFAULT)
 
 

@@ -1,4 +1,4 @@
-"""Offer: what becomes a candidate, what is turned down before planning, and that every entry has its verdict."""
+"""Candidates: which entries become candidates, which are rejected before planning, and a verdict for every entry."""
 
 from __future__ import annotations
 

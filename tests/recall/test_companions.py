@@ -1,4 +1,4 @@
-"""Companions: what was said later about the subject of an answer stands beside it, dated, and nothing is claimed."""
+"""Companions: later statements about the subject of an answer stand next to it, dated, and nothing is claimed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def recall_question(session: ACMS) -> ContextItems:
 
 
 def contents_without_neighbours(items: ContextItems) -> list[str]:
-    """What is shown, without the neighbours of the answer."""
+    """The shown texts, without the neighbours of the answer."""
     return [item.content for item in items if item.content not in (NOISE[0], NOISE[-1])]
 
 

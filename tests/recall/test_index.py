@@ -108,7 +108,7 @@ def assert_same_ranking(left: Corpus, right: Corpus, question: Query) -> None:
 
 
 def recall_from_corpus(field: Corpus, question: Query, query: str, asks: bool) -> ContextItems:
-    """A recall of budget 0: what is decided does not hang on a rounding, and no text is needed."""
+    """A recall of budget 0: its decisions depend on no rounding, and no text is needed."""
     asked = Recall(query=query, budget=0, weights=WEIGHTS)
     found = Ranked(CONTEXT, field.snapshot.count, field, Ranking(field, question))
     unit = find_newest_group(field)
@@ -181,7 +181,7 @@ def test_an_index_is_the_same_however_it_came_about(random: Random, steps: int, 
 def test_also_with_vectors_that_come_late_and_out_of_order(
     exact: int, random: Random, steps: int, query: str
 ) -> None:
-    """Also where sign bits choose what is compared."""
+    """Also where sign bits choose the compared vectors."""
     log = random_log(random, steps)
     vector = unit_vector(np.random.default_rng(random.getrandbits(32)).normal(size=24))
     question = parse_query(query, space=SPACE, vector=vector)

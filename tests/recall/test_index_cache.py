@@ -1,4 +1,4 @@
-"""The index behind recall is a cache: whoever asks, whatever was written, forked or erased, it says the same."""
+"""The index behind recall is a cache: after any write, fork or erasure, every reader gets the same answer."""
 
 from __future__ import annotations
 

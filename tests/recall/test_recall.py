@@ -93,7 +93,7 @@ async def test_marked_messages_over_the_budget_are_shown_by_score_with_a_warning
 async def test_a_marked_message_that_answers_less_than_hundreds_of_others_is_still_considered(
     storage: Storage, config: ACMSConfig
 ) -> None:
-    """The candidates are many but not all: what is marked is among them, and said to be left out."""
+    """The candidates are many but not all: marked entries are among them, and reported as left out."""
     async with session_on(storage, config=config, words=True) as session:
         long = " ".join(f"w{number}" for number in range(60))
         await session.ingest("user", f"orders {long}", markers=["constraint"])
@@ -323,7 +323,7 @@ async def test_a_newest_question_equal_to_the_query_is_not_its_own_answer(
 async def test_the_current_episode_is_the_one_of_the_question_before_it(
     storage: Storage, config: ACMSConfig
 ) -> None:
-    """The question is left out; what it goes on from is not."""
+    """The question is left out; the messages before it are not."""
     async with session_on(storage, config=config) as session:
         await ingest_texts(session, "we are moving", "to Frankfurt", "which host runs orders?")
         assert contents_of(await session.recall("which host runs orders?")) == [

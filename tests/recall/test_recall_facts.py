@@ -299,7 +299,7 @@ async def test_what_a_namespace_knows_is_recalled_in_all_its_sessions(storage: S
 
 
 async def test_where_sessions_are_anybodys_no_fact_reaches_another_one(storage: Storage) -> None:
-    """In "default" nothing goes to a profile, and what an earlier release stored there is shown to nobody."""
+    """In "default" nothing goes to a profile, and a profile stored by an earlier release is never shown."""
     home = await storage.create(ContextDraft(key=PROFILE, counter="o200k_base", created_at=WHEN))
     old = {"subject": "user", "attribute": "city", "value": "Oslo", "scope": "namespace"}
     await append_drafts(storage, home, draft_fact("Our city is Oslo.", data=old))

@@ -1,6 +1,6 @@
 """The scenarios of the evaluation plan, word for word; every run asks in other words.
 
-All that the plan leaves open is drawn: what is said in between, and how a question is put. No question is ever said.
+All that the plan leaves open is drawn: the messages in between, and the wording of questions. No question is said.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Namespaces that are shared within a tenant: who is bound sees its own, what it was granted, and nothing else."""
+"""Namespaces shared within a tenant: a bound key sees its own namespaces, the granted ones, and nothing else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EVERYTHING = frozenset(Scope) - {Scope.ADMIN}
 
 @dataclass
 class Agent:
-    """A key that is bound to a namespace of its own, and what it can do."""
+    """A key that is bound to its own namespace, and its rights."""
 
     client: httpx2.AsyncClient
     id: str

@@ -1,4 +1,4 @@
-"""Messages over HTTP: what is stored, once, after which message, and what is refused."""
+"""Messages over HTTP: stored once, after the expected message, or refused."""
 
 from __future__ import annotations
 

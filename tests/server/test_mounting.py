@@ -56,7 +56,7 @@ def _http_scope(method: str = "GET", path: str = "/health") -> dict[str, Any]:
 
 
 async def _ask_app(app: App, scope: dict[str, Any], **pieces: Any) -> list[Any]:
-    """Ask without a client and return what is sent."""
+    """Call the app without a client and return the messages it sends."""
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:

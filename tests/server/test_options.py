@@ -38,7 +38,7 @@ ARGUMENTS = {
 
 
 def _texts_in_expression(node: ast.AST) -> Iterator[str]:
-    """Yield the texts in an expression; what is put into one is written as a word."""
+    """Yield the texts in an expression; an inserted value is written as a word."""
     if isinstance(node, ast.JoinedStr):
         yield "".join(str(one.value) if isinstance(one, ast.Constant) else "7" for one in node.values)
     elif isinstance(node, ast.Constant):

@@ -50,7 +50,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def page_matches(shown: Any, said: Any) -> bool:
-    """Whether what a page shows is said: `…` stands for whatever it is, and for what is left out."""
+    """Return whether an answer matches the page: `…` matches any text, and omitted fields match."""
     if isinstance(shown, str):
         head, dots, _ = shown.partition("…")
         return shown == said or (

@@ -1,6 +1,6 @@
 """The service is called in every way its document allows, and in ways it does not, by schemathesis.
 
-Every check that schemathesis has is on: no 5xx, every answer as the document says, what is wrong is refused, nothing
+Every check that schemathesis has is on: no 5xx, every answer as the document says, invalid input is refused, nothing
 without a key. schemathesis.toml says which refusals a JSON Schema cannot tell.
 """
 

@@ -1,4 +1,4 @@
-"""The audit trail: every change is there, with who and what and where it led, and never with what was said."""
+"""The audit trail: every change is there, with actor, action and result, and never with the content of a message."""
 
 from __future__ import annotations
 
@@ -335,14 +335,14 @@ TAMPER = {
 
 
 def run_acms(*arguments: str) -> tuple[int, str]:
-    """Run a command; return its exit code and what it says."""
+    """Run a command; return its exit code and output."""
     done = CliRunner().invoke(commands, list(arguments))
     return done.exit_code, done.stdout
 
 
 @pytest.mark.parametrize("how", TAMPER)
 async def test_a_trail_that_was_tampered_with_is_noticed(tmp_path: Path, how: str) -> None:
-    """By `verify` where a row is not what it was; by the witness where the end is gone and the head fits again."""
+    """By `verify` where a row was changed; by the witness where the end is gone and the head fits again."""
     file, witness = tmp_path / "log.db", tmp_path / "heads.jsonl"
     async with guarded_service(f"sqlite:///{file}") as service:
         client = await service.key("acme")

@@ -1,4 +1,4 @@
-"""Keys: who has none that is valid is told the same whatever is wrong; who has one gets what it is for (T43)."""
+"""Keys: every caller without a valid key gets the same answer; one with a key gets the rights of that key (T43)."""
 
 from __future__ import annotations
 

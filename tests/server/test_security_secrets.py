@@ -1,4 +1,4 @@
-"""Secrets stay where they belong: no error, log or metric quotes what was sent (T40); no request changes who is called
+"""Secrets stay where they belong: no error, log or metric quotes a request (T40); no request changes who is called
 with it (T36)."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CANARY = "sk-canary0123456789abcdefghijklmnop"
 
 
 class Broken:
-    """A model whose client quotes what it was sent, and its own key, in its errors."""
+    """A model whose client quotes its request, and its own key, in its errors."""
 
     dimension = 8
     model = "broken"

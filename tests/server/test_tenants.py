@@ -60,7 +60,7 @@ def logged() -> Iterator[list[str]]:
 
 @dataclass
 class Side:
-    """A tenant, what it says, and everything that it was answered."""
+    """A tenant, its messages, and all the answers it got."""
 
     client: httpx2.AsyncClient
     tenant: str

@@ -41,7 +41,7 @@ def entries_in_force(service: Service, context: str, version: int, limit: int = 
 
 
 def compact_context(service: Service, context: str) -> Any:
-    """Compact all but the last two messages, and return what was made."""
+    """Compact all but the last two messages, and return the compaction."""
     at, wait = f"/contexts/{context}/compact", {"Prefer": "wait=20"}
     reply = service.client.post(at, json={"preserveRecentCount": 2}, headers=wait)
     assert reply.status_code == 200, reply.text

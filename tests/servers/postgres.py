@@ -61,7 +61,7 @@ class Databases:
         return self.url(name)
 
     def drop_database(self, url: str) -> None:
-        """Drop a database, whoever is still connected to it."""
+        """Drop a database, even while clients are connected to it."""
         name = urlsplit(url).path.lstrip("/")
         others = "FROM pg_stat_activity WHERE datname = %s"
         with self._connect() as connection:
@@ -154,7 +154,7 @@ class Server(Databases, Service):
         return len(lines) > 7 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
 
     def kill(self) -> None:
-        """End the postmaster and every backend with SIGKILL; nobody gets to write anything more."""
+        """End the postmaster and every backend with SIGKILL; nothing more is written."""
         family: list[psutil.Process] = []
         if self._process is not None and self._process.running:
             postmaster = psutil.Process(self._process.pid)

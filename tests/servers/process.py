@@ -40,7 +40,7 @@ rm -rf -- "$2"
 
 
 class ServerError(Exception):
-    """A server did not start or stop, or its program is missing; the message says what to do, or what it wrote."""
+    """A server did not start or stop, or its program is missing; the message has the remedy, or its output."""
 
 
 def is_root() -> bool:
@@ -274,7 +274,7 @@ class Service:
         return self
 
     def stop(self) -> None:
-        """Shut the server down in order: connections are cut, what was committed stays."""
+        """Shut the server down in order: connections are cut, committed data stays."""
         self._end(self.STOPS_ON)
 
     def restart(self) -> None:
@@ -283,7 +283,7 @@ class Service:
         self.start()
 
     def kill(self) -> None:
-        """End every process of the server with SIGKILL; what it wrote to its files stays."""
+        """End every process of the server with SIGKILL; written files stay."""
         self._end(signal.SIGKILL)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from tests.servers.process import PATIENCE, Service
 
 
 class RedisServer(Service):
-    """Debian's Redis; what was written is there again after stop(), and after kill() but for the last second."""
+    """Debian's Redis; written data is there again after stop(), and after kill() but for the last second."""
 
     NAME = "redis"
 

@@ -81,7 +81,7 @@ texts = st.builds(
 
 
 class Toy:
-    """A summarizer that takes the beginnings of what it reads."""
+    """A summarizer that takes the beginnings of its turns."""
 
     model = "toy"
 
@@ -95,7 +95,7 @@ class Toy:
 
 @dataclass(eq=False)
 class Told:
-    """One session of the tree, and what was seen of it."""
+    """One session of the tree, and its observations."""
 
     session: ACMS
     context: str
@@ -345,7 +345,7 @@ class AlgebraStory(RuleBasedStateMachine):
     @precondition(lambda self: self.compacted)
     @rule(which=anyone)
     def undo(self, which: int) -> None:
-        """Take back the newest compaction in force: what it stood for is read again."""
+        """Take back the newest compaction in force: the entries it replaced are read again."""
         self.run(self.undone(self.one(which)))
 
     async def undone(self, told: Told) -> None:
@@ -372,7 +372,7 @@ class AlgebraStory(RuleBasedStateMachine):
     @precondition(lambda self: len(self.told) < MOST_SESSIONS)
     @rule(which=anyone, place=anyone, newest=st.booleans(), named=st.booleans())
     def fork(self, which: int, place: int, newest: bool, named: bool) -> None:
-        """Fork anywhere; what was seen of the parent up to there must be seen of the child."""
+        """Fork anywhere; the child must show the same as the parent did up to there."""
         parent = self.one(which)
         head = self.run(self.head(parent))
         at = head if newest else place % (head + 1)
@@ -422,7 +422,7 @@ class AlgebraStory(RuleBasedStateMachine):
 
     @invariant()
     def the_past_stays_and_the_present_is_whole(self) -> None:
-        """Look at one session at its head and in the past, and through a fork at what it shares with its parent."""
+        """Look at one session at its head and in the past, and through a fork at the part it shares with its parent."""
         if not self.told:
             return
         told = self.dice.choice(self.live())
@@ -443,7 +443,7 @@ class AlgebraStory(RuleBasedStateMachine):
         self.same(await self.said(child, version), await self.said(child.parent, version), child, version)
 
     async def look(self, told: Told, version: int) -> None:
-        """Assert that a version says what it always said, and that what it says is sound."""
+        """Assert that a version always reads the same, and that its entries are sound."""
         now = await self.said(told, version)
         self.same(now, told.seen.setdefault(version, now), told, version)
 

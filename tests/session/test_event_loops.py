@@ -22,7 +22,7 @@ WORDS = "harbour lantern violin meadow copper ginger walnut saddle".split()
 
 @pytest.fixture
 def store(any_url: str):
-    """Return a handle; whoever uses it closes it."""
+    """Return a handle; the caller closes it."""
     before = set(threading.enumerate())
     yield open_storage(any_url)
     gc.collect()
@@ -118,7 +118,7 @@ def test_blocking_code_and_an_event_loop_share_a_handle(store: Any) -> None:
 async def test_an_event_loop_that_waits_for_the_last_user_to_close_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As code that cannot await closes what it shares with the loop that it is called from."""
+    """As code that cannot await closes an object it shares with the loop that it is called from."""
     path = tmp_path / "log.db"
     store = open_storage(f"sqlite:///{path}")
     session = ACMS("s", store, None)

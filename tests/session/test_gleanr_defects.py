@@ -66,7 +66,7 @@ def manual_config(cache: CacheConfig) -> ACMSConfig:
 
 
 class Quoting(Scripted):
-    """Knows one attribute of the project: the last two words of what was said about it."""
+    """Knows one attribute of the project: the last two words said about it."""
 
     def __init__(self, attribute: str, word: str) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ async def test_9_what_was_only_said_stays_reachable_beside_what_was_distilled(
 
 
 async def test_8_a_fact_is_found_without_an_embedder(storage: Storage, cache: CacheConfig) -> None:
-    """What is known is recalled by its words: one fact in force, one fact recalled."""
+    """A known fact is recalled by its words: one fact in force, one fact recalled."""
     reflector = Scripted(says(one("Sam", "way of travelling", "the train")))
     async with session_on(storage, reflector=reflector, config=manual_config(cache)) as session:
         await ingest_texts(session, "He never takes a plane.", "Noted.", close=True)
@@ -247,7 +247,7 @@ async def test_10_three_quick_episodes_about_one_thing_leave_one_fact(
 async def test_11_a_reflection_that_fails_is_tried_again_and_seen(
     storage: Storage, cache: CacheConfig
 ) -> None:
-    """Once: nobody notices. For good: the job says so, the log is whole, and trying again brings the facts."""
+    """Once: it has no effect. For good: the job says so, the log is whole, and trying again brings the facts."""
     heard: list[Event] = []
     good = says(one("project", "budget", "100 EUR"))
     reflector = Scripted(TimeoutError("too slow"), good, *[OSError("down")] * 5, good)
@@ -313,7 +313,7 @@ async def test_13_a_restart_after_a_thousand_messages_continues_at_the_right_pla
 
 
 async def test_13_a_restart_goes_on_behind_what_was_distilled(url: str) -> None:
-    """However long the log is, each message is read by the reflector once, also when nobody worked meanwhile."""
+    """However long the log is, each message is read by the reflector once, also after a time without workers."""
     reflector = Scripted()
     idle = ACMSConfig(worker=WorkerConfig(enabled=False))
     texts = [f"m{number}" for number in range(1005)]
@@ -527,7 +527,7 @@ async def test_19_a_model_with_another_dimension_neither_fails_nor_counts_as_zer
 async def test_20_without_the_current_episode_its_messages_are_not_returned(
     storage: Storage, cache: CacheConfig
 ) -> None:
-    """What is asked to be left out is left out, also when it is all there is."""
+    """Entries excluded by the caller are left out, also when they are all there is."""
     async with ACMS("s", storage, config=ACMSConfig(cache=cache)) as session:
         await session.ingest("user", "orders run on db-7")
         assert list(await session.recall("orders", include_current_episode=False)) == []

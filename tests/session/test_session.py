@@ -689,7 +689,7 @@ async def test_an_edit_that_meets_a_retraction_does_not_bring_the_message_back(s
 )
 async def test_a_rewrite_that_another_one_outruns_is_decided_again(verb: str, left: list[str]) -> None:
     class Outrun(WrapperStorage):
-        """Appends after somebody else has rewritten something."""
+        """Appends after another session has rewritten something."""
 
         retracted: str | None = None
 

@@ -1,4 +1,4 @@
-"""Random stories told to a session: whatever happens, what it shows is whole, within budget, and the past stays put."""
+"""Random stories told to a session: its answers are whole, within budget, and the past stays put."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ steps = st.one_of(
 
 @dataclass
 class Story:
-    """A session, the clock of whoever talks to it, and what was seen of its past."""
+    """A session, the clock of its user, and the observations of its past."""
 
     url: str
     counter: Any

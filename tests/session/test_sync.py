@@ -166,7 +166,7 @@ async def test_what_was_erased_is_not_stored_again_under_its_key(storage: Storag
 
 
 async def test_what_is_taken_for_an_erased_message_is_not_told_as_unchanged(storage: Storage) -> None:
-    """A new key may be a new message: whoever asks is told that it was passed over."""
+    """A new key may be a new message: the result reports that it was passed over."""
     async with session_on(storage) as session:
         done = await session.sync([user_message("yes", "a"), user_message("end", "b")])
         await session.erase(done.appended[0])

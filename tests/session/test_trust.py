@@ -56,7 +56,7 @@ ORDERS = (
 
 
 class Gullible:
-    """Believes whatever it reads, most of all what is shouted, and says that the user said so."""
+    """Believes all it reads, most of all shouted text, and says that the user said so."""
 
     model = "gullible/1"
 

@@ -249,7 +249,7 @@ def _join_parts(parts: Sequence[str]) -> str:
 
 
 def rounds(turns: Sequence[Turn], share: float, count: Callable[[str], int], parts: int = 3) -> str:
-    """Return what is left after a third was compacted, then its summary with the next third, and so on."""
+    """Return the rest of the turns after a third was compacted, then its summary with the next third, and so on."""
     summary: list[Turn] = []
     text = ""
     for part in range(parts):

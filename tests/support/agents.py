@@ -192,7 +192,7 @@ SYSTEM = (
 
 
 class Piece(NamedTuple):
-    """One message of a prompt: what it says, as a hash, and its tokens."""
+    """One message of a prompt: the hash of its content, and its tokens."""
 
     hash: str
     tokens: int
@@ -222,7 +222,7 @@ class Layout:
     _last_plain: tuple[Piece, ...] = ()
 
     def add(self, prompt: Sequence[Piece], plain: Sequence[Piece]) -> None:
-        """Take a prompt, and what stands in its place where nothing is recalled and nothing summarised."""
+        """Take a prompt, and its variant without recall and summaries."""
         if self._last:
             self.shared.append(count_common_tokens(self._last, prompt))
             self.shareable.append(count_common_tokens(self._last_plain, plain))
@@ -245,7 +245,7 @@ class Layout:
 
 @dataclass
 class Followed:
-    """What was measured along a log."""
+    """Measurements along a log."""
 
     #: `Prompt` with a history and a recall that stays.
     ours: Layout = field(default_factory=Layout)
@@ -271,9 +271,9 @@ async def follow(
     policy: CompactionPolicy | None = None,
     progress: Callable[[int], object] = int,
 ) -> Followed:
-    """Render a prompt at every turn of a log that compacts itself; ask every `every` turns what was planted before.
+    """Render a prompt at every turn of a log that compacts itself; ask about planted details every `every` turns.
 
-    Each turn recalls for what the user said last, and each question is asked in a fork: what it recalls stays there.
+    Each turn recalls for the last message of the user, and each question is asked in a fork: its recall stays there.
     Without `recall` the prompt divides its room by itself, and the other layouts recall half of the budget.
     """
     found = Followed()
@@ -340,7 +340,7 @@ async def follow(
 async def _read_window_and_recall(
     session: ACMS, query: str, room: int, recall: int
 ) -> tuple[ContextItems, ContextItems]:
-    """Return the newest messages that fit beside a recall, and what is recalled beside them."""
+    """Return the newest messages that fit next to a recall, and the recalled items."""
     shown = await session.window(room - recall)
     recalled = await session.recall(
         query,

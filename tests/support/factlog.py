@@ -82,7 +82,7 @@ class FactLog(Log):
         return facts.collect_facts(made, Cover(replacing), replacing)
 
     def said(self) -> list[str]:
-        """What is in force, in words."""
+        """The active facts, in words."""
         return [fact.value or fact.content for fact in self.known()]
 
     def take_back(self, version: int, reason: str = "undo") -> Entry:
@@ -90,7 +90,7 @@ class FactLog(Log):
         return self.add(Draft(kind=Kind.RETRACTION, created_at=NOON, replaces=spans, data={"reason": reason}))
 
     def demoted(self) -> dict[str, list[str]]:
-        """Content of the demoted messages → what of each is still good."""
+        """Content of the demoted messages → the part of each that still holds."""
         known = find_demotions(self.cover())
         return {
             entry.content: [entry.content[start:end].strip() for start, end in found.spans]

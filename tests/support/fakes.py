@@ -25,7 +25,7 @@ def hash_vector(text: str, dimension: int = DIMENSION) -> list[float]:
 
 
 class FakeEmbedder:
-    """Deterministic; counts its calls and the texts of each; `answer` replaces what it says, `gate` makes it wait."""
+    """Deterministic; counts its calls and the texts of each; `answer` replaces its vectors, `gate` makes it wait."""
 
     def __init__(self, model: str = "fake-1", dimension: int = DIMENSION) -> None:
         self.model = model

@@ -12,7 +12,7 @@ from acms.storage.wrapper import _METHODS, _MORE
 
 
 class FaultyStorage(WrapperStorage):
-    """Raises what it was told to; without faults it is the store inside.
+    """Raises the scripted faults; without faults it is the store inside.
 
     store.fail("append", 3, StorageBusyError())                 the third append is refused
     store.fail("append", 3, StorageError(), after=True)         it is stored, but its answer is lost

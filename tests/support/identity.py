@@ -33,7 +33,7 @@ class Provider:
     issuer: str
 
     def token(self, subject: str, audience: str = AUDIENCE) -> str:
-        """Sign somebody in with the authorization code flow, and return the signed token."""
+        """Sign a user in with the authorization code flow, and return the signed token."""
         asked = {"client_id": audience, "redirect_uri": "http://127.0.0.1/back", "response_type": "code"}
         with httpx2.Client(base_url=self.issuer, trust_env=False, timeout=60) as client:
             sent = client.post(

@@ -114,7 +114,7 @@ class Log:
         markers: Sequence[str] = (),
         **data: Any,
     ) -> Entry:
-        """Append a fact; `demotes` is given by version: what of each message is still good."""
+        """Append a fact; `demotes` maps a version to the part of that message that still holds."""
         if "demotes" in data:
             data["demotes"] = [
                 [self.entries[version - 1].id, spans] for version, spans in data["demotes"].items()

@@ -57,7 +57,7 @@ def request(intent: Any = "implement orders migration", **more: Any) -> dict[str
 
 
 class Source:
-    """Says what it is told to say: each call takes the next of `said`, or the last one again.
+    """Gives scripted answers: each call takes the next of `said`, or the last one again.
 
     It may take long, for a machine may be busy; with `deadline_ms=None` its layer decides.
     """

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Words:
-    """Counts words: what stands between spaces."""
+    """Counts words: the texts between spaces."""
 
     name = "words"
 

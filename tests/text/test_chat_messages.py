@@ -44,7 +44,7 @@ BYTES = Counting("bytes", lambda text: len(text.encode()))
 
 
 def gather_messages(log: Log, budget: int, counter: TokenCounter) -> Gathered:
-    """What is read back from the end of a log until a budget is filled, eight entries at a time."""
+    """The messages read back from the end of a log until a budget is filled, eight entries at a time."""
     frame = chat_messages.ChatFrame(counter)
     for after in (*range(log.version - 8, 0, -8), 0):
         folded = fold_atomic_groups(

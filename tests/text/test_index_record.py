@@ -1,4 +1,4 @@
-"""Index records: what is written of an entry is read back, by one and by many, and nothing else is kept."""
+"""Index records: the record of an entry reads back, alone and among many, and nothing else is kept."""
 
 from __future__ import annotations
 

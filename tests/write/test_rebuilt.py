@@ -1,4 +1,4 @@
-"""What is rebuilt from a log is what was kept beside it, whatever was done to the log."""
+"""State rebuilt from a log equals the stored state, after any operations on the log."""
 
 from __future__ import annotations
 

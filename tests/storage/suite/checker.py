@@ -119,7 +119,7 @@ class Anomaly:
 
 
 class RecordingStorage(WrapperStorage):
-    """Writes down what is asked of the store inside and what it answers.
+    """Records the calls of the store inside and its answers.
 
     `now` counts up and is the same clock for everybody whose histories are checked together; the default one is that of
     the machine.
@@ -132,7 +132,7 @@ class RecordingStorage(WrapperStorage):
         self.history: list[Operation] = []
 
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
-        """Append and write down what was acknowledged, and what got no answer; a refusal stores nothing."""
+        """Append and record the acknowledgement, or that there was none; a refusal stores nothing."""
         start = self._now()
         try:
             results = await self.inner.append(ops)
@@ -173,7 +173,7 @@ class RecordingStorage(WrapperStorage):
         limit: int | None = None,
         deleted: bool = False,
     ) -> list[Entry]:
-        """Read and write down what was seen."""
+        """Read and record the result."""
         start = self._now()
         entries = await self.inner.read(
             context,
@@ -309,7 +309,7 @@ class _Check:
             self.known[context] = max(self.known.get(context, 0), self.ended(one, floors.pop(index)))
 
     def ended(self, one: Operation, floor: int) -> int:
-        """Check an operation against what was known when it began; return the highest version it knows of."""
+        """Check an operation against the known versions when it began; return the highest version it knows of."""
         if isinstance(one, Wrote):
             if not one.repeated and one.first <= floor:
                 self.report(
@@ -410,7 +410,7 @@ class _Check:
             self.report("stale", one.context, above[0], f"not read, although v{floor} was known before")
 
     def count(self) -> None:
-        """Check that every version was written by somebody."""
+        """Check that every version has a writer."""
         highest: defaultdict[str, int] = defaultdict(int)
         for context, version in [*self.acked, *self.read]:
             highest[context] = max(highest[context], version)

@@ -97,7 +97,7 @@ class ErasureTests:
         await sound(store, context.id)
 
     async def test_blanking_twice_changes_nothing_more(self, store: StorageBackend) -> None:
-        """What is expired can still be erased, never the other way round, and a repeat raises no epoch."""
+        """An expired entry can still be erased, never the other way round, and a repeat raises no epoch."""
         context = await create_log(store)
         await append_drafts(
             store, context, draft_message("a", key="a"), draft_message("b"), draft_message("c")
@@ -135,7 +135,7 @@ class ErasureTests:
         assert (await fork_log(store, root, 2)).root == root.id
 
     async def test_what_was_got_before_an_erasure_is_got_blank_after_it(self, store: StorageBackend) -> None:
-        """An id finds the entry as it is now, whoever of the tree erased it and whatever was read before."""
+        """An id finds the entry as it is now, after an erasure anywhere in the tree and after any earlier read."""
         root = await create_log(store)
         ids = list((await append_drafts(store, root, *[draft_message(f"secret {n}") for n in range(9)])).ids)
         child = await fork_log(store, root, 6)
@@ -170,7 +170,7 @@ class ErasureTests:
     async def test_who_said_it_goes_with_an_erasure_and_stays_when_it_expires(
         self, store: StorageBackend
     ) -> None:
-        """A tombstone of an erasure names nobody; retention keeps who spoke."""
+        """A tombstone of an erasure names no actor; retention keeps the speaker."""
         context = await create_log(store)
         await append_drafts(store, context, draft_message("a", actor="Ana"), draft_message("b", actor="Bob"))
         await store.blank(context.id, [1], to=State.ERASED, audit={})
@@ -218,7 +218,7 @@ class ErasureTests:
         assert (again.repeated, again.ids) == (True, first.ids)
 
     async def test_a_deleted_context_is_read_by_whoever_asks_for_it(self, store: StorageBackend) -> None:
-        """Who erases must see what is hidden: every selection, inherited entries, also of a deleted ancestor."""
+        """An erasure must see hidden entries: every selection, inherited entries, also of a deleted ancestor."""
         root, child = await mixed(store)
         everything = [await store.read(one.id) for one in (root, child)]
         for one in (root, child):
@@ -242,7 +242,7 @@ class ErasureTests:
         assert await store.read(live.id, deleted=True) == await store.read(live.id)
 
     async def test_a_job_of_a_deleted_context_can_still_be_worked_off(self, store: StorageBackend) -> None:
-        """What was asked for before the deletion is claimed and settled; it can append nothing."""
+        """A job enqueued before the deletion is claimed and settled; it can append nothing."""
         context = await create_log(store)
         await append_drafts(store, context, draft_message("a"), jobs=(JobDraft(kind="k", dedupe="a"),))
         await store.settings(context.id, {"deleted": True}, rev=0)
@@ -255,7 +255,7 @@ class ErasureTests:
     async def test_a_store_that_lists_its_spaces_names_those_that_are_left(
         self, store: StorageBackend
     ) -> None:
-        """Of the entries a context owns, sorted; what was erased is in none. Who copies a store asks for them."""
+        """Of the entries a context owns, sorted, without erased ones. A copy of a store asks for them."""
         if not isinstance(store, HasSpaces):
             pytest.skip("it does not say which spaces it has")
         root = await create_log(store)

@@ -134,7 +134,7 @@ class ForkTests:
     # ── verifying ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_t45_one_changed_byte_is_found_and_located(self, store: StorageBackend) -> None:
-        """Verification names the version at which a log no longer is what was written."""
+        """Verification names the first version at which a log was changed."""
         context = await create_log(store)
         await append_drafts(
             store, context, draft_message("a"), draft_message("the price is 100"), draft_fact("c")
@@ -228,7 +228,7 @@ class ForkTests:
             assert settled(await store.head(context.id)) == settled(await source.head(context.id))
 
     async def test_restoring_over_another_log_is_refused(self, store: StorageBackend) -> None:
-        """Neither an id nor a key of another log is taken over, and what is there stays."""
+        """Neither an id nor a key of another log is taken over, and stored entries stay."""
         ours, theirs = MemoryStorage(), MemoryStorage()
         context = await create_log(ours, "a")
         await append_drafts(ours, context, draft_message("a"))

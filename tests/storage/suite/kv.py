@@ -163,7 +163,7 @@ class KVMemoryTests:
 
     @pytest.fixture
     def listing(self, store: KVMemory) -> ListingKV:
-        """Return the store if it can say what it holds."""
+        """Return the store if it can list its keys."""
         if not isinstance(store, ListingKV):
             pytest.skip("this store cannot list")
         return store
@@ -358,7 +358,7 @@ class KVMemoryTests:
     async def test_a_value_is_replaced_only_at_the_revision_that_was_read(
         self, comparing: CompareAndSetKV, clock: ManualClock
     ) -> None:
-        """Whoever read an older revision changes nothing and is told so."""
+        """A writer with an older revision changes nothing and gets an error."""
         first = await comparing.set("a", 1, {"x": 1})
         clock.advance(seconds=1)
         second = await comparing.compare_and_set("a", 2, expect=first.revision, metadata={"x": 2})
@@ -380,7 +380,7 @@ class KVMemoryTests:
         await _assert_conflict(comparing, "a", None)
 
     async def test_a_revision_never_comes_back(self, comparing: CompareAndSetKV) -> None:
-        """Not for the same value, and not for a key that was deleted: what was read before is always noticed."""
+        """Not for the same value, and not for a deleted key: a write since the read is always noticed."""
         seen: list[KVEntry] = []
         for _ in range(5):
             seen.append(await comparing.set("a", 1))
@@ -451,7 +451,7 @@ class KVMemoryTests:
     # ── many at once ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_fifty_tasks_that_count_lose_nothing(self, comparing: CompareAndSetKV) -> None:
-        """Every round somebody is first and the others notice, so each count arrives once."""
+        """Every round one writer is first and the others notice, so each count arrives once."""
 
         async def add() -> None:
             while True:
@@ -545,7 +545,7 @@ class KVMemoryTests:
         assert found.data == "theirs"
 
     async def test_a_store_that_was_closed_opens_again(self, store: KVMemory) -> None:
-        """Closing twice is no error, and what is stored stays for the next call."""
+        """Closing twice is no error, and stored values stay for the next call."""
         stored = await store.set("a", 1)
         await store.aclose()
         await store.aclose()

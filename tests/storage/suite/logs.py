@@ -1,4 +1,4 @@
-"""Logs with everything in them, and what is said of calls that are refused."""
+"""Logs with everything in them, and helpers for calls that are refused."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class RecordTests:
         assert await records.record(context.id, "a") == last
 
     async def test_a_record_moves_nothing_of_the_log(self, store: StorageBackend) -> None:
-        """No entry, no version, no derived number, no settings: whoever watches the log sees nothing."""
+        """No entry, no version, no derived number, no settings: a watcher of the log sees nothing."""
         records, context = store_with_records(store), await create_log(store)
         await append_drafts(store, context, draft_message("a"), draft_message("b"))
         await store.put_derived(context.id, [Derived(version=1, space="s", data=b"x")])
@@ -115,7 +115,7 @@ class RecordTests:
         assert await records.record(apart.id, "a") is not None
 
     async def test_a_context_keeps_a_bounded_number_of_records(self, store: StorageBackend) -> None:
-        """A new one drives out the one that was put longest ago; what is put again stays."""
+        """A new one drives out the one that was put longest ago; a repeated one stays."""
         records, context, other = store_with_records(store), await create_log(store), await create_log(store)
         await records.put_record(other.id, "n0", {}, rev=0)
         for n in range(KEPT):
@@ -148,7 +148,7 @@ class RecordTests:
             assert await records.record(context.id, name) == record
 
     async def test_a_record_is_not_carried_to_another_store(self, store: StorageBackend) -> None:
-        """What is derived is made again where a log is restored; what is there stays when it is restored once more."""
+        """Derived records are made again where a log is restored; existing ones stay when it is restored once more."""
         records, source = store_with_records(store), MemoryStorage()
         context = await create_log(source, "a")
         await append_drafts(source, context, draft_message("a"))

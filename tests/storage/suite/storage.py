@@ -302,7 +302,7 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
         assert await store.missing("s", limit=0) == []
 
     async def test_a_long_log_reads_whole_and_in_pages(self, store: StorageBackend) -> None:
-        """The size of a log changes nothing about what is read."""
+        """The size of a log does not change the results of a read."""
         context = await create_log(store)
         for n in range(0, 1500, 500):
             await append_drafts(store, context, *[draft_message(f"message {m}") for m in range(n, n + 500)])

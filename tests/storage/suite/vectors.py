@@ -73,7 +73,7 @@ class VectorTests:
     # ── derived rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_derived_rows_come_back_in_the_order_they_were_written(self, store: StorageBackend) -> None:
-        """A reader that knows a sequence number gets exactly what was written since."""
+        """A reader that knows a sequence number gets exactly the later rows."""
         context = await create_log(store)
         await append_drafts(store, context, *[draft_message(str(n)) for n in range(4)])
         rows = [
@@ -94,7 +94,7 @@ class VectorTests:
         assert await store.derived(context.id, "elsewhere") == []
 
     async def test_a_derived_row_replaces_the_one_of_the_same_part(self, store: StorageBackend) -> None:
-        """A part of a space has one row; a new one is news to whoever read the old one."""
+        """A part of a space has one row; a new one is news to readers of the old one."""
         context = await create_log(store)
         await append_drafts(store, context, draft_message("a"))
         await store.put_derived(
@@ -130,7 +130,7 @@ class VectorTests:
         assert await store.missing("s", context=context.id, limit=9) == [(context.id, 3)]
 
     async def test_a_fork_shares_the_derived_rows_of_what_it_inherited(self, store: StorageBackend) -> None:
-        """What was computed once for an entry serves every fork that reads it, whoever computed it."""
+        """A vector computed once for an entry serves every fork that reads it."""
         parent = await create_log(store)
         await append_drafts(store, parent, draft_message("a"), draft_message("b"), draft_message("c"))
         await store.put_derived(
@@ -150,7 +150,7 @@ class VectorTests:
         assert {row.version for row in await store.derived(child.id, "s", at=1)} == {1}
 
     async def test_derived_rows_are_counted_once_for_a_whole_fork_tree(self, store: StorageBackend) -> None:
-        """Every row of a tree has its own number, ascending whoever stored it, and all heads say the same."""
+        """Every row of a tree has its own number, ascending across writers, and all heads report the same."""
         root, apart = await create_log(store), await create_log(store)
         await append_drafts(store, root, draft_message("a"), draft_message("b"), draft_message("c"))
         await append_drafts(store, apart, draft_message("x"))
@@ -272,7 +272,7 @@ class VectorTests:
         assert [row.data for row in await store.derived(context.id, "s")] == [ONE]
 
     async def test_the_bytes_of_a_vector_come_back_as_they_went_in(self, store: StorageBackend) -> None:
-        """Numbers of 16 or 32 bits, any length, and what is no vector at all; also after closing and opening again."""
+        """Numbers of 16 or 32 bits, any length, and values that are no vectors; also after reopening."""
         context = await create_log(store)
         chance = random.Random(7)
         drawn = [tuple(chance.gauss(0, 1) for _ in range(8)) for _ in range(40)]
@@ -329,7 +329,7 @@ class VectorTests:
         assert await store.missing(HALVES, context=context.id, limit=9) == [(context.id, 5)]
 
     async def test_two_rows_of_one_part_in_a_call_leave_the_later_one(self, store: StorageBackend) -> None:
-        """What is written later in one call replaces what was written before it."""
+        """A later write in one call replaces an earlier one."""
         context = await create_log(store)
         await append_drafts(store, context, draft_message("a"))
         rows = [Derived(version=1, space="s", data=pack_vector(n, 1)) for n in (1, 2, 3)]
@@ -475,7 +475,7 @@ class VectorTests:
             assert [row.data for row in await one.derived(context.id, "s")] == [pack_vector(*vector)]
 
     async def test_vectors_that_are_made_again_are_news(self, store: StorageBackend) -> None:
-        """The same vectors written again are the same rows with new numbers: whoever waits for them hears of them."""
+        """The same vectors written again are the same rows with new numbers, so that waiting readers are notified."""
         context = await create_log(store)
         await append_drafts(store, context, draft_fact("a"), draft_fact("b"))
         rows = [Derived(version=n, space="s", data=pack_vector(n, 1)) for n in (1, 2)]
