@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms import CompactionPolicy, Entry, Kind, Privacy, Role, ValidationError
+from acms import CompactionPolicy, Entry, Kind, Privacy, Role
 from acms.compaction import span
 from acms.compaction.span import Stretch, choose_stretch, is_compaction_due, is_worthwhile
 from acms.log.in_force import Cover, Units, effective_sequence, fold_atomic_groups
-from acms.log.policy import layer_policies, merge_policy
 from acms.ports import Turn
 from acms.privacy.modes import privacy_of_sources
 from acms.text.summary_form import sanitize_summary
@@ -49,59 +48,6 @@ def choose_from_log(log: Log, **policy: object) -> Stretch:
 
 def stretch_versions(found: Stretch) -> list[int]:
     return [one.version for one in found.entries]
-
-
-# ── policy ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_policy_has_the_defaults_of_the_seed() -> None:
-    policy = CompactionPolicy()
-    assert (policy.threshold, policy.preserve_recent_count, policy.enabled) == (0.8, 10, True)
-    partial = CompactionPolicy(threshold=0.5)
-    assert (partial.threshold, partial.preserve_recent_count, partial.enabled) == (0.5, 10, True)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("threshold", 1.1),
-        ("threshold", -0.1),
-        ("threshold", "0.5"),
-        ("threshold", True),
-        ("preserve_recent_count", -1),
-        ("preserve_recent_count", 1.5),
-        ("enabled", 1),
-        ("budget", -5),
-        ("budget", float("nan")),
-        ("keep", 2),
-        ("summary_tokens", 0),
-    ],
-)
-def test_a_policy_out_of_bounds_is_refused_with_the_field(field: str, value: object) -> None:
-    with pytest.raises(ValidationError) as refused:
-        CompactionPolicy(**{field: value})  # type: ignore[arg-type]
-    assert refused.value.field == field
-    with pytest.raises(ValidationError):
-        merge_policy({}, {field: value})
-
-
-def test_the_nearest_level_that_says_something_wins() -> None:
-    service = CompactionPolicy(threshold=0.9, budget=1000)
-    found = layer_policies(service, {"threshold": 0.7, "keep": 0.1}, {"keep": 0.2})
-    assert (found.policy.threshold, found.policy.keep, found.policy.budget) == (0.7, 0.2, 1000)
-    assert (found.levels["threshold"], found.levels["keep"], found.levels["budget"]) == (
-        "namespace",
-        "context",
-        "service",
-    )
-
-
-def test_a_partial_change_keeps_the_rest_and_none_goes_back_to_the_level_above() -> None:
-    stored = merge_policy({"threshold": 0.5}, {"budget": 100})
-    assert stored == {"threshold": 0.5, "budget": 100}
-    assert merge_policy(stored, {"threshold": None}) == {"budget": 100}
-    with pytest.raises(ValidationError, match="no field of a policy"):
-        merge_policy(stored, {"treshold": 0.5})
 
 
 # ── when ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -198,27 +144,6 @@ def test_of_many_marked_messages_the_oldest_are_summarised() -> None:
     )  # a quarter of 800 tokens stays: the ten newest of them
 
 
-def test_a_share_of_the_log_can_be_kept_verbatim() -> None:
-    """T25 on the pure side: of a hundred equal messages fifteen go when 85 % stay."""
-    found = choose_from_log(make_log(100), keep=0.85)
-    assert stretch_versions(found) == list(range(1, 16))
-
-
-def test_a_tool_group_is_taken_whole_or_left_whole() -> None:
-    for recent in range(12):
-        log = Log(Words().count)
-        for n in range(6):
-            log.say("user", f"please look at {n} " * 6)
-            log.say("assistant", "looking", calls=[f"a{n}", f"b{n}"])
-            log.say("tool", f"result a {n} " * 6, answers=f"a{n}")
-            log.say("tool", f"result b {n} " * 6, answers=f"b{n}")
-        found = choose_from_log(log, preserve_recent_count=recent)
-        taken = set(stretch_versions(found))
-        for one in log.entries:
-            members = {other.version for other in log.entries if one.group and other.group == one.group}
-            assert members <= taken or not members & taken
-
-
 def test_the_open_group_at_the_end_stays() -> None:
     log = make_log(30)
     call = log.say("assistant", "looking", calls=["x"])
@@ -300,22 +225,6 @@ def test_a_few_summaries_stand_beside_each_other() -> None:
     found = choose_from_log(log)
     assert all(one.kind is Kind.MESSAGE for one in found.entries)
     assert found.level == 1
-
-
-def test_many_summaries_are_merged_with_everything_they_stand_for() -> None:
-    log = make_log(30)
-    for _ in range(4):
-        summed_up(log, choose_from_log(log), "a summary of some length " * 10)
-        for n in range(30):
-            log.say("user", f"later message {n} " * 8)
-    found = choose_from_log(log)
-    assert sum(one.kind is Kind.SUMMARY for one in found.entries) == 4
-    assert found.level == 2
-    before = log.cover()
-    log.summarise(*found.spans)
-    after = log.cover()
-    gone = {version for version in range(1, log.version) if before.by(version) is not None}
-    assert all(after.by(version) is not None for version in gone), "something came back into force"
 
 
 def test_summaries_are_merged_when_they_crowd_the_budget() -> None:

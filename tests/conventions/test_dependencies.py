@@ -137,22 +137,6 @@ except MissingExtraError as error:
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
 
 
-def test_vectors_in_chroma_name_their_extra() -> None:
-    done = _run_without(
-        {"chromadb"},
-        """
-from acms import ConfigurationError
-from acms.storage import ChromaVectors, MemoryStorage
-try:
-    ChromaVectors(MemoryStorage(), path="vectors")
-except ConfigurationError as error:
-    print(error)
-""",
-    )
-    expected = "chromadb is not installed: pip install '.[chroma]' in a checkout of acms-engine\n"
-    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
-
-
 @pytest.mark.parametrize(
     ("extra", "names"),
     [
@@ -178,32 +162,35 @@ except MissingExtraError as error:
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
 
 
-def test_the_postgresql_store_names_its_extra() -> None:
-    done = _run_without(
-        {"psycopg"},
-        """
-from acms import ConfigurationError, open_storage
-try:
-    open_storage("postgresql://host/acms")
-except ConfigurationError as error:
-    print(error)
-""",
-    )
-    expected = "psycopg is not installed: pip install '.[postgres]' in a checkout of acms-engine\n"
-    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
-
-
-def test_access_tokens_name_their_extra() -> None:
-    done = _run_without(
-        {"jwt"},
-        """
-from acms import MissingExtraError
-from acms.server import OIDCConfig, ServerConfig, create_app
-try:
-    create_app("memory://", ServerConfig(oidc=OIDCConfig(issuer="https://login.example.org", audience="acms")))
-except MissingExtraError as error:
-    print(error)
-""",
-    )
-    expected = "pyjwt is not installed: pip install '.[oidc]' in a checkout of acms-engine\n"
+@pytest.mark.parametrize(
+    ("hidden", "package", "extra", "code"),
+    [
+        (
+            "chromadb",
+            "chromadb",
+            "chroma",
+            "from acms.storage import ChromaVectors, MemoryStorage\n"
+            "run = lambda: ChromaVectors(MemoryStorage(), path='vectors')",
+        ),
+        (
+            "psycopg",
+            "psycopg",
+            "postgres",
+            "from acms import open_storage\nrun = lambda: open_storage('postgresql://host/acms')",
+        ),
+        (
+            "jwt",
+            "pyjwt",
+            "oidc",
+            "from acms.server import OIDCConfig, ServerConfig, create_app\n"
+            "oidc = OIDCConfig(issuer='https://login.example.org', audience='acms')\n"
+            "run = lambda: create_app('memory://', ServerConfig(oidc=oidc))",
+        ),
+    ],
+    ids=["chroma", "postgres", "oidc"],
+)
+def test_what_needs_an_extra_names_it(hidden: str, package: str, extra: str, code: str) -> None:
+    catching = "try:\n    run()\nexcept ConfigurationError as error:\n    print(error)\n"
+    done = _run_without({hidden}, f"from acms import ConfigurationError\n{code}\n{catching}")
+    expected = f"{package} is not installed: pip install '.[{extra}]' in a checkout of acms-engine\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")

@@ -50,33 +50,6 @@ def comparable_units(units: Sequence[Atom]) -> list[list[str]]:
     ]
 
 
-def test_a_call_with_its_answers_is_one_unit_in_the_order_of_the_calls() -> None:
-    found = group_messages(
-        [
-            text_message("hi"),
-            call_message("a", "b"),
-            answer_message("b", "two"),
-            answer_message("a", "one"),
-            text_message("thanks"),
-        ]
-    )
-    assert comparable_units(found) == [["hi"], ["a b", "=one", "=two"], ["thanks"]]
-
-
-def test_late_and_interleaved_answers_move_behind_their_call() -> None:
-    found = group_messages(
-        [
-            call_message("a"),
-            text_message("wait"),
-            call_message("b"),
-            answer_message("a", "one"),
-            text_message("still"),
-            answer_message("b", "two"),
-        ]
-    )
-    assert comparable_units(found) == [["a", "=one"], ["wait"], ["b", "=two"], ["still"]]
-
-
 def test_a_call_without_an_answer_gets_a_placeholder() -> None:
     (one,) = group_messages([call_message("a", "b"), answer_message("a", "one")])
     assert comparable_units([one]) == [["a b", "=one", f"={NO_RESULT}"]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from acms import FitError, Media, Reasoning, Role, ToolCall, ToolResult
-from acms.codecs import Tool
 from acms.plan.nodes import (
     Atom,
     Composed,
@@ -74,23 +73,6 @@ def composed_pieces(*ranked: tuple[str, float]) -> Composed:
 # ── what is left out, and in which order ────────────────────────────────────────────────────────────────────────────
 
 
-def test_without_a_budget_everything_is_shown() -> None:
-    tree = prompt_scope(
-        text_atom("rules", Role.SYSTEM), make_scope("extra", text_atom(numbered_words(50)), by=Omit())
-    )
-    found = fit_tree(tree, None)
-    assert len(found.placed) == 2
-    assert found.tokens == 3 + 52
-    assert found.left == ()
-    assert found.steps == ()
-
-
-def test_what_fits_exactly_is_left_alone_and_one_token_less_is_not() -> None:
-    tree = prompt_scope(text_atom("rules"), make_scope("extra", text_atom("one two"), by=Omit()))
-    assert texts_of_fit(fit_tree(tree, 7)) == ["rules", "one two"]
-    assert texts_of_fit(fit_tree(tree, 6)) == ["rules"]
-
-
 def test_truncate_leaves_the_oldest_out_and_keeps_its_place() -> None:
     tree = prompt_scope(
         text_atom("Head"), make_scope("list", text_atom("Alpha"), text_atom("Beta"), by=Truncate())
@@ -101,25 +83,6 @@ def test_truncate_leaves_the_oldest_out_and_keeps_its_place() -> None:
         make_scope("list", text_atom("Alpha"), text_atom("Beta"), by=Truncate(keep=Keep.START)),
     )
     assert texts_of_fit(fit_tree(keeps_start, 6)) == ["Head", "Alpha"]
-
-
-def test_the_largest_priority_goes_first() -> None:
-    tree = prompt_scope(
-        make_scope("nice", text_atom("nice"), by=Omit(), priority=2),
-        text_atom("critical"),
-        make_scope("good", text_atom("good"), by=Omit(), priority=1),
-    )
-    assert texts_of_fit(fit_tree(tree, 6)) == ["critical", "good"]
-    assert texts_of_fit(fit_tree(tree, 3)) == ["critical"]
-    assert [step.path for step in fit_tree(tree, 3).steps] == ["prompt/nice", "prompt/good"]
-
-
-def test_of_one_priority_what_comes_first_goes_first_and_only_as_much_as_needed() -> None:
-    tree = prompt_scope(
-        make_scope("a", text_atom("a"), by=Omit()), make_scope("b", text_atom("b"), by=Omit())
-    )
-    assert texts_of_fit(fit_tree(tree, 3)) == ["b"]
-    assert texts_of_fit(fit_tree(tree, 0)) == []
 
 
 def test_children_shrink_before_their_parents() -> None:
@@ -361,23 +324,6 @@ def test_a_section_with_a_ceiling_shrinks_by_its_own_priorities_first() -> None:
     assert texts_of_fit(fit_tree(prompt_scope(box), None)) == ["a b", "e f"]
 
 
-def test_a_section_that_cannot_keep_its_ceiling_is_named() -> None:
-    with pytest.raises(FitError) as caught:
-        fit_tree(prompt_scope(make_scope("docs", text_atom(numbered_words(20)), ceiling=8)), None)
-    assert caught.value.where == "prompt/docs"
-    assert caught.value.over == 14
-    assert caught.value.options[0] == "raise the ceiling of prompt/docs to 22"
-
-
-def test_a_section_is_not_shrunk_below_its_floor() -> None:
-    kept = make_scope("kept", text_atom("a b"), text_atom("c d"), text_atom("e f"), by=Truncate(), floor=8)
-    tree = prompt_scope(kept, make_scope("other", text_atom("g h"), by=Omit(), priority=1))
-    assert texts_of_fit(fit_tree(tree, 8)) == ["c d", "e f"]
-    with pytest.raises(FitError) as caught:
-        fit_tree(tree, 7)
-    assert "lower the floor of prompt/kept to 7" in caught.value.options
-
-
 def test_a_floor_holds_where_a_text_can_be_cut_in_large_steps_only() -> None:
     class Coarse(Words):
         """Five tokens a word."""
@@ -545,14 +491,6 @@ def test_the_error_asks_for_a_budget_that_is_enough() -> None:
     assert run_to_end(fit_prompt(tree, codec, codec.limit(90), budget=90)).tokens == 72
 
 
-def test_tools_that_take_the_room_are_named() -> None:
-    tools = [Tool(name=f"tool{n}") for n in range(30)]
-    with pytest.raises(FitError) as caught:
-        run_to_end(fit_prompt(prompt_scope(text_atom("hi")), Toy(), 10, tools=tools))
-    assert caught.value.where == "tools"
-    assert "offer fewer tools: they take 30 tokens" in caught.value.options
-
-
 def test_an_empty_prompt_fits_into_nothing() -> None:
     assert fit_tree(prompt_scope(), 0) == Fitted((), 0, (), ())
     with pytest.raises(FitError):
@@ -578,41 +516,6 @@ def test_defect_2_a_cap_holds_also_for_what_must_stay() -> None:
     assert fit_tree(prompt_scope(capped), None).placed == ()
 
 
-def test_defect_3_a_strategy_without_progress_does_not_end_the_fit() -> None:
-    longer = make_scope("talk", text_atom("short"), by=Summarise("sum", "", 0, 100), priority=3)
-    tree = prompt_scope(longer, make_scope("extra", text_atom(numbered_words(20)), by=Omit(), priority=1))
-    assert texts_of_fit(fit_tree(tree, 10, numbered_words(100))) == ["short"]
-
-
-def test_defect_4_an_unchanged_prompt_asks_for_no_second_summary_and_a_summary_can_shrink() -> None:
-    first = fit_tree(summarized_scope(), 50, "the story so far")
-    ((_, text, covers),) = first.summaries
-    again = fit_prompt(summarized_scope(text, covers), Toy(), 50)
-    with pytest.raises(StopIteration) as end:
-        next(again)
-    assert end.value.value.placed == first.placed
-    assert end.value.value.summaries == ()
-
-
-def test_defect_5_calls_and_their_results_are_never_parted() -> None:
-    messages: list[PromptMessage] = []
-    for n in range(10):
-        messages.append(PromptMessage(role=Role.ASSISTANT, parts=(ToolCall(f"c{n}", "look"),)))
-        messages.append(text_message(f"aside {n}"))
-        messages.append(PromptMessage(role=Role.TOOL, parts=(ToolResult(f"c{n}", numbered_words(4)),)))
-    for by in (Truncate(), Truncate(keep=Keep.START), Window(0)):
-        tree = pair_tool_calls(
-            prompt_scope(make_scope("history", *(Atom((one,)) for one in messages), by=by))
-        )
-        for limit in range(0, 160, 3):
-            shown = [one.message for one in fit_tree(tree, limit).placed]
-            for place, message in enumerate(shown):
-                calls = [part for part in message.parts if isinstance(part, ToolCall)]
-                results = [part for part in message.parts if isinstance(part, ToolResult)]
-                assert not calls or shown[place + 1].role is Role.TOOL
-                assert not results or shown[place - 1].role is Role.ASSISTANT
-
-
 def test_defect_6_messages_in_nested_scopes_are_part_of_the_content() -> None:
     nested = make_scope(
         "outer",
@@ -623,26 +526,10 @@ def test_defect_6_messages_in_nested_scopes_are_part_of_the_content() -> None:
     assert texts_of_fit(fit_tree(prompt_scope(nested), 6)) == ["b", "c"]
 
 
-def test_defect_9_what_has_no_strategy_is_required_and_what_has_one_is_not() -> None:
-    tree = prompt_scope(
-        text_atom("rules"),
-        make_scope("extra", text_atom("extra"), by=Omit(), priority=0),
-        text_atom("question"),
-    )
-    assert texts_of_fit(fit_tree(tree, 6)) == ["rules", "question"]
-
-
 def test_defect_10_a_limit_of_nothing_is_one_and_an_empty_prompt_is_no_error() -> None:
     with pytest.raises(FitError):
         fit_tree(prompt_scope(text_atom("hi")), 0)
     assert fit_tree(prompt_scope(make_scope("extra", text_atom("hi"), by=Omit())), 0).placed == ()
-
-
-def test_three_messages_a_token_over_become_shorter_and_not_empty() -> None:
-    tree = prompt_scope(make_scope("list", *(text_atom(numbered_words(50)) for _ in range(3)), by=Truncate()))
-    found = fit_tree(tree, 3 * 52 - 1)
-    assert len(found.placed) == 2
-    assert found.tokens == 104
 
 
 def test_an_open_call_is_marked_as_a_placeholder() -> None:

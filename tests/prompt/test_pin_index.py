@@ -8,17 +8,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from acms import PinsSkipped, PinsTruncated, Role
+from acms import PinsTruncated, Role
 from acms.pins import Pin as APin
 from acms.pins import PinMetadata, Pinned
 from acms.plan.nodes import Fitted, Left, Omit, Truncate
 from acms.prompt.pin_index import (
-    OPENING,
     add_pin,
     build_pin_block,
     find_truncated_pins,
     format_pin,
-    list_skipped_pins,
     parse_pins,
     remove_pin,
     scope_id,
@@ -35,20 +33,6 @@ json_values = st.recursive(
 
 def formatted_pin(key, data, label=None):
     return format_pin(Pinned(key, data, PinMetadata(label=label)))
-
-
-def test_the_default_format_is_that_of_the_seed():
-    found = [
-        formatted_pin("profile", {"name": "Sam", "timezone": "America/Los_Angeles"}, "User profile"),
-        formatted_pin("preferences", {"tone": "concise", "units": "metric"}),
-    ]
-    assert OPENING + "\n".join(found) == (
-        "Pinned context:\n"
-        "- profile (User profile)\n"
-        '  {"name":"Sam","timezone":"America/Los_Angeles"}\n'
-        "- preferences\n"
-        '  {"tone":"concise","units":"metric"}'
-    )
 
 
 @pytest.mark.parametrize(
@@ -170,13 +154,3 @@ def test_what_a_fit_left_out_is_told_by_namespace():
     assert find_truncated_pins("user:12", fitted) is None
     cut_and_gone = Fitted((), 0, (*left, Left(("b",), "prompt/pins:user:123", "omit", "", 5)), ())
     assert find_truncated_pins("user:123", cut_and_gone).cut == ()
-
-
-def test_what_was_skipped_has_a_line_each_in_the_ledger():
-    found = list_skipped_pins(PinsSkipped(namespace="user:123", missing=("gone",), beyond=("a", "b")))
-    assert [(left.ids, left.path, left.rule) for left in found] == [
-        (("gone",), "pins:user:123", "missing"),
-        (("a",), "pins:user:123", "max_pins"),
-        (("b",), "pins:user:123", "max_pins"),
-    ]
-    assert all(left.gone and left.reason for left in found)

@@ -22,7 +22,6 @@ from typing import Any
 import pytest
 
 from acms import (
-    FitError,
     ProviderError,
     RetryConfig,
     Role,
@@ -199,14 +198,6 @@ async def test_another_process_goes_on_too(tmp_path: Any) -> None:
         again, _ = await render_history(Summaries(kv, summarizer=other), history_atoms(20), 100)
     assert again.placed == first.placed
     assert (len(scribe.requests), len(other.requests)) == (1, 0)
-
-
-async def test_a_failed_fit_stores_nothing(summaries: Summaries, store: InMemoryKV, scribe: Scribe) -> None:
-    """Defect 4: there the store is written before anybody knows whether the prompt fits."""
-    required = Scope(id="rules", children=(text_atom(numbered_words(90)),))
-    with pytest.raises(FitError):
-        await render_history(summaries, history_atoms(20), 80, beside=(required,))
-    assert await store.get(ID) is None
 
 
 # ── when it does not match ──────────────────────────────────────────────────────────────────────────────────────────

@@ -117,12 +117,6 @@ def test_the_current_episode_is_offered_apart_from_the_past() -> None:
     assert found.current[0].relevance > 0
 
 
-def test_the_current_episode_is_left_out_when_not_asked_for() -> None:
-    found = candidates_for(two_episodes(), include_current=False)
-    assert (candidate_versions(found.past), candidate_versions(found.current)) == ([1, 2], [])
-    assert turned_down(found) == {3: "current_episode", 4: "current_episode"}
-
-
 def test_without_an_episode_all_compete() -> None:
     found = candidates_for(two_episodes(), episode=False)
     assert (candidate_versions(found.past), candidate_versions(found.current)) == ([1, 2, 3, 4], [])
@@ -132,29 +126,6 @@ def test_what_is_shown_anyway_is_no_candidate() -> None:
     found = candidates_for(two_episodes(), episode=False, shown={1, 3})
     assert candidate_versions(found.past) == [2, 4]
     assert turned_down(found) == {}
-
-
-def test_what_a_caller_excludes_is_no_candidate() -> None:
-    log = two_episodes()
-    found = candidates_for(log, exclude={log.entries[0].id, log.entries[2].id})
-    assert (candidate_versions(found.past), candidate_versions(found.current)) == ([2], [4])
-    assert turned_down(found) == {1: "excluded", 3: "excluded"}
-
-
-def test_what_is_below_the_least_relevance_is_no_candidate() -> None:
-    found = candidates_for(two_episodes(), min_relevance=0.01)
-    assert candidate_versions(found.past) == [1]
-    assert turned_down(found) == {2: "min_relevance"}
-    assert candidate_versions(found.current) == [3, 4]
-
-
-def test_the_query_itself_is_no_candidate_and_the_episode_is_that_before_it() -> None:
-    log = two_episodes()
-    log.say("user", "orders", after=9000)
-    found = candidates_for(log, asks=True)
-    assert (candidate_versions(found.past), candidate_versions(found.current)) == ([1, 2], [3, 4])
-    assert turned_down(found) == {5: "query"}
-    assert candidate_versions(candidates_for(log).current) == [5]
 
 
 def test_a_log_of_the_query_alone_offers_nothing() -> None:
@@ -453,15 +424,6 @@ def test_of_a_large_tool_group_a_small_budget_shows_what_answers() -> None:
     assert items[1].truncated
     assert items.tokens <= 300
     assert rules_by_version(items, log)[2] == "excerpt"
-
-
-def test_marked_messages_that_do_not_fit_are_warned_of() -> None:
-    log = Log(BYTES.count)
-    for number in range(8):
-        log.say("user", f"orders {'x' * 50} {number}", markers=["constraint"], after=9000)
-    log.say("user", "bye", after=9000)
-    assert any("marked" in warning for warning in recall_from_log(log, "orders", 200).ledger.warnings)
-    assert recall_from_log(log, "orders", 2000).ledger.warnings == ()
 
 
 # ── facts ───────────────────────────────────────────────────────────────────────────────────────────────────────────

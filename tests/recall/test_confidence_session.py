@@ -28,15 +28,6 @@ async def test_what_was_said_is_told_from_what_never_was() -> None:
         assert (await session.window(500)).band is Band.NONE
 
 
-async def test_it_does_not_depend_on_the_budget_or_on_what_is_shown() -> None:
-    async with session_on(MemoryStorage()) as session:
-        await ingest_texts(session, *TALK, close=True)
-        query = "Where are the invoices?"
-        full = (await session.recall(query)).confidence
-        assert (await session.recall(query, token_budget=1)).confidence == full
-        assert (await session.recall(query, min_relevance=0.99)).confidence == full
-
-
 async def test_a_past_version_is_as_sure_as_it_was_then() -> None:
     async with session_on(MemoryStorage()) as session:
         await ingest_texts(session, *TALK[:2])

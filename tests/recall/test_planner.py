@@ -258,72 +258,6 @@ def included_versions(choices: list[Choice]) -> list[int]:
     return [choice.candidate.unit.version for choice in choices if choice.included]
 
 
-def test_the_current_episode_has_forty_percent_even_against_a_better_past() -> None:
-    past = ranked_candidates(10, 10, 10, 10, 10, 10, 10, 10, 10, 10, score=0.9)
-    current = ranked_candidates(10, 10, 10, 10, 10, 10, 10, first=11)
-    assert included_versions(divide_budget(past, current, 100, 0.4, 0.25)) == [
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-        14,
-        15,
-        16,
-        17,
-    ]
-
-
-def test_what_the_current_episode_does_not_use_flows_to_the_past() -> None:
-    past = ranked_candidates(10, 10, 10, 10, 10, 10, 10, 10, 10, 10)
-    assert included_versions(divide_budget(past, ranked_candidates(10, first=11), 100, 0.4, 0.25)) == [
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-        7,
-        8,
-        9,
-        11,
-    ]
-
-
-def test_what_the_past_does_not_use_flows_back_to_the_current_episode() -> None:
-    current = ranked_candidates(10, 10, 10, 10, 10, 10, 10, 10, first=3)
-    assert included_versions(divide_budget(ranked_candidates(10, 10), current, 100, 0.4, 0.25)) == [
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-        7,
-        8,
-        9,
-        10,
-    ]
-
-
-def test_a_current_episode_larger_than_its_share_keeps_the_marked_and_the_newest() -> None:
-    past = ranked_candidates(10, 10, 10, 10, 10, 10)
-    current = ranked_candidates(10, 10, 10, 10, 10, 10, first=7, marked=[7])
-    assert included_versions(divide_budget(past, current, 100, 0.4, 0.25)) == [
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-        7,
-        10,
-        11,
-        12,
-    ]
-
-
 def test_what_answers_in_the_current_episode_competes_beyond_its_share() -> None:
     past = ranked_candidates(10, 10, 10, 10, 10, 10, score=0.5)
     current = [
@@ -360,12 +294,6 @@ def test_a_latest_message_above_the_floor_takes_from_the_past() -> None:
     assert included_versions(
         divide_budget(ranked_candidates(30, 30), ranked_candidates(10, 70, first=3), 100, 0.4, 0.25)
     ) == [1, 4]
-
-
-def test_a_latest_message_larger_than_the_budget_is_cut_and_alone() -> None:
-    choices = divide_budget(ranked_candidates(10), ranked_candidates(10, 500, first=2), 100, 0.4, 0.25)
-    assert included_versions(choices) == [3]
-    assert (choices[-1].rule, choices[-1].max_tokens) == ("cut", 100)
 
 
 def test_the_past_is_filled_by_score_and_then_the_older_first() -> None:

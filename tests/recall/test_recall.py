@@ -85,7 +85,9 @@ async def test_marked_messages_over_the_budget_are_shown_by_score_with_a_warning
         await ingest_texts(session, "now")
         items = await session.recall("orders", token_budget=26)
         assert [item.source for item in items] == [Source.MARKED] * 4 + [Source.CURRENT]
+        assert items.tokens <= 26
         assert items.ledger.warnings == ("8 relevant marked messages did not fit the budget",)
+        assert (await session.recall("orders", token_budget=4000)).ledger.warnings == ()
         scores = {verdict.rule: verdict.score for verdict in items.ledger}
         assert scores["score"] >= scores["budget"]
 
@@ -286,6 +288,7 @@ async def test_min_relevance_drops_the_past_by_the_relevance_it_reports(
                 for item in everything
                 if item.relevance >= least or item.source is Source.CURRENT
             ]
+        assert "min_relevance" in {verdict.rule for verdict in items.ledger if not verdict.included}
         assert contents_of(await session.recall("orders database", min_relevance=1.0)) == [
             "orders database",
             "now",
@@ -304,8 +307,10 @@ async def test_confidence_is_of_the_past_and_does_not_depend_on_the_budget(
         assert 0 < full.confidence <= 1
         assert full.band is Band.STRONG
         assert (await session.recall("orders database", token_budget=1)).confidence == full.confidence
+        assert (await session.recall("orders database", min_relevance=0.99)).confidence == full.confidence
         assert (await session.recall("orders", include_current_episode=False)).confidence > 0
-        assert (await session.recall("zanzibar")).confidence == 0
+        nothing = await session.recall("zanzibar")
+        assert (nothing.confidence, nothing.band) == (0, Band.NONE)
 
 
 async def test_a_newest_question_equal_to_the_query_is_not_its_own_answer(
@@ -314,7 +319,7 @@ async def test_a_newest_question_equal_to_the_query_is_not_its_own_answer(
     async with session_on(storage, config=config) as session:
         old = await ingest_texts(session, "which host runs orders?", "it is db-7", close=True)
         (asked,) = await ingest_texts(session, "which host runs orders?")
-        items = await session.recall("which host runs orders?")
+        items = await session.recall(" which host runs orders?\n")
         assert [item.id for item in items] == old
         assert items.ledger.why(asked).rule == "query"
         assert asked in [item.id for item in await session.recall("which host")]

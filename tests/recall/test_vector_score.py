@@ -38,7 +38,7 @@ from tests.support.stories import random_log, random_vectors, randoms
 FRAME = TextFrame(BYTES)
 
 
-def drawn(seed: int, *shape: int) -> NDArray[np.float32]:
+def random_array(seed: int, *shape: int) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
@@ -59,7 +59,7 @@ def test_the_meaning_of_an_entry_is_that_of_its_nearest_vector(random: Random, s
     log = random_log(random, steps)
     rows = random_vectors(random, log)
     field = field_of(log.entries, rows)
-    query = unit_vector(drawn(random.getrandbits(30), 24))
+    query = unit_vector(random_array(random.getrandbits(30), 24))
     found = find_cosines(field, "s", query)
     expected: dict[int, list[float]] = {}
     for version, _, data in sorted(rows, key=lambda row: row[:2]):
@@ -130,7 +130,7 @@ def test_a_vector_of_zeros_is_like_nothing() -> None:
 
 @pytest.mark.parametrize("dimension", [1, 8, 63, 64, 65, 384])
 def test_signs_are_the_signs(dimension: int) -> None:
-    vectors = drawn(1, 20, dimension)
+    vectors = random_array(1, 20, dimension)
     codes = pack_signs(vectors)
     assert codes.shape == ((dimension + 63) // 64, 20)
     differ = [
@@ -150,11 +150,11 @@ def test_signs_in_which_vectors_differ_are_counted_by_document(
         monkeypatch.setattr("acms.recall.index.SLAB", 2)
     random = Random(most)
     sizes = [random.choice([1, random.randint(1, most)]) for _ in range(300)] + [most] * 100
-    values = drawn(most, sum(sizes), dimension)
+    values = random_array(most, sum(sizes), dimension)
     vectors = Vectors(dimension)
     owners = np.repeat(np.arange(len(sizes)), sizes).tolist()
     vectors.extend((owner, 0, pack_half_floats(row)) for owner, row in zip(owners, values, strict=True))
-    query = drawn(1, dimension)
+    query = random_array(1, dimension)
     for count in (1, 200, len(sizes)):  # the first ones, as a snapshot sees them
         total = sum(sizes[:count])
         differ = ((values[:total] > 0) != (query > 0)).sum(axis=1)
@@ -165,7 +165,7 @@ def test_signs_in_which_vectors_differ_are_counted_by_document(
 
 def test_vectors_fill_blocks_and_are_found_again() -> None:
     vectors = Vectors(3)
-    values = drawn(2, BLOCK + 700, 3)
+    values = random_array(2, BLOCK + 700, 3)
     rows = [(n, 0, pack_half_floats(value)) for n, value in enumerate(values)]
     for start in (0, 1, 700, 4095, 4097, 4700):
         end = next((n for n in (1, 700, 4095, 4097, 4700, len(rows)) if n > start), len(rows))
@@ -187,8 +187,8 @@ def distracting_corpus() -> tuple[list[str], NDArray[np.float32], NDArray[np.flo
     random = Random(3)
     vocabulary = [f"w{n}" for n in range(300)]
     contents = [" ".join(random.choices(vocabulary, k=18)) for _ in range(1000)]
-    vectors = drawn(4, 1000, 64) + 0.6
-    return contents, vectors, unit_vector(drawn(5, 64) + 0.6)
+    vectors = random_array(4, 1000, 64) + 0.6
+    return contents, vectors, unit_vector(random_array(5, 64) + 0.6)
 
 
 def test_a_perfect_word_comes_first_although_no_vector_speaks_for_it() -> None:
@@ -217,7 +217,7 @@ def test_a_perfect_vector_comes_first_although_it_shares_no_word() -> None:
 def test_relevance_and_score_stay_within_zero_and_one(random: Random, steps: int, query: str) -> None:
     log = random_log(random, steps)
     rows = random_vectors(random, log)
-    vector = unit_vector(drawn(random.getrandbits(30), 24))
+    vector = unit_vector(random_array(random.getrandbits(30), 24))
     if rows and rows[0][2] and random.random() < 0.5:
         vector = unit_vector(np.frombuffer(rows[0][2], "<f2").astype(np.float32))
     field = field_of(log.entries, rows)
@@ -247,8 +247,8 @@ def test_of_several_vectors_of_an_entry_the_nearest_counts() -> None:
 
 def test_an_entry_without_a_vector_is_found_by_its_words() -> None:
     entries = [make_entry(1, "orders"), *(make_entry(n, "x") for n in range(2, 9))]
-    rows = [(n, 0, pack_half_floats(vector)) for n, vector in enumerate(drawn(6, 7, 16), 2)]
-    found = rank_corpus(field_of(entries, rows), "orders", space="s", vector=unit_vector(drawn(7, 16)))
+    rows = [(n, 0, pack_half_floats(vector)) for n, vector in enumerate(random_array(6, 7, 16), 2)]
+    found = rank_corpus(field_of(entries, rows), "orders", space="s", vector=unit_vector(random_array(7, 16)))
     assert 0 in found.positions
     assert found.relevance(0) == 1
     assert found.coverage == pytest.approx(7 / 8)
@@ -261,16 +261,16 @@ def clustered_corpus(
     seed: int, count: int = 3000, dimension: int = 256
 ) -> tuple[Corpus, NDArray[np.float32]]:
     """A log of many vectors around sixty topics, and queries about these."""
-    topics = drawn(seed, 60, dimension)
+    topics = random_array(seed, 60, dimension)
     random = np.random.default_rng(seed)
     of = random.integers(0, 60, count)
-    vectors = topics[of] + 0.8 * drawn(seed + 1, count, dimension)
+    vectors = topics[of] + 0.8 * random_array(seed + 1, count, dimension)
     entries = [
         make_entry(n, f"t{topic} w{n % 97} w{n % 31}", tokens=20, episode=n // 5)
         for n, topic in enumerate(of.tolist(), 1)
     ]
     rows = [(n, 0, pack_half_floats(vector)) for n, vector in enumerate(vectors, 1)]
-    queries = topics[:8] + 0.9 * drawn(seed + 2, 8, dimension)
+    queries = topics[:8] + 0.9 * random_array(seed + 2, 8, dimension)
     return field_of(entries, rows), np.stack([unit_vector(query) for query in queries])
 
 
@@ -307,10 +307,10 @@ def test_a_past_version_counts_only_the_vectors_it_had(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(vector_score, "EXACT", 10)
     field = with_vectors(
-        30, [(n, 0, pack_half_floats(vector)) for n, vector in enumerate(drawn(8, 30, 16), 1)]
+        30, [(n, 0, pack_half_floats(vector)) for n, vector in enumerate(random_array(8, 30, 16), 1)]
     )
     segment: Segment = field.snapshot.pieces[0][1]
-    query = unit_vector(drawn(9, 16))
+    query = unit_vector(random_array(9, 16))
     assert not find_cosines(field, "s", query).exact
     assert find_cosines(Corpus(Snapshot([(CONTEXT, segment, 10)]), Cover([])), "s", query).exact
 
@@ -319,7 +319,7 @@ def test_a_past_version_counts_only_the_vectors_it_had(monkeypatch: pytest.Monke
 def test_where_sign_bits_chose_the_usual_cosine_is_that_of_all_exact_ones(random: Random, steps: int) -> None:
     log = random_log(random, steps)
     field = field_of(log.entries, random_vectors(random, log, 64))
-    query = unit_vector(drawn(random.getrandbits(30), 64))
+    query = unit_vector(random_array(random.getrandbits(30), 64))
     levels = []
     with pytest.MonkeyPatch.context() as patch:
         for limit in (0, 1 << 30):
@@ -357,10 +357,10 @@ def test_few_messages_are_compared_exactly_where_each_has_many_vectors(
     for parts in (1, 4):
         rows = [
             (n, part, pack_half_floats(one))
-            for n, one in enumerate(drawn(8, 60, 16), 1)
+            for n, one in enumerate(random_array(8, 60, 16), 1)
             for part in range(parts)
         ]
-        rank_corpus(with_vectors(60, rows), "y", space="s", vector=unit_vector(drawn(9, 16)))
+        rank_corpus(with_vectors(60, rows), "y", space="s", vector=unit_vector(random_array(9, 16)))
     assert compared[1::2] == [30, 10]  # the others are the sample that tells mean and deviation
 
 
@@ -368,7 +368,7 @@ def test_few_messages_are_compared_exactly_where_each_has_many_vectors(
 def test_a_neighbour_never_makes_evidence(random: Random, steps: int, query: str) -> None:
     """By words or by meaning: relevance is that of the entry itself, whatever stands around it."""
     log = random_log(random, steps)
-    vector = unit_vector(drawn(random.getrandbits(30), 24))
+    vector = unit_vector(random_array(random.getrandbits(30), 24))
     field = field_of(log.entries, random_vectors(random, log))
     found = rank_corpus(field, query, space="s", vector=vector)
     meant = found.scores.meaning_own

@@ -19,7 +19,6 @@ import pytest
 from acms import (
     ACMS,
     ACMSConfig,
-    Band,
     ConfigurationError,
     Entry,
     EntryNotFoundError,
@@ -352,20 +351,6 @@ async def test_the_reserved_share_is_a_setting(storage: Storage) -> None:
         assert len(shown) == 10
 
 
-async def test_marked_messages_that_do_not_fit_are_a_warning(storage: Storage) -> None:
-    async with session_on(storage, words=True) as session:
-        await ingest_texts(session, *[f"Constraint: {text}" for text in texts_of_nine()], close=True)
-        await ingest_texts(session, "and now")
-        items = await session.recall("orders", token_budget=47)
-        assert items.tokens <= 47
-        assert [item.source for item in items] == [Source.MARKED] * 4 + [Source.CURRENT]
-        shown = [verdict.score for verdict in items.ledger if verdict.rule == "score"]
-        left = [verdict.score for verdict in items.ledger if verdict.rule == "budget"]
-        assert max(shown) >= max(left)  # what was said after the best ones is chosen with them
-        assert items.ledger.warnings == ("6 relevant marked messages did not fit the budget",)
-        assert (await session.recall("orders", token_budget=4000)).ledger.warnings == ()
-
-
 async def test_a_marker_does_not_make_up_for_relevance(storage: Storage) -> None:
     async with session_on(storage) as session:
         await ingest_texts(session, "Constraint: lunch is at noon", close=True)
@@ -373,26 +358,6 @@ async def test_a_marker_does_not_make_up_for_relevance(storage: Storage) -> None
         items = await session.recall("orders database", min_relevance=0.1)
         assert contents_of(items) == ["hello"]
         assert items.confidence == 0
-
-
-async def test_min_relevance_keeps_weak_answers_out_of_the_past_only(storage: Storage) -> None:
-    async with session_on(storage) as session:
-        strong, weak = await ingest_texts(
-            session,
-            "orders database PostgreSQL",
-            "the orders are late again because of snow and rain",
-            close=True,
-        )
-        await ingest_texts(session, "lunch")
-        items = await session.recall("orders database PostgreSQL")
-        scores = {item.id: item.relevance for item in items}
-        least = (scores[strong] + scores[weak]) / 2
-        kept = await session.recall("orders database PostgreSQL", min_relevance=least)
-        assert contents_of(kept) == ["orders database PostgreSQL", "lunch"]
-        verdict = kept.ledger.why_not(weak)
-        assert verdict is not None
-        assert verdict.rule == "min_relevance"
-        assert contents_of(await session.recall("orders", min_relevance=1.0))[-1] == "lunch"
 
 
 async def test_what_is_excluded_is_not_shown_and_a_group_goes_whole(storage: Storage) -> None:
@@ -420,20 +385,7 @@ async def test_without_the_current_episode_none_of_it_is_shown(storage: Storage)
         await ingest_texts(session, "orders two", "orders three")
         items = await session.recall("orders", include_current_episode=False)
         assert contents_of(items) == ["orders one"]
-
-
-async def test_the_newest_question_is_not_its_own_answer(storage: Storage) -> None:
-    async with session_on(storage) as session:
-        await ingest_texts(
-            session, "what database do orders use?", "orders use PostgreSQL as database", close=True
-        )
-        (question,) = await ingest_texts(session, "what database do orders use?")
-        items = await session.recall(" what database do orders use?\n")
-        assert question not in [item.id for item in items]
-        assert contents_of(items) == ["what database do orders use?", "orders use PostgreSQL as database"]
-        verdict = items.ledger.why_not(question)
-        assert verdict is not None
-        assert verdict.rule == "query"
+        assert {verdict.rule for verdict in items.ledger if not verdict.included} == {"current_episode"}
 
 
 async def test_an_assistant_message_equal_to_the_query_is_shown(storage: Storage) -> None:
@@ -468,28 +420,6 @@ async def test_every_message_of_the_log_is_in_the_ledger_exactly_once(storage: S
         with pytest.raises(EntryNotFoundError):
             window.ledger.why("m_never_1_abcdef")
         assert "shown" in str(items.ledger.why(everything[-1]))
-
-
-async def test_confidence_tells_what_answers_from_what_nothing_answers(storage: Storage) -> None:
-    async with session_on(storage) as session:
-        await ingest_texts(session, "orders use PostgreSQL", "orders", close=True)
-        await ingest_texts(session, "PostgreSQL here and now")
-        items = await session.recall("PostgreSQL orders")
-        assert items.confidence > 0.5
-        assert items.band is not Band.NONE
-        nothing = await session.recall("zanzibar")
-        assert (nothing.confidence, nothing.band) == (0, Band.NONE)
-
-
-async def test_a_latest_message_that_is_too_long_is_cut_and_said_to_be(storage: Storage) -> None:
-    async with session_on(storage, words=True) as session:
-        await ingest_texts(session, "short", " ".join(f"w{number}" for number in range(500)))
-        for items in (await session.recall("x", token_budget=20), await session.window(20)):
-            (item,) = items
-            assert item.truncated
-            assert item.content.startswith("w0 ")
-            assert items.tokens <= 20
-            assert any(item.id in warning for warning in items.ledger.warnings)
 
 
 async def test_joined_text_names_the_speakers(storage: Storage) -> None:

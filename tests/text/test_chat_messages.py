@@ -58,7 +58,7 @@ def gather_messages(log: Log, budget: int, counter: TokenCounter) -> Gathered:
     raise AssertionError("the loop ends with the whole log")
 
 
-def planned(log: Log, query: str, budget: int, counter: TokenCounter) -> ChatPlan:
+def plan_from_log(log: Log, query: str, budget: int, counter: TokenCounter) -> ChatPlan:
     """A plan as the pipeline makes it, with the log as its store."""
     asked = Recall(query=query, budget=budget, weights=WEIGHTS)
     newest = gather_messages(log, budget, counter)
@@ -152,7 +152,7 @@ def test_messages_are_valid_and_within_the_budget_whatever_the_log(
 ) -> None:
     log = data.draw(generated_logs(counter))
     try:
-        plan = planned(log, query, budget, counter)
+        plan = plan_from_log(log, query, budget, counter)
     except TokenBudgetExceededError as error:
         assert error.required > error.budget == budget
         return
@@ -176,7 +176,7 @@ def test_the_whole_history_is_sent_when_it_fits_for_sure(
     data: st.DataObject, counter: TokenCounter, query: str
 ) -> None:
     log = data.draw(generated_logs(counter))
-    plan = planned(log, query, 10**7, counter)
+    plan = plan_from_log(log, query, 10**7, counter)
     assert plan.messages == messages_of_log(log, counter)
 
 
@@ -185,10 +185,10 @@ def test_the_same_question_gives_the_same_messages(data: st.DataObject, counter:
     log = data.draw(generated_logs(counter))
     budget = data.draw(st.integers(100, 2000))
     try:
-        first = planned(log, "orders database", budget, counter)
+        first = plan_from_log(log, "orders database", budget, counter)
     except TokenBudgetExceededError:
         return
-    assert planned(log, "orders database", budget, counter) == first
+    assert plan_from_log(log, "orders database", budget, counter) == first
 
 
 # ── how a message is written ────────────────────────────────────────────────────────────────────────────────────────
@@ -325,7 +325,7 @@ def long_log() -> Log:
 
 
 def test_recalled_text_stands_as_data_right_before_the_newest_question() -> None:
-    plan = planned(long_log(), "Which database did we choose for orders?", 1200, BYTES)
+    plan = plan_from_log(long_log(), "Which database did we choose for orders?", 1200, BYTES)
     roles = [message["role"] for message in plan.messages]
     assert roles[0] == "system"
     assert plan.messages[-1]["content"] == "Which database did we choose for orders?"
@@ -336,14 +336,14 @@ def test_recalled_text_stands_as_data_right_before_the_newest_question() -> None
 
 
 def test_a_retrieved_message_does_not_come_twice() -> None:
-    plan = planned(long_log(), "note 39 garden", 1200, BYTES)
+    plan = plan_from_log(long_log(), "note 39 garden", 1200, BYTES)
     everything = "".join(message["content"] for message in plan.messages)
     assert everything.count("note 39 ") == 1
 
 
 def test_what_is_shown_as_new_is_told_so_although_it_answers_nothing() -> None:
     log = long_log()
-    plan = planned(log, "zanzibar", 1200, BYTES)
+    plan = plan_from_log(log, "zanzibar", 1200, BYTES)
     newest = plan.items.ledger.why(log.entries[-1].id)
     assert (newest.included, newest.rule) == (True, "latest")
     assert plan.items.ledger.why(log.entries[1].id).rule == "irrelevant"
@@ -354,7 +354,7 @@ def test_instructions_that_do_not_fit_are_an_error_that_says_so() -> None:
     log.say("system", "s" * 500)
     log.say("user", "hi")
     with pytest.raises(TokenBudgetExceededError) as caught:
-        planned(log, "hi", 200, BYTES)
+        plan_from_log(log, "hi", 200, BYTES)
     assert caught.value.budget == 200
     assert caught.value.required > 500
     assert caught.value.options
@@ -363,14 +363,14 @@ def test_instructions_that_do_not_fit_are_an_error_that_says_so() -> None:
 def test_a_newest_message_that_is_too_long_is_cut_and_flagged() -> None:
     log = Log(BYTES.count)
     log.say("user", "x" * 5000)
-    plan = planned(log, "anything", 300, BYTES)
+    plan = plan_from_log(log, "anything", 300, BYTES)
     assert plan.tokens <= 300
     assert plan.items[-1].truncated
     assert plan.items.ledger.warnings
 
 
 def test_an_empty_log_needs_no_message_and_no_budget() -> None:
-    plan = planned(Log(), "hello", 0, BYTES)
+    plan = plan_from_log(Log(), "hello", 0, BYTES)
     assert (plan.messages, plan.tokens) == ([], 0)
 
 
