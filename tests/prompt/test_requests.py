@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from acms import ACMS, FitError, Media, Reasoning, Text, ToolCall
-from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
+from acms.codecs import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
 from acms.ports import Codec
 from acms.prompt import Prompt
 from acms.storage import MemoryStorage
@@ -19,6 +19,7 @@ CODECS: dict[str, tuple[Codec, Callable[[Any], None]]] = {
     "chat": (OpenAIChat("gpt-5"), validators.openai_chat),
     "responses": (OpenAIResponses("gpt-5"), validators.openai_responses),
     "anthropic": (AnthropicMessages("claude-opus-5-5"), validators.anthropic),
+    "gemini": (Gemini("gemini-2.5-pro"), validators.gemini),
 }
 EACH = 10
 """Requests of one conversation and one provider; between them it goes on."""

@@ -556,8 +556,7 @@ def _build_item(
         redaction = entry.redaction
         tokens = entry.tokens + frame.cost(role, entry.parts, display_name_of(entry))
     # The day on which a fact or a summary was written is not the day of its content.
-    has_day = one.source is not Source.FACT and resolve_speaker(entry.actor, role) is not None
-    if dated and has_day:
+    if dated and one.source is not Source.FACT and resolve_speaker(entry.actor, role) is not None:
         day = entry.created_at.astimezone(UTC).date().isoformat()
     return ContextItem(
         id=entry.id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -58,7 +59,7 @@ INLINE_ROWS = 512
 """Reads of at most this many entries run on the event loop."""
 
 
-class DatabaseStorage:
+class DatabaseStorage(ABC):
     """A store in a SQLite database, wherever that lies."""
 
     def __init__(
@@ -88,9 +89,9 @@ class DatabaseStorage:
         """Let go of the handle."""
         await handles.release_handle(self)
 
+    @abstractmethod
     async def aclose(self) -> None:
         """Release what the handle has open; the next call opens it again."""
-        raise NotImplementedError
 
     # ── contexts ────────────────────────────────────────────────────────────────────────────────────────────────────
 
