@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose the tests: mark those that read real conversations, and leave out what is not installed or said twice.
+    """Choose the tests: mark those that read real conversations; leave out repeated ones and those that lack a package.
 
     A test that holds on every store is left to one of them, which its name decides; all are tried in tests/storage.
     """
@@ -77,10 +77,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     stores: dict[str, list[str]] = {}
     for item in items:
-        if found := _store(item):
+        if found := _store_of_test(item):
             stores.setdefault(found[0], []).append(found[1])
     left = [
-        item for item in items if (found := _store(item)) and found[1] != _chosen(found[0], stores[found[0]])
+        item
+        for item in items
+        if (found := _store_of_test(item)) and found[1] != _chosen_store(found[0], stores[found[0]])
     ]
     _leave_out(config, items, left)
 
@@ -97,7 +99,7 @@ def _is_installed(item: pytest.Item) -> bool:
     return all(find_spec(mark.args[0]) for mark in item.iter_markers("needs"))
 
 
-def _store(item: pytest.Item) -> tuple[str, str] | None:
+def _store_of_test(item: pytest.Item) -> tuple[str, str] | None:
     """Return the name of a test without its store, and the store; None where it has none or is about stores."""
     folder, _, name = item.nodeid.partition("[")
     named = [one for one in name.rstrip("]").split("-") if one in STORES]
@@ -106,7 +108,7 @@ def _store(item: pytest.Item) -> tuple[str, str] | None:
     return f"{folder}[{name.replace(named[0], chr(42), 1)}", named[0]
 
 
-def _chosen(name: str, stores: list[str]) -> str:
+def _chosen_store(name: str, stores: list[str]) -> str:
     """Return the store a test is left to: PostgreSQL, which costs three times as much as SQLite, for one in four."""
     if {"sqlite", "postgres"} <= {*stores}:
         return "sqlite" if crc32(name.encode()) % 4 else "postgres"

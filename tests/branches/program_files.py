@@ -50,7 +50,7 @@ def at(number: int) -> str:
     return (START + timedelta(minutes=number)).isoformat().replace("+00:00", "Z")
 
 
-def seconds(number: int) -> float:
+def seconds_of_message(number: int) -> float:
     """Return the time of a message in seconds since 1970."""
     return (START + timedelta(minutes=number)).timestamp()
 
@@ -100,10 +100,10 @@ def _claude_code() -> File:
     line("user", 0, "Caveat: local commands follow.", isMeta=True)
     line("user", 0, ASK)
     line("assistant", 1, [{"type": "text", "text": LOOK}], id="msg_1")
-    line("assistant", 1, [_use("toolu_1", "lookup")], id="msg_1")
-    line("user", 2, [_answer("toolu_1", OUTPUT)], toolUseResult={"stdout": OUTPUT})
-    line("assistant", 1, [_use("toolu_2", "incidents")], id="msg_1")
-    line("user", 3, [_answer("toolu_2", OTHER_OUTPUT)])
+    line("assistant", 1, [_tool_use_block("toolu_1", "lookup")], id="msg_1")
+    line("user", 2, [_tool_result_block("toolu_1", OUTPUT)], toolUseResult={"stdout": OUTPUT})
+    line("assistant", 1, [_tool_use_block("toolu_2", "incidents")], id="msg_1")
+    line("user", 3, [_tool_result_block("toolu_2", OTHER_OUTPUT)])
     line("user", 3, "Warmup", isSidechain=True, agentId="a1")
     line("assistant", 3, [{"type": "text", "text": "Ready."}], id="msg_s", isSidechain=True, agentId="a1")
     line("assistant", 4, [{"type": "text", "text": ANSWER}], id="msg_2")
@@ -117,11 +117,11 @@ def _claude_code() -> File:
     return File("0205f437.jsonl", "claude-code", lines(*made), ids=["s1", "s1-agent-a1"], skipped=skipped)
 
 
-def _use(id: str, name: str) -> dict[str, Any]:
+def _tool_use_block(id: str, name: str) -> dict[str, Any]:
     return {"type": "tool_use", "id": id, "name": name, "input": ARGUMENTS}
 
 
-def _answer(id: str, text: str) -> dict[str, Any]:
+def _tool_result_block(id: str, text: str) -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": id, "content": [{"type": "text", "text": text}]}
 
 
@@ -135,10 +135,10 @@ def rewound(*, rewinds: bool) -> str:
                      "uuid": uuid, "timestamp": at(len(made))})  # fmt: skip
 
     line("user", "p1", None, ASK)
-    line("assistant", "a1", "p1", [_use("toolu_1", "lookup")], answer="msg_1")
-    line("assistant", "a2", "a1", [_use("toolu_2", "incidents")], answer="msg_1")
-    line("user", "r1", "a1", [_answer("toolu_1", OUTPUT)])
-    line("user", "r2", "a2", [_answer("toolu_2", OTHER_OUTPUT)])
+    line("assistant", "a1", "p1", [_tool_use_block("toolu_1", "lookup")], answer="msg_1")
+    line("assistant", "a2", "a1", [_tool_use_block("toolu_2", "incidents")], answer="msg_1")
+    line("user", "r1", "a1", [_tool_result_block("toolu_1", OUTPUT)])
+    line("user", "r2", "a2", [_tool_result_block("toolu_2", OTHER_OUTPUT)])
     line("assistant", "a3", "r2", [{"type": "text", "text": ANSWER}])
     made.append({"type": "system", "uuid": "s1", "parentUuid": "a3", "sessionId": "s2", "isSidechain": False})
     line("user", "p2", "s1", "Deploy now.")
@@ -153,7 +153,7 @@ def rewound(*, rewinds: bool) -> str:
     return lines(*made)
 
 
-def _codex() -> File:
+def _codex_file() -> File:
     made: list[Any] = []
 
     def line(kind: str, number: int, **payload: Any) -> None:
@@ -305,7 +305,7 @@ AIDER = f"""
 """
 
 
-def _aider() -> File:
+def _aider_file() -> File:
     answer = f"{ANSWER}\n\n```python\n> quoted = 1\n#### no question\n# aider chat started at noon\n```"
     said = [(role, answer if text == ANSWER else text) for role, text in SPOKEN]
     skipped = {"lines that the program printed": 4}
@@ -316,11 +316,11 @@ def _aider() -> File:
 # ── benchmarks ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _function(id: str, name: str) -> dict[str, Any]:
+def _function_call(id: str, name: str) -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": json.dumps(ARGUMENTS)}}
 
 
-CALLS = [_function("call_1", "lookup"), _function("call_2", "incidents")]
+CALLS = [_function_call("call_1", "lookup"), _function_call("call_2", "incidents")]
 CHAT: list[dict[str, Any]] = [
     {"role": "user", "content": ASK},
     {"role": "assistant", "content": LOOK, "tool_calls": CALLS},
@@ -357,7 +357,7 @@ def _swe_agent() -> File:
     return File("django-1.traj", "swe-agent", text, WITH_SYSTEM, False, False, False, ["django-1"], skipped)
 
 
-def _openhands() -> File:
+def _openhands_file() -> File:
     made: list[Any] = []
 
     def event(number: int, source: str, **more: Any) -> None:
@@ -504,7 +504,7 @@ def _langchain_fields() -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def _langchain(form: str) -> File:
+def _langchain_file(form: str) -> File:
     names = {"human": "HumanMessage", "ai": "AIMessage", "tool": "ToolMessage"}
     made: list[Any] = []
     for kind, fields in _langchain_fields():
@@ -534,7 +534,7 @@ def _langgraph_state() -> File:
     return File("history.json", "langgraph-state", text, times=False, ids=["t1"], skipped=skipped)
 
 
-def _langsmith() -> File:
+def _langsmith_file() -> File:
     fields = [{"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", name], "kwargs": one}
               for (kind, one) in _langchain_fields()
               for name in [{"human": "HumanMessage", "ai": "AIMessage", "tool": "ToolMessage"}[kind]]]  # fmt: skip
@@ -585,7 +585,7 @@ def _responses_log() -> File:
     items = _responses_items()
     made: list[Any] = []
     for number, (start, end) in enumerate(((1, 4), (6, 7), (8, 9))):
-        response = {"id": f"resp_{number}", "object": "response", "created_at": seconds(number * 2 + 1),
+        response = {"id": f"resp_{number}", "object": "response", "created_at": seconds_of_message(number * 2 + 1),
                     "model": "gpt-5", "output": items[start:end], "usage": USAGE}  # fmt: skip
         request = {"model": "gpt-5", "instructions": SYSTEM, "input": items[:start]}
         made.append({"request": request, "response": response, "timestamp": at(number * 2)})
@@ -596,11 +596,17 @@ def _responses_log() -> File:
 
 
 def _anthropic_messages() -> list[Any]:
-    looked = [{"type": "text", "text": LOOK}, _use("toolu_1", "lookup"), _use("toolu_2", "incidents")]
+    looked = [
+        {"type": "text", "text": LOOK},
+        _tool_use_block("toolu_1", "lookup"),
+        _tool_use_block("toolu_2", "incidents"),
+    ]
     return [
         {"role": "user", "content": ASK},
         {"role": "assistant", "content": looked},
-        {"role": "user", "content": [_answer("toolu_1", OUTPUT), _answer("toolu_2", OTHER_OUTPUT)]},
+        {"role": "user", "content": [
+            _tool_result_block("toolu_1", OUTPUT), _tool_result_block("toolu_2", OTHER_OUTPUT),
+        ]},
         {"role": "assistant", "content": [{"type": "text", "text": ANSWER}]},
         {"role": "user", "content": DEPLOY},
         {"role": "assistant", "content": NOTED},
@@ -608,7 +614,7 @@ def _anthropic_messages() -> list[Any]:
     ]  # fmt: skip
 
 
-def _anthropic() -> File:
+def _anthropic_file() -> File:
     system = [{"type": "text", "text": SYSTEM, "cache_control": {"type": "ephemeral"}}]
     body = {
         "model": "claude-opus-4-5",
@@ -638,7 +644,7 @@ def _anthropic_log() -> File:
     return File("anthropic.jsonl", "anthropic", lines(*made), WITH_SYSTEM, ids=["anthropic"])
 
 
-def _gemini() -> File:
+def _gemini_file() -> File:
     def content(role: str, *parts: Any) -> dict[str, Any]:
         return {"role": role, "parts": list(parts)}
 
@@ -669,7 +675,7 @@ def _chat_log() -> File:
     for number, end in enumerate((1, 4, 6)):
         request = {"model": "gpt-5", "messages": CHAT[:end]}
         choice = {"index": 0, "message": CHAT[end], "finish_reason": "stop"}
-        response = {"id": f"chatcmpl-{number}", "object": "chat.completion", "created": int(seconds(number)),
+        response = {"id": f"chatcmpl-{number}", "object": "chat.completion", "created": int(seconds_of_message(number)),
                     "model": "gpt-5", "choices": [choice], "usage": USAGE}  # fmt: skip
         made.append({"timestamp": at(number), "request": request, "response": response})
     made.append({"timestamp": at(7), "request": {"messages": CHAT}, "response": {"choices": []}})
@@ -715,7 +721,8 @@ def _chatgpt_export() -> File:
     mapping: dict[str, Any] = {"root": {"id": "root", "message": None, "parent": None, "children": ["n0"]}}
     parent = "root"
     for number, (role, said) in enumerate(SPOKEN):
-        message = {"id": f"n{number}", "author": {"role": role}, "create_time": seconds(number), "recipient": "all",
+        created = seconds_of_message(number)
+        message = {"id": f"n{number}", "author": {"role": role}, "create_time": created, "recipient": "all",
                    "content": {"content_type": "text", "parts": [said]},
                    "metadata": {"model_slug": "gpt-5"} if role == "assistant" else {}}  # fmt: skip
         mapping[parent]["children"] = [f"n{number}"]
@@ -728,7 +735,7 @@ def _chatgpt_export() -> File:
 NO_PARENT = "00000000-0000-0000-0000-000000000000"
 
 
-def _librechat(*, nested: bool) -> File:
+def _librechat_file(*, nested: bool) -> File:
     made: list[Any] = []
     id = "l2" if nested else "l1"
 
@@ -779,7 +786,7 @@ def _open_webui() -> File:
     for number, (role, said) in enumerate(SPOKEN):
         parent = f"w{number - 1}" if number else None
         messages[f"w{number}"] = {"id": f"w{number}", "parentId": parent, "childrenIds": [], "role": role,
-                                  "content": said, "timestamp": int(seconds(number)),
+                                  "content": said, "timestamp": int(seconds_of_message(number)),
                                   **({"model": "llama3.1", "usage": USAGE} if role == "assistant" else {})}  # fmt: skip
         if parent:
             messages[parent]["childrenIds"].append(f"w{number}")
@@ -794,23 +801,24 @@ def _open_webui() -> File:
 PEOPLE = [("user", DEPLOY), ("assistant", OUTPUT), ("user", OWNER)]
 
 
-def _slack() -> File:
+def _slack_file() -> File:
     joined = {
         "type": "message",
         "subtype": "channel_join",
-        "ts": f"{seconds(0):.6f}",
+        "ts": f"{seconds_of_message(0):.6f}",
         "user": "U1",
         "text": "joined",
     }
-    first = {"client_msg_id": "a", "type": "message", "text": DEPLOY, "user": "U1", "ts": f"{seconds(0):.6f}",
+    sent_at = f"{seconds_of_message(0):.6f}"
+    first = {"client_msg_id": "a", "type": "message", "text": DEPLOY, "user": "U1", "ts": sent_at,
              "user_profile": {"real_name": "Ana Lima"}}  # fmt: skip
     bot = {"type": "message", "subtype": "bot_message", "bot_id": "B1", "username": "lookup", "text": OUTPUT,
-           "ts": f"{seconds(1):.6f}"}  # fmt: skip
+           "ts": f"{seconds_of_message(1):.6f}"}  # fmt: skip
     reply = {
         "type": "message",
         "text": OWNER,
         "user": "U2",
-        "ts": f"{seconds(2):.6f}",
+        "ts": f"{seconds_of_message(2):.6f}",
         "thread_ts": first["ts"],
     }
     text = json.dumps([joined, first, bot, reply])
@@ -818,7 +826,7 @@ def _slack() -> File:
     return File("2026-02-01.json", "slack", text, PEOPLE, models=False, usage=False, skipped=skipped)
 
 
-def _discord() -> File:
+def _discord_file() -> File:
     def message(number: int, name: str, said: str, bot: bool = False, **more: Any) -> dict[str, Any]:
         author = {"id": f"{number}9", "name": name.lower(), "nickname": name, "isBot": bot}
         return {"id": f"{number}", "type": "Default", "timestamp": at(number), "isPinned": False, "content": said,
@@ -848,7 +856,7 @@ def _discord() -> File:
 # ── memories ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _mem0() -> File:
+def _mem0_file() -> File:
     said = [ANSWER, DEPLOY, OWNER]
     memories = [{"id": f"m{number}", "memory": text, "user_id": "ana", "created_at": at(number)}
                 for number, text in enumerate(said)]  # fmt: skip
@@ -868,31 +876,31 @@ def write_checkpoints(path: Path) -> None:
 
 FILES: dict[str, File] = {
     "claude-code": _claude_code(),
-    "codex": _codex(),
+    "codex": _codex_file(),
     "gemini-cli": _gemini_cli(newer=False),
     "gemini-cli lines": _gemini_cli(newer=True),
-    "aider": _aider(),
+    "aider": _aider_file(),
     "swe-agent": _swe_agent(),
-    "openhands": _openhands(),
+    "openhands": _openhands_file(),
     "openhands sdk": _openhands_sdk(),
     "tau-bench": _tau_bench(),
     "tau2-bench": _tau2_bench(),
-    "langchain dicts": _langchain("dicts"),
-    "langchain dumpd": _langchain("dumpd"),
-    "langchain fields": _langchain("fields"),
+    "langchain dicts": _langchain_file("dicts"),
+    "langchain dumpd": _langchain_file("dumpd"),
+    "langchain fields": _langchain_file("fields"),
     "langgraph-state": _langgraph_state(),
-    "langsmith": _langsmith(),
+    "langsmith": _langsmith_file(),
     "responses log": _responses_log(),
-    "anthropic": _anthropic(),
+    "anthropic": _anthropic_file(),
     "anthropic log": _anthropic_log(),
-    "gemini": _gemini(),
+    "gemini": _gemini_file(),
     "chat log": _chat_log(),
     "claude": _claude_export(),
     "chatgpt": _chatgpt_export(),
-    "librechat": _librechat(nested=False),
-    "librechat tree": _librechat(nested=True),
+    "librechat": _librechat_file(nested=False),
+    "librechat tree": _librechat_file(nested=True),
     "open-webui": _open_webui(),
-    "slack": _slack(),
-    "discord": _discord(),
-    "mem0": _mem0(),
+    "slack": _slack_file(),
+    "discord": _discord_file(),
+    "mem0": _mem0_file(),
 }

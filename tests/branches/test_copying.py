@@ -10,43 +10,56 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, State, WorkerConfig
-from acms.branches import export
-from acms.erasure import erase
-from acms.errors import (
+from acms import (
+    ACMS,
+    ACMSConfig,
     ConflictError,
+    Entry,
     ForkDepthError,
+    Kind,
     LegalHoldError,
     NotFoundError,
     SessionNotFoundError,
+    State,
     StorageBusyError,
+    WorkerConfig,
 )
+from acms.branches import export
+from acms.erasure import erase
 from acms.log import policy as policy_levels
 from acms.log.provenance import COPIES, COPYING
-from acms.model import Context, ContextQuery, Derived, Done, Entry, JobDraft, JobQuery, Kind, Lease
-from acms.storage import MemoryStorage, append_rules
-from acms.storage.wrapper import WrapperStorage
+from acms.model import Context, ContextQuery, Derived, Done, JobDraft, JobQuery, Lease
+from acms.storage import MemoryStorage, WrapperStorage, append_rules
 from acms.testing import HashEmbedder, sound
 from acms.testing.logs import append_drafts, draft_fact, draft_message, draft_summary
 from tests.support.faulty import FaultyStorage
 from tests.support.fixtures import Plain
-from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, seen, session_on, tool_turn
+from tests.support.talk import (
+    LONG_EPISODES,
+    PATIENT,
+    Storage,
+    comparable_answers,
+    contents_of,
+    ingest_texts,
+    session_on,
+    tool_turn,
+)
 
 QUIET = ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT, worker=WorkerConfig(enabled=False))
 
 
-async def eventful(storage: Any) -> tuple[ACMS, list[str]]:
+async def eventful_fork(storage: Any) -> tuple[ACMS, list[str]]:
     """A fork with everything in it, whose parent went on."""
     parent = session_on(storage, "parent", config=QUIET)
-    ids = await fill(
+    ids = await ingest_texts(
         parent, "which database for orders?", "orders expects 2 TB", "the cache is Redis", close=True
     )
     await parent.tag("asked", 1)
     await parent.set_policy(budget=5000)
     await tool_turn(parent, "call_1", "40% used", text="let me see")
     child = await parent.fork(5, "child")
-    await fill(parent, "the parent goes on")
-    ids += await fill(child, "what if orders used MySQL?", "we would lose nothing", "and then?")
+    await ingest_texts(parent, "the parent goes on")
+    ids += await ingest_texts(child, "what if orders used MySQL?", "we would lose nothing", "and then?")
     await child.replace(ids[1], "orders expects 3 TB")
     context = (await storage.context("child")).id
     await append_drafts(
@@ -67,7 +80,7 @@ async def eventful(storage: Any) -> tuple[ACMS, list[str]]:
 
 async def as_read(view: Any) -> Any:
     """What every reading verb says, without what names the session and its entries."""
-    window, recalled, ledger, warnings, messages, history, stats, episodes = await seen(view)
+    window, recalled, ledger, warnings, messages, history, stats, episodes = await comparable_answers(view)
     items = [
         (item.version, item.content, item.source, item.token_count, item.score)
         for item in window[0] + recalled[0]
@@ -90,7 +103,7 @@ async def as_read(view: Any) -> Any:
 
 
 async def test_a_copy_reads_at_every_version_as_its_original(storage: Storage) -> None:
-    child, _ = await eventful(storage)
+    child, _ = await eventful_fork(storage)
     head = (await child.get_session_stats()).version
     made = await child.copy(session_id="flat")
     assert made.session_id == "flat"
@@ -110,7 +123,7 @@ async def test_a_copy_reads_at_every_version_as_its_original(storage: Storage) -
 
 
 async def test_a_copy_cites_itself_and_what_lies_elsewhere(storage: Storage) -> None:
-    child, ids = await eventful(storage)
+    child, ids = await eventful_fork(storage)
     await child.copy(session_id="flat")
     entries = await storage.read((await storage.context("flat")).id)
     (version,) = [entry.version for entry in await storage.get([ids[3]]) if entry is not None]
@@ -120,7 +133,7 @@ async def test_a_copy_cites_itself_and_what_lies_elsewhere(storage: Storage) -> 
 
 
 async def test_both_sides_go_on_apart(storage: Storage) -> None:
-    child, _ = await eventful(storage)
+    child, _ = await eventful_fork(storage)
     made = await child.copy(at=7)
     assert made.session_id == (await storage.context(made.session_id)).id
     assert (await made.get_session_stats()).version == 7
@@ -153,7 +166,7 @@ async def test_t13_what_is_too_deep_to_fork_is_copied_and_forked_on(storage: Sto
     made = await session.copy(session_id="flat")
     again = await made.fork(session_id="again")
     await again.ingest("user", "65")
-    assert contents(await again.window(10_000)) == [str(n) for n in range(66)]
+    assert contents_of(await again.window(10_000)) == [str(n) for n in range(66)]
     assert [branch.session_id for branch in await again.ancestry()] == ["flat", "again"]
 
 
@@ -168,12 +181,12 @@ async def test_a_fork_that_did_not_know_the_keys_it_inherits_is_copied(
                 await fork.ingest("user", "b", idempotency_key="k")
             async with await fork.copy(session_id="copy") as copy:
                 assert [entry.key for entry in await copy.entries()] == ["k", None]
-                assert contents(await copy.window(100)) == ["a", "b"]
+                assert contents_of(await copy.window(100)) == ["a", "b"]
                 await sound(storage, await copy.context_id() or "")
 
 
 async def test_a_named_copy_is_made_once(storage: Storage) -> None:
-    child, _ = await eventful(storage)
+    child, _ = await eventful_fork(storage)
     one, two, three = await asyncio.gather(*(child.copy(session_id="flat") for _ in range(3)))
     ids = {(await storage.context(one.session_id)).id for one in (one, two, three)}
     assert len(ids) == 1
@@ -185,7 +198,7 @@ async def test_a_named_copy_is_made_once(storage: Storage) -> None:
     await one.delete()
     fresh = await child.copy(session_id="flat")
     assert (await storage.context(fresh.session_id)).id not in ids
-    assert "goes on" not in contents(await fresh.window(10_000))
+    assert "goes on" not in contents_of(await fresh.window(10_000))
 
 
 async def test_a_copy_that_another_task_begins_in_between_is_made_once() -> None:
@@ -201,7 +214,7 @@ async def test_a_copy_that_another_task_begins_in_between_is_made_once() -> None
             await self.inner.restore(context, entries)
 
     async with MemoryStorage() as inner:
-        original, _ = await eventful(inner)
+        original, _ = await eventful_fork(inner)
         slow = Slow(inner)
         session = session_on(slow, "child", config=QUIET)
         await session._shared.find()
@@ -219,10 +232,10 @@ async def test_a_copy_that_another_task_begins_in_between_is_made_once() -> None
 async def test_t10_an_interrupted_copy_is_not_seen_and_goes_on(method: str, after: bool) -> None:
     for nth in itertools.count(1):
         async with MemoryStorage() as inner:
-            original, _ = await eventful(inner)
+            original, _ = await eventful_fork(inner)
             context = await inner.context("child")
             await inner.put_derived(context.id, [Derived(version=8, space="model/3/f16/x", data=b"v")])
-            await append_drafts(inner, context, jobs=(expiry(context.id, "7"),))
+            await append_drafts(inner, context, jobs=(expiry_job(context.id, "7"),))
             want = await as_read(original)
             faulty = FaultyStorage(inner)
             session = session_on(faulty, "child", config=QUIET)
@@ -247,7 +260,7 @@ async def test_t10_an_interrupted_copy_is_not_seen_and_goes_on(method: str, afte
                 break
 
 
-def expiry(context: str, job: str) -> JobDraft:
+def expiry_job(context: str, job: str) -> JobDraft:
     payload = {"job": job, "after": 0, "seconds": 0}
     return JobDraft(kind="expire", dedupe=f"expire:{context}:0:{job}", payload=payload)
 
@@ -256,7 +269,7 @@ def expiry(context: str, job: str) -> JobDraft:
 
 
 async def test_what_is_erased_in_the_original_goes_in_its_copies(storage: Storage) -> None:
-    child, ids = await eventful(storage)
+    child, ids = await eventful_fork(storage)
     made = await child.copy(session_id="flat")
     second = await made.copy(session_id="copy of a copy")
     early = await child.copy(at=2, session_id="early")
@@ -264,7 +277,7 @@ async def test_what_is_erased_in_the_original_goes_in_its_copies(storage: Storag
     erased = await parent.erase(ids[0], verify=True)
     assert erased.residue == ()
     for one in (made, second, early, child, parent):
-        assert "which database for orders?" not in contents(await one.window(10_000))
+        assert "which database for orders?" not in contents_of(await one.window(10_000))
         context = await storage.context(one.session_id)
         assert (await sound(storage, context.id))[0].state is State.ERASED
     erased = await child.erase(ids[3], verify=True)
@@ -274,15 +287,15 @@ async def test_what_is_erased_in_the_original_goes_in_its_copies(storage: Storag
 
 
 async def test_what_is_erased_in_a_copy_stays_in_the_original(storage: Storage) -> None:
-    child, _ = await eventful(storage)
+    child, _ = await eventful_fork(storage)
     made = await child.copy(session_id="flat")
     await erase.erase_context(storage, "flat")
-    assert not contents(await made.window(10_000))
-    assert "which database for orders?" in contents(await child.window(10_000))
+    assert not contents_of(await made.window(10_000))
+    assert "which database for orders?" in contents_of(await child.window(10_000))
 
 
 async def test_a_hold_on_a_copy_holds_the_original(storage: Storage) -> None:
-    child, ids = await eventful(storage)
+    child, ids = await eventful_fork(storage)
     await child.copy(session_id="flat")
     flat = await storage.context("flat")
     await storage.settings(flat.id, {policy_levels.HOLD: True}, rev=flat.settings_rev)
@@ -291,7 +304,7 @@ async def test_a_hold_on_a_copy_holds_the_original(storage: Storage) -> None:
 
 
 async def test_an_erasure_during_the_copy_reaches_it(storage: Storage) -> None:
-    _, ids = await eventful(storage)
+    _, ids = await eventful_fork(storage)
 
     class Erasing(FaultyStorage):
         async def restore(self, context: Any, entries: Any) -> None:
@@ -301,15 +314,15 @@ async def test_an_erasure_during_the_copy_reaches_it(storage: Storage) -> None:
     session = session_on(Erasing(storage), "child", config=QUIET)
     made = await session.copy(session_id="flat")
     assert (await sound(storage, (await storage.context("flat")).id))[0].state is State.ERASED
-    assert "which database for orders?" not in contents(await made.window(10_000))
+    assert "which database for orders?" not in contents_of(await made.window(10_000))
 
 
 async def test_retention_goes_on_in_a_copy(storage: Storage) -> None:
     session = session_on(storage, "talk", config=QUIET)
-    await fill(session, "one", "two", "three")
+    await ingest_texts(session, "one", "two", "three")
     context = await storage.context("talk")
     await append_drafts(
-        storage, context, draft_summary(1, 2, data={"job": "7"}), jobs=(expiry(context.id, "7"),)
+        storage, context, draft_summary(1, 2, data={"job": "7"}), jobs=(expiry_job(context.id, "7"),)
     )
     await session.copy(session_id="flat")
     flat = await storage.context("flat")
@@ -329,10 +342,10 @@ async def test_a_copy_whose_retention_was_refused_is_made_again_with_it() -> Non
 
     async with MemoryStorage() as inner:
         session = session_on(inner, "talk", config=QUIET)
-        await fill(session, "one", "two", "three")
+        await ingest_texts(session, "one", "two", "three")
         context = await inner.context("talk")
         await append_drafts(
-            inner, context, draft_summary(1, 2, data={"job": "7"}), jobs=(expiry(context.id, "7"),)
+            inner, context, draft_summary(1, 2, data={"job": "7"}), jobs=(expiry_job(context.id, "7"),)
         )
         with pytest.raises(StorageBusyError):
             await session_on(Busy(inner), "talk", config=QUIET).copy(session_id="flat")
@@ -346,7 +359,7 @@ async def test_a_copy_whose_retention_was_refused_is_made_again_with_it() -> Non
 async def test_an_expiry_names_the_summary_of_its_own_job(storage: Storage) -> None:
     """Ids of jobs count per store: a log that was copied may have the summary of another job 7."""
     session = session_on(storage, "talk", config=QUIET)
-    await fill(session, "one", "two", "three", "four")
+    await ingest_texts(session, "one", "two", "three", "four")
     context = await storage.context("talk")
     await append_drafts(storage, context, draft_summary(1, 1, data={"job": "7"}))
     await append_drafts(storage, context, draft_message("six"))
@@ -385,7 +398,7 @@ async def test_vectors_are_copied_and_cards_are_written_anew(storage: Storage) -
 
 async def test_a_store_that_cannot_say_which_spaces_it_has_leaves_vectors_to_be_computed_again() -> None:
     async with MemoryStorage() as inner:
-        original, _ = await eventful(inner)
+        original, _ = await eventful_fork(inner)
         context = await inner.context("child")
         await inner.put_derived(context.id, [Derived(version=8, space="model/3/f16/x", data=b"v")])
         made = await session_on(Plain(inner), "child", config=QUIET).copy(session_id="flat")

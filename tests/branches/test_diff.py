@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acms import Change, Delta, Diff, Entry, Kind, State
 from acms.branches.diff import (
     LogState,
     Run,
@@ -19,27 +20,29 @@ from acms.branches.diff import (
 from acms.facts.adopt import clip_spans, filter_adoptable, filter_grounded
 from acms.log.encoding import entry_id
 from acms.log.in_force import Cover
-from acms.model import Entry, Kind, State
-from acms.results import Change, Delta, Diff
-from tests.support.logs import NONCE, entry
+from tests.support.logs import NONCE, make_entry
 
 P, A, B = "c_parent0000000", "c_branch000000a", "c_branch000000b"
 
 
-def of(owner: str, version: int, content: str = "", **given: Any) -> Entry:
+def entry_of(owner: str, version: int, content: str = "", **given: Any) -> Entry:
     """One entry of an owner."""
     kind = given.get("kind", Kind.MESSAGE)
-    return entry(version, content, context=owner, **{"id": entry_id(kind, owner, version, NONCE), **given})
+    return make_entry(
+        version, content, context=owner, **{"id": entry_id(kind, owner, version, NONCE), **given}
+    )
 
 
-def fact(owner: str, version: int, value: str, address: str = "host", **given: Any) -> Entry:
+def fact_entry(owner: str, version: int, value: str, address: str = "host", **given: Any) -> Entry:
     subject, _, attribute = f"{address}/name".partition("/")
     data = {"subject": subject, "attribute": attribute, "value": value}
-    return of(owner, version, f"{address} is {value}", kind=Kind.FACT, data=data, **given)
+    return entry_of(owner, version, f"{address} is {value}", kind=Kind.FACT, data=data, **given)
 
 
-def summary(owner: str, version: int, first: int, last: int, content: str = "in short") -> Entry:
-    return of(owner, version, content, kind=Kind.SUMMARY, replaces=((first, last),), covers=(first, last))
+def summary_entry(owner: str, version: int, first: int, last: int, content: str = "in short") -> Entry:
+    return entry_of(
+        owner, version, content, kind=Kind.SUMMARY, replaces=((first, last),), covers=(first, last)
+    )
 
 
 class Side:
@@ -57,8 +60,8 @@ class Side:
         self.standing = LogState(self.runs, self.cover)
 
 
-def compared(left: Sequence[Entry], right: Sequence[Entry]) -> dict[Kind, Delta]:
-    """Compare two logs as a reader does: what is read of the shared part is only what is disputed."""
+def compare_logs(left: Sequence[Entry], right: Sequence[Entry]) -> dict[Kind, Delta]:
+    """Compare two logs as a reader does, who reads only the disputed entries of the shared part."""
     one, other = Side(left), Side(right)
     upto = find_common_version(one.runs, other.runs)
     read = [
@@ -71,7 +74,7 @@ def compared(left: Sequence[Entry], right: Sequence[Entry]) -> dict[Kind, Delta]
     )
 
 
-def told(delta: Delta) -> tuple[list[int], list[int], list[tuple[int, int]]]:
+def versions_of_delta(delta: Delta) -> tuple[list[int], list[int], list[tuple[int, int]]]:
     return (
         [entry.version for entry in delta.added],
         [entry.version for entry in delta.removed],
@@ -96,8 +99,8 @@ def test_logs_are_one_up_to_the_version_at_which_another_owner_takes_over() -> N
 
 
 def test_only_what_one_side_alone_has_put_out_of_force_is_disputed() -> None:
-    left = Cover([of(P, 9, replaces=((2, 3), (6, 6)), kind=Kind.RETRACTION)])
-    right = Cover([of(P, 9, replaces=((3, 4),), kind=Kind.RETRACTION)])
+    left = Cover([entry_of(P, 9, replaces=((2, 3), (6, 6)), kind=Kind.RETRACTION)])
+    right = Cover([entry_of(P, 9, replaces=((3, 4),), kind=Kind.RETRACTION)])
     assert find_disputed_spans(left, right, 8) == [(2, 2), (4, 4), (6, 6)]
     assert find_disputed_spans(left, right, 5) == [(2, 2), (4, 4)]
     assert find_disputed_spans(left, left, 8) == []
@@ -111,94 +114,118 @@ def test_stretches_that_lie_close_are_read_at_once() -> None:
 
 # ── what differs ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-SHARED = [of(P, 1, "a"), of(P, 2, "b"), of(P, 3, "c")]
+SHARED = [entry_of(P, 1, "a"), entry_of(P, 2, "b"), entry_of(P, 3, "c")]
 
 
 def test_a_log_does_not_differ_from_itself() -> None:
-    assert not any(compared(SHARED, SHARED).values())
+    assert not any(compare_logs(SHARED, SHARED).values())
 
 
 def test_messages_of_one_side_are_added_or_removed() -> None:
-    found = compared([*SHARED, of(A, 4, "x")], [*SHARED, of(B, 4, "y"), of(B, 5, "z")])
-    assert told(found[Kind.MESSAGE]) == ([4, 5], [4], [])
+    found = compare_logs([*SHARED, entry_of(A, 4, "x")], [*SHARED, entry_of(B, 4, "y"), entry_of(B, 5, "z")])
+    assert versions_of_delta(found[Kind.MESSAGE]) == ([4, 5], [4], [])
 
 
 def test_an_edit_is_a_change_of_the_message_it_edits() -> None:
-    edited = [*SHARED, of(A, 4, "B", replaces=((2, 2),))]
-    assert told(compared(SHARED, edited)[Kind.MESSAGE]) == ([], [], [(2, 4)])
-    assert told(compared(edited, SHARED)[Kind.MESSAGE]) == ([], [], [(4, 2)])
-    again = [*edited, of(A, 5, "BB", replaces=((2, 2), (4, 4)))]
-    assert told(compared(edited, again)[Kind.MESSAGE]) == ([], [], [(4, 5)])
-    other = [*SHARED, of(B, 4, "ß", replaces=((2, 2),))]
-    assert told(compared(again, other)[Kind.MESSAGE]) == ([], [], [(5, 4)])
-    alike = [*SHARED, of(B, 4, "x"), of(B, 5, "B", replaces=((2, 2),))]
-    assert told(compared(edited, alike)[Kind.MESSAGE]) == ([4], [], [])
+    edited = [*SHARED, entry_of(A, 4, "B", replaces=((2, 2),))]
+    assert versions_of_delta(compare_logs(SHARED, edited)[Kind.MESSAGE]) == ([], [], [(2, 4)])
+    assert versions_of_delta(compare_logs(edited, SHARED)[Kind.MESSAGE]) == ([], [], [(4, 2)])
+    again = [*edited, entry_of(A, 5, "BB", replaces=((2, 2), (4, 4)))]
+    assert versions_of_delta(compare_logs(edited, again)[Kind.MESSAGE]) == ([], [], [(4, 5)])
+    other = [*SHARED, entry_of(B, 4, "ß", replaces=((2, 2),))]
+    assert versions_of_delta(compare_logs(again, other)[Kind.MESSAGE]) == ([], [], [(5, 4)])
+    alike = [*SHARED, entry_of(B, 4, "x"), entry_of(B, 5, "B", replaces=((2, 2),))]
+    assert versions_of_delta(compare_logs(edited, alike)[Kind.MESSAGE]) == ([4], [], [])
 
 
 def test_edits_of_two_messages_at_the_same_version_are_two_things() -> None:
-    left = [*SHARED, of(A, 4, "x"), of(A, 5, "X", replaces=((4, 4),))]
-    right = [*SHARED, of(B, 4, "y"), of(B, 5, "Y", replaces=((4, 4),))]
-    assert told(compared(left, right)[Kind.MESSAGE]) == ([5], [5], [])
+    left = [*SHARED, entry_of(A, 4, "x"), entry_of(A, 5, "X", replaces=((4, 4),))]
+    right = [*SHARED, entry_of(B, 4, "y"), entry_of(B, 5, "Y", replaces=((4, 4),))]
+    assert versions_of_delta(compare_logs(left, right)[Kind.MESSAGE]) == ([5], [5], [])
 
 
 def test_a_retraction_removes_a_message_and_an_undone_one_does_not() -> None:
-    gone = [*SHARED, of(A, 4, kind=Kind.RETRACTION, replaces=((1, 1),))]
-    assert told(compared(SHARED, gone)[Kind.MESSAGE]) == ([], [1], [])
-    back = [*gone, of(A, 5, kind=Kind.RETRACTION, replaces=((4, 4),))]
-    assert not any(compared(SHARED, back).values())
+    gone = [*SHARED, entry_of(A, 4, kind=Kind.RETRACTION, replaces=((1, 1),))]
+    assert versions_of_delta(compare_logs(SHARED, gone)[Kind.MESSAGE]) == ([], [1], [])
+    back = [*gone, entry_of(A, 5, kind=Kind.RETRACTION, replaces=((4, 4),))]
+    assert not any(compare_logs(SHARED, back).values())
 
 
 def test_a_summary_is_added_where_its_messages_are_removed() -> None:
-    short = [*SHARED, summary(A, 4, 1, 2)]
-    found = compared(SHARED, short)
-    assert told(found[Kind.MESSAGE]) == ([], [1, 2], [])
-    assert told(found[Kind.SUMMARY]) == ([4], [], [])
+    short = [*SHARED, summary_entry(A, 4, 1, 2)]
+    found = compare_logs(SHARED, short)
+    assert versions_of_delta(found[Kind.MESSAGE]) == ([], [1, 2], [])
+    assert versions_of_delta(found[Kind.SUMMARY]) == ([4], [], [])
 
 
 def test_two_summaries_of_one_span_are_a_change_and_of_two_spans_are_not() -> None:
-    one = [*SHARED, summary(A, 4, 1, 2, "shorter")]
-    assert told(compared(one, [*SHARED, summary(B, 4, 1, 2)])[Kind.SUMMARY]) == ([], [], [(4, 4)])
-    assert told(compared(one, [*SHARED, summary(B, 4, 1, 3)])[Kind.SUMMARY]) == ([4], [4], [])
-    assert told(compared(one, [*SHARED, summary(B, 4, 1, 2, "shorter")])[Kind.SUMMARY]) == NOTHING
+    one = [*SHARED, summary_entry(A, 4, 1, 2, "shorter")]
+    assert versions_of_delta(compare_logs(one, [*SHARED, summary_entry(B, 4, 1, 2)])[Kind.SUMMARY]) == (
+        [],
+        [],
+        [(4, 4)],
+    )
+    assert versions_of_delta(compare_logs(one, [*SHARED, summary_entry(B, 4, 1, 3)])[Kind.SUMMARY]) == (
+        [4],
+        [4],
+        [],
+    )
+    assert (
+        versions_of_delta(compare_logs(one, [*SHARED, summary_entry(B, 4, 1, 2, "shorter")])[Kind.SUMMARY])
+        == NOTHING
+    )
 
 
 def test_a_fact_with_another_value_is_a_change_and_one_with_the_same_is_none() -> None:
-    one = [*SHARED, fact(A, 4, "db1")]
-    assert told(compared(one, [*SHARED, fact(B, 4, "db2")])[Kind.FACT]) == ([], [], [(4, 4)])
-    assert told(compared(one, [*SHARED, of(B, 4, "x"), fact(B, 5, "db1")])[Kind.FACT]) == NOTHING
-    assert told(compared(one, [*SHARED, fact(B, 4, "db1", "port")])[Kind.FACT]) == ([4], [4], [])
+    one = [*SHARED, fact_entry(A, 4, "db1")]
+    assert versions_of_delta(compare_logs(one, [*SHARED, fact_entry(B, 4, "db2")])[Kind.FACT]) == (
+        [],
+        [],
+        [(4, 4)],
+    )
+    assert (
+        versions_of_delta(
+            compare_logs(one, [*SHARED, entry_of(B, 4, "x"), fact_entry(B, 5, "db1")])[Kind.FACT]
+        )
+        == NOTHING
+    )
+    assert versions_of_delta(compare_logs(one, [*SHARED, fact_entry(B, 4, "db1", "port")])[Kind.FACT]) == (
+        [4],
+        [4],
+        [],
+    )
 
 
 def test_facts_that_are_a_set_do_not_become_one_another() -> None:
-    one = [*SHARED, fact(A, 4, "nuts", "allergy"), fact(A, 5, "eggs", "allergy")]
+    one = [*SHARED, fact_entry(A, 4, "nuts", "allergy"), fact_entry(A, 5, "eggs", "allergy")]
     other = [
         *SHARED,
-        fact(B, 4, "eggs", "allergy"),
-        fact(B, 5, "fish", "allergy"),
-        fact(B, 6, "milk", "allergy"),
+        fact_entry(B, 4, "eggs", "allergy"),
+        fact_entry(B, 5, "fish", "allergy"),
+        fact_entry(B, 6, "milk", "allergy"),
     ]
-    assert told(compared(one, other)[Kind.FACT]) == ([5, 6], [4], [])
+    assert versions_of_delta(compare_logs(one, other)[Kind.FACT]) == ([5, 6], [4], [])
 
 
 def test_what_was_erased_has_no_side() -> None:
-    left = [*SHARED, of(A, 4, state=State.ERASED)]
-    assert not any(compared(left, SHARED).values())
+    left = [*SHARED, entry_of(A, 4, state=State.ERASED)]
+    assert not any(compare_logs(left, SHARED).values())
 
 
 def test_unrelated_logs_share_nothing_and_say_so() -> None:
-    left = [of(A, 1, "a"), summary(A, 2, 1, 1), fact(A, 3, "db1")]
-    right = [of(B, 1, "a"), summary(B, 2, 1, 1), fact(B, 3, "db1")]
-    found = compared(left, right)
-    assert told(found[Kind.SUMMARY]) == ([2], [2], [])
-    assert told(found[Kind.MESSAGE]) == NOTHING
-    assert told(found[Kind.FACT]) == NOTHING
+    left = [entry_of(A, 1, "a"), summary_entry(A, 2, 1, 1), fact_entry(A, 3, "db1")]
+    right = [entry_of(B, 1, "a"), summary_entry(B, 2, 1, 1), fact_entry(B, 3, "db1")]
+    found = compare_logs(left, right)
+    assert versions_of_delta(found[Kind.SUMMARY]) == ([2], [2], [])
+    assert versions_of_delta(found[Kind.MESSAGE]) == NOTHING
+    assert versions_of_delta(found[Kind.FACT]) == NOTHING
 
 
 # ── against everything that is in force ─────────────────────────────────────────────────────────────────────────────
 
 
 @st.composite
-def logs(draw: st.DrawFn) -> tuple[list[Entry], list[Entry]]:
+def diverged_logs(draw: st.DrawFn) -> tuple[list[Entry], list[Entry]]:
     """Two logs with a shared beginning, full of edits, retractions, summaries and facts."""
 
     def more(owner: str, entries: list[Entry], count: int) -> list[Entry]:
@@ -220,7 +247,7 @@ def logs(draw: st.DrawFn) -> tuple[list[Entry], list[Entry]]:
                 "value": draw(st.integers(0, 1)),
             }
             grown.append(
-                of(
+                entry_of(
                     owner,
                     version,
                     draw(st.sampled_from("abc")),
@@ -235,17 +262,17 @@ def logs(draw: st.DrawFn) -> tuple[list[Entry], list[Entry]]:
     return more(A, shared, draw(st.integers(0, 6))), more(B, shared, draw(st.integers(0, 6)))
 
 
-@given(logs())
+@given(diverged_logs())
 def test_reading_little_finds_what_reading_everything_finds(pair: tuple[list[Entry], list[Entry]]) -> None:
     left, right = map(Side, pair)
     whole = compute_deltas(left.standing, right.standing, left.entries, right.entries)
-    assert compared(*pair) == whole
+    assert compare_logs(*pair) == whole
 
 
-@given(logs())
+@given(diverged_logs())
 def test_applying_a_difference_to_one_side_gives_the_other(pair: tuple[list[Entry], list[Entry]]) -> None:
     left, right = map(Side, pair)
-    for kind, delta in compared(*pair).items():
+    for kind, delta in compare_logs(*pair).items():
 
         def here(side: Side, kind: Kind = kind) -> dict[str, Entry]:
             active = side.standing.select_active(side.entries)
@@ -261,11 +288,11 @@ def test_applying_a_difference_to_one_side_gives_the_other(pair: tuple[list[Entr
         assert same == sorted((entry.content, str(dict(entry.data))) for entry in theirs.values())
 
 
-@given(logs())
+@given(diverged_logs())
 def test_the_other_way_round_is_the_reverse(pair: tuple[list[Entry], list[Entry]]) -> None:
-    for kind, delta in compared(*pair).items():
-        back = compared(*reversed(pair))[kind]
-        assert sorted(map(str, told(delta)[0])) == sorted(map(str, told(back)[1]))
+    for kind, delta in compare_logs(*pair).items():
+        back = compare_logs(*reversed(pair))[kind]
+        assert sorted(map(str, versions_of_delta(delta)[0])) == sorted(map(str, versions_of_delta(back)[1]))
         assert {(one.before.id, one.after.id) for one in delta.changed} == {
             (one.after.id, one.before.id) for one in back.changed
         }
@@ -275,13 +302,16 @@ def test_the_other_way_round_is_the_reverse(pair: tuple[list[Entry], list[Entry]
 
 
 def test_a_difference_reads_well() -> None:
-    before, after = of(P, 2, "orders uses MySQL"), of(A, 5, "orders uses\nPostgreSQL " + "x" * 200)
+    before, after = (
+        entry_of(P, 2, "orders uses MySQL"),
+        entry_of(A, 5, "orders uses\nPostgreSQL " + "x" * 200),
+    )
     diff = Diff(
         left="user_123 v4",
         right="what-if v6",
         common=4,
-        messages=Delta(added=(of(A, 6, "go"),), changed=(Change(before=before, after=after),)),
-        facts=Delta(removed=(fact(P, 3, "db1"),)),
+        messages=Delta(added=(entry_of(A, 6, "go"),), changed=(Change(before=before, after=after),)),
+        facts=Delta(removed=(fact_entry(P, 3, "db1"),)),
     )
     assert diff
     assert str(diff).splitlines() == [
@@ -307,11 +337,11 @@ def test_a_difference_reads_well() -> None:
 def test_a_fact_of_facts_is_grounded_when_they_are() -> None:
     runs = [(P, 1, 2)]
     one, two, three = SHARED
-    early = fact(P, 4, "1", sources=(one.id,))
-    late = fact(P, 5, "2", sources=(three.id,))
-    chained = fact(P, 6, "3", sources=(two.id, early.id))
-    tainted = fact(P, 7, "4", sources=(two.id, late.id))
-    further = fact(P, 8, "5", sources=(tainted.id, early.id))
+    early = fact_entry(P, 4, "1", sources=(one.id,))
+    late = fact_entry(P, 5, "2", sources=(three.id,))
+    chained = fact_entry(P, 6, "3", sources=(two.id, early.id))
+    tainted = fact_entry(P, 7, "4", sources=(two.id, late.id))
+    further = fact_entry(P, 8, "5", sources=(tainted.id, early.id))
     facts = [early, late, chained, tainted, further]
     maybe = filter_adoptable(facts, runs, 2)
     assert maybe == [early, chained, tainted, further]

@@ -1,4 +1,4 @@
-"""Two sides of a story: what is in force on one and not on the other."""
+"""Two sides of a story: the entries in force on one and not on the other."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, open_storage
-from acms.errors import NotFoundError, ValidationError
-from acms.model import Entry
-from acms.storage.wrapper import WrapperStorage
+from acms import ACMS, Entry, NotFoundError, ValidationError, open_storage
+from acms.storage import WrapperStorage
 from acms.testing.logs import append_drafts, draft_fact, draft_retraction, draft_summary
-from tests.support.talk import Storage, contents, fill, session_on, tool_turn
+from tests.support.talk import Storage, contents_of, ingest_texts, session_on, tool_turn
 
 
 async def test_two_forks_differ_by_what_each_did(storage: Storage) -> None:
     parent = session_on(storage)
-    ids = await fill(parent, "orders uses MySQL", "it runs on db1", "anything else?")
+    ids = await ingest_texts(parent, "orders uses MySQL", "it runs on db1", "anything else?")
     one = await parent.fork(session_id="one")
     other = await parent.fork(session_id="other")
     await one.replace(ids[0], "orders uses PostgreSQL")
@@ -25,8 +23,8 @@ async def test_two_forks_differ_by_what_each_did(storage: Storage) -> None:
     await other.retract(ids[1])
     delta = await one.diff(other)
     assert (delta.left, delta.right, delta.common) == ("one v5", "other v6", 3)
-    assert contents(delta.messages.removed) == ["it runs on db1", "no, that is all"]
-    assert contents(delta.messages.added)[-1] == "40% used"
+    assert contents_of(delta.messages.removed) == ["it runs on db1", "no, that is all"]
+    assert contents_of(delta.messages.added)[-1] == "40% used"
     (change,) = delta.messages.changed
     assert (change.before.content, change.after.content) == ("orders uses PostgreSQL", "orders uses MySQL")
     assert str(delta).startswith("--- one v5\n+++ other v6\n    the same up to v3\n@@ messages: 2 added")
@@ -37,15 +35,15 @@ async def test_two_forks_differ_by_what_each_did(storage: Storage) -> None:
 
 async def test_versions_and_tags_of_one_session_are_sides_too(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(session, "a", "b")
+    await ingest_texts(session, "a", "b")
     await session.tag("start")
-    await fill(session, "c")
+    await ingest_texts(session, "c")
     for other in (2, "start", session.at(2)):
         delta = await session.diff(other)
-        assert contents(delta.messages.removed) == ["c"]
+        assert contents_of(delta.messages.removed) == ["c"]
         assert (delta.left, delta.right, delta.common) == ("user_123 v3", "user_123 v2", 2)
-    assert contents((await session.at(1).diff("start")).messages.added) == ["b"]
-    assert contents((await session.at(0).diff(session)).messages.added) == ["a", "b", "c"]
+    assert contents_of((await session.at(1).diff("start")).messages.added) == ["b"]
+    assert contents_of((await session.at(0).diff(session)).messages.added) == ["a", "b", "c"]
     with pytest.raises(ValidationError):
         await session.diff(9)
     with pytest.raises(ValidationError):
@@ -56,7 +54,7 @@ async def test_versions_and_tags_of_one_session_are_sides_too(storage: Storage) 
 
 async def test_facts_and_summaries_differ_as_what_they_say_and_stand_for(storage: Storage) -> None:
     parent = session_on(storage)
-    await fill(parent, "a", "b", "c")
+    await ingest_texts(parent, "a", "b", "c")
     child = await parent.fork(at=3, session_id="child")
     mine = await storage.context("user_123")
     theirs = await storage.context("child")
@@ -73,8 +71,8 @@ async def test_facts_and_summaries_differ_as_what_they_say_and_stand_for(storage
         ("host is db1", "host is db2")
     ]
     assert (delta.facts.added, delta.facts.removed) == ((), ())
-    assert contents(delta.messages.added) == ["a", "b"]
-    assert contents(delta.summaries.removed) == ["what was said from 1 to 2"]
+    assert contents_of(delta.messages.added) == ["a", "b"]
+    assert contents_of(delta.summaries.removed) == ["what was said from 1 to 2"]
     await append_drafts(storage, mine, draft_retraction(6))
     assert not (await parent.diff(child)).messages
 
@@ -82,20 +80,20 @@ async def test_facts_and_summaries_differ_as_what_they_say_and_stand_for(storage
 async def test_unrelated_sessions_and_namespaces_can_be_compared(storage: Storage) -> None:
     one = session_on(storage, "one")
     other = session_on(storage, "other", namespace="elsewhere")
-    await fill(one, "a")
-    await fill(other, "a", "b")
+    await ingest_texts(one, "a")
+    await ingest_texts(other, "a", "b")
     delta = await one.diff(other)
     assert delta.common == 0
-    assert (contents(delta.messages.removed), contents(delta.messages.added)) == (["a"], ["a", "b"])
+    assert (contents_of(delta.messages.removed), contents_of(delta.messages.added)) == (["a"], ["a", "b"])
     assert "nothing in common" in str(delta)
 
 
 async def test_sides_on_two_stores_are_refused(storage: Storage) -> None:
     one = session_on(storage)
-    await fill(one, "a")
+    await ingest_texts(one, "a")
     async with open_storage("memory://") as elsewhere:
         other = session_on(elsewhere)
-        await fill(other, "a")
+        await ingest_texts(other, "a")
         with pytest.raises(ValidationError) as refused:
             await one.diff(other)
         assert refused.value.field == "other"

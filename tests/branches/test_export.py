@@ -12,10 +12,19 @@ import apsw
 import psycopg
 import pytest
 
-from acms import ACMS, Kind, State, StorageBackend, open_storage
+from acms import (
+    ACMS,
+    ConflictError,
+    CorruptRecordError,
+    Kind,
+    SessionNotFoundError,
+    State,
+    StorageBackend,
+    ValidationError,
+    open_storage,
+)
 from acms.branches.export import PAGE, Problem, export, verify
 from acms.branches.restoring import restore
-from acms.errors import ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
 from acms.log.encoding import dump, entry_to_json
 from acms.model import ONCE, Append, Context, ContextDraft, Draft
 from acms.ports import Handle
@@ -31,16 +40,16 @@ async def store(url: str) -> AsyncIterator[Handle]:
 @pytest.fixture
 async def other(url: str) -> AsyncIterator[Handle]:
     """A second store of the same kind."""
-    async with open_storage(beside(url)) as opened:
+    async with open_storage(url_of_other_store(url)) as opened:
         yield opened
 
 
-def beside(url: str) -> str:
+def url_of_other_store(url: str) -> str:
     """Return the URL of another empty store: another tenant, or another file."""
     return f"{url}-beside" if "tenant=" in url else f"{url}.beside"
 
 
-async def eventful(store: StorageBackend, name: str = "s") -> Context:
+async def write_eventful_session(store: StorageBackend, name: str = "s") -> Context:
     """Write a session with everything in it: tools, an edit, a retraction, a manual close, an erased message."""
     async with ACMS(name, store) as session:
         ids = [
@@ -70,7 +79,7 @@ async def entries_of(store: StorageBackend, context: str) -> list[dict[str, Any]
 
 
 async def test_round_trip_is_verbatim(store: Handle, other: Handle) -> None:
-    context = await eventful(store)
+    context = await write_eventful_session(store)
     written = await lines_of(store)
     head = await store.head(context.id)
     assert len(written) == head.version + 1
@@ -112,14 +121,14 @@ async def test_a_key_that_nobody_gave_is_not_exported_and_is_read_from_older_exp
 
 async def test_memory_and_others_exchange_logs(store: Handle) -> None:
     memory = MemoryStorage()
-    context = await eventful(memory)
+    context = await write_eventful_session(memory)
     await restore(store, await lines_of(memory))
     assert await verify(store, context) == []
     assert await verify(memory, context) == []
 
 
 async def test_restore_resumes_and_repeats(store: Handle, other: Handle) -> None:
-    context = await eventful(store)
+    context = await write_eventful_session(store)
     written = await lines_of(store)
     with pytest.raises(CorruptRecordError, match="ends at version 300 of"):
         await restore(other, written[:301])
@@ -138,13 +147,13 @@ async def test_restore_resumes_and_repeats(store: Handle, other: Handle) -> None
 
 
 async def test_async_lines(store: Handle, other: Handle) -> None:
-    context = await eventful(store)
+    context = await write_eventful_session(store)
     await restore(other, export(store, "s"))
     assert (await other.head(context.id)).version == (await store.head(context.id)).version
 
 
 async def test_forks_move_parents_first(store: Handle, other: Handle) -> None:
-    parent = await eventful(store)
+    parent = await write_eventful_session(store)
     draft = ContextDraft(
         key="fork", counter=parent.counter, created_at=parent.created_at, parent=parent.id, fork=10
     )
@@ -195,7 +204,7 @@ async def test_what_another_tool_has_written_anew_is_the_same_export(store: Hand
 async def test_an_export_that_does_not_say_where_it_ends_is_read_as_far_as_it_goes(
     store: Handle, other: Handle
 ) -> None:
-    await eventful(store)
+    await write_eventful_session(store)
     written = await lines_of(store)
     head = json.loads(written[0])
     del head["end"]
@@ -220,7 +229,7 @@ async def test_a_fork_that_begins_with_what_is_no_message_moves(store: Handle, o
 
 async def test_export_of_an_empty_and_an_unknown_session(store: Handle, other: Handle) -> None:
     context = await store.create(
-        ContextDraft(key="empty", counter="c", created_at=(await eventful(store)).created_at)
+        ContextDraft(key="empty", counter="c", created_at=(await write_eventful_session(store)).created_at)
     )
     written = await lines_of(store, "empty")
     assert len(written) == 1
@@ -231,7 +240,7 @@ async def test_export_of_an_empty_and_an_unknown_session(store: Handle, other: H
 
 
 async def test_broken_exports_are_refused(store: Handle, other: Handle) -> None:
-    context = await eventful(store)
+    context = await write_eventful_session(store)
     written = await lines_of(store)
 
     def changed(number: int, **fields: object) -> list[str]:
@@ -270,8 +279,8 @@ async def test_broken_exports_are_refused(store: Handle, other: Handle) -> None:
 
 
 async def test_another_log_under_the_same_name(store: Handle, other: Handle) -> None:
-    await eventful(store)
-    await eventful(other)
+    await write_eventful_session(store)
+    await write_eventful_session(other)
     with pytest.raises(ConflictError):
         await restore(other, await lines_of(store))
 
@@ -285,8 +294,8 @@ PLACE = (
 )
 
 
-def edit(url: str, statement: str, version: int | None = None) -> None:
-    """Change what is stored behind the store's back; @row is the row of a version."""
+def edit_stored_row(url: str, statement: str, version: int | None = None) -> None:
+    """Change a stored row behind the store's back; @row is the row of a version."""
     values = () if version is None else (version,)
     if url.startswith("sqlite"):
         with closing(apsw.Connection(url.removeprefix("sqlite:///"))) as connection:
@@ -305,7 +314,7 @@ def edit(url: str, statement: str, version: int | None = None) -> None:
         assert changed.rowcount == 1
 
 
-async def problems(store: Handle, context: Context) -> list[tuple[int, str]]:
+async def problems_of_log(store: Handle, context: Context) -> list[tuple[int, str]]:
     found = await verify(store, context)
     assert all(isinstance(problem, Problem) and problem.context == context.id for problem in found)
     return [(problem.version, problem.what) for problem in found]
@@ -336,22 +345,22 @@ async def problems(store: Handle, context: Context) -> list[tuple[int, str]]:
 async def test_verify_names_what_is_wrong(
     store: Handle, url: str, statement: str, version: int, what: str
 ) -> None:
-    context = await eventful(store)
+    context = await write_eventful_session(store)
     assert (await store.head(context.id)).version == 810
-    assert await problems(store, context) == []
-    edit(url, statement, version if "@row" in statement else None)
-    found = await problems(store, context)
+    assert await problems_of_log(store, context) == []
+    edit_stored_row(url, statement, version if "@row" in statement else None)
+    found = await problems_of_log(store, context)
     assert found
     assert found[0][0] == version
     assert what in found[0][1]
 
 
 async def test_one_unreadable_entry_does_not_hide_the_rest(store: Handle, url: str) -> None:
-    context = await eventful(store)
-    edit(url, "UPDATE entries SET metadata = '{' WHERE @row", 4)
-    edit(url, "UPDATE entries SET content = 'forged' WHERE @row", 100)
-    edit(url, "UPDATE entries SET content = 'forged' WHERE @row", 809)
-    assert [version for version, _ in await problems(store, context)] == [4, 100, 809]
+    context = await write_eventful_session(store)
+    edit_stored_row(url, "UPDATE entries SET metadata = '{' WHERE @row", 4)
+    edit_stored_row(url, "UPDATE entries SET content = 'forged' WHERE @row", 100)
+    edit_stored_row(url, "UPDATE entries SET content = 'forged' WHERE @row", 809)
+    assert [version for version, _ in await problems_of_log(store, context)] == [4, 100, 809]
 
 
 async def test_the_export_of_a_log_that_has_lost_its_end_is_found_out(
@@ -360,7 +369,7 @@ async def test_the_export_of_a_log_that_has_lost_its_end_is_found_out(
     async with ACMS("s", store) as session:
         for text in "abc":
             await session.ingest("user", text)
-    edit(url, "DELETE FROM entries WHERE @row", 3)
+    edit_stored_row(url, "DELETE FROM entries WHERE @row", 3)
     written = await lines_of(store)
     assert len(written) == 3
     with pytest.raises(CorruptRecordError, match="ends at version 2 of 3"):
@@ -368,13 +377,13 @@ async def test_the_export_of_a_log_that_has_lost_its_end_is_found_out(
 
 
 async def test_t45_one_flipped_byte_of_a_text_is_named(store: Handle, url: str) -> None:
-    context = await eventful(store)
-    edit(url, "UPDATE entries SET content = CAST(x'6dff73' AS TEXT) WHERE @row", 4)
-    assert [version for version, _ in await problems(store, context)] == [4]
+    context = await write_eventful_session(store)
+    edit_stored_row(url, "UPDATE entries SET content = CAST(x'6dff73' AS TEXT) WHERE @row", 4)
+    assert [version for version, _ in await problems_of_log(store, context)] == [4]
 
 
 async def test_what_a_fork_inherited_is_verified(store: Handle, url: str) -> None:
-    parent = await eventful(store)
+    parent = await write_eventful_session(store)
     fork = await store.create(
         ContextDraft(
             key="fork", counter=parent.counter, created_at=parent.created_at, parent=parent.id, fork=10
@@ -387,13 +396,13 @@ async def test_what_a_fork_inherited_is_verified(store: Handle, url: str) -> Non
     told: list[tuple[int, int]] = []
     assert await verify(store, fork, progress=lambda done, total: told.append((done, total))) == []
     assert told == [(11, 11)]
-    edit(url, "UPDATE entries SET content = 'forged' WHERE @row", 4)
-    assert [version for version, _ in await problems(store, fork)] == [4]
+    edit_stored_row(url, "UPDATE entries SET content = 'forged' WHERE @row", 4)
+    assert [version for version, _ in await problems_of_log(store, fork)] == [4]
 
 
 async def test_url_of_the_restored_store_opens(url: str, store: Handle) -> None:
-    await eventful(store)
-    copy = open_storage(beside(url))
+    await write_eventful_session(store)
+    copy = open_storage(url_of_other_store(url))
     async with copy:
         await restore(copy, await lines_of(store))
         assert (await copy.context("s")).key == "s"

@@ -12,14 +12,22 @@ from zipfile import ZipFile
 
 import pytest
 
-from acms import ACMS, Media, Reasoning, ToolCall, ToolResult, ValidationError, open_storage
+from acms import (
+    ACMS,
+    ConfigurationError,
+    Media,
+    Reasoning,
+    ToolCall,
+    ToolResult,
+    ValidationError,
+    open_storage,
+)
 from acms.branches.importers import Conversation, Fork, read_export
-from acms.errors import ConfigurationError
 
 CHATGPT_ID, CLAUDE_ID = "6714a2c9-0001-4000-8000-000000000001", "0b7e55aa-0001-4000-8000-000000000002"
 
 
-def node(
+def tree_node(
     id: str, parent: str | None, role: str, *parts: Any, kind: str = "text", **more: Any
 ) -> dict[str, Any]:
     content = (
@@ -44,16 +52,16 @@ def chatgpt(**changes: Any) -> list[dict[str, Any]]:
     hidden = {"is_visually_hidden_from_conversation": True}
     told = {"about_user_message": "I live in Lyon.", "about_model_message": "Be brief."}
     nodes = [
-        node("n1", "root", "system", "", **hidden),
-        node("n2", "n1", "user", told, kind="user_editable_context", **hidden),
-        node("n3", "n2", "user", {"content_type": "image_asset_pointer", "asset_pointer": "sediment://file_1"},
+        tree_node("n1", "root", "system", "", **hidden),
+        tree_node("n2", "n1", "user", told, kind="user_editable_context", **hidden),
+        tree_node("n3", "n2", "user", {"content_type": "image_asset_pointer", "asset_pointer": "sediment://file_1"},
              "What is on it?", kind="multimodal_text"),
-        node("n4", "n3", "assistant", "A dog, I think."),
-        node("n5", "n3", "assistant", {"text": "print(6*7)"}, kind="code", recipient="python", model_slug="gpt-5"),
-        node("n6", "n5", "tool", {"text": "42"}, kind="execution_output", name="python"),
-        node("n7", "n6", "tool", {"text": "searched"}, kind="tether_browsing_display", name="web.run"),
-        node("n8", "n7", "assistant", {"thoughts": [{"summary": "look", "content": "whiskers"}]}, kind="thoughts"),
-        node("n9", "n8", "assistant", changes.pop("answer", "A cat named Minou.")),
+        tree_node("n4", "n3", "assistant", "A dog, I think."),
+        tree_node("n5", "n3", "assistant", {"text": "print(6*7)"}, kind="code", recipient="python", model_slug="gpt-5"),
+        tree_node("n6", "n5", "tool", {"text": "42"}, kind="execution_output", name="python"),
+        tree_node("n7", "n6", "tool", {"text": "searched"}, kind="tether_browsing_display", name="web.run"),
+        tree_node("n8", "n7", "assistant", {"thoughts": [{"summary": "look", "content": "whiskers"}]}, kind="thoughts"),
+        tree_node("n9", "n8", "assistant", changes.pop("answer", "A cat named Minou.")),
     ]  # fmt: skip
     mapping = {"root": {"id": "root", "message": None, "parent": None, "children": ["n1"]}}
     one = {
@@ -67,7 +75,7 @@ def chatgpt(**changes: Any) -> list[dict[str, Any]]:
     return [one | changes]
 
 
-def claude() -> list[dict[str, Any]]:
+def claude_export() -> list[dict[str, Any]]:
     """One conversation with an attachment, thinking, a call, and an edited question."""
 
     def message(id: str, parent: str, sender: str, *blocks: Any, **more: Any) -> dict[str, Any]:
@@ -94,7 +102,7 @@ def claude() -> list[dict[str, Any]]:
              "updated_at": "2026-03-02T10:00:00Z", "chat_messages": said}]  # fmt: skip
 
 
-def memories() -> dict[str, Any]:
+def mem0_export() -> dict[str, Any]:
     """What `Memory.get_all` returns, version 2: fields that are not set are left out or null."""
     first = {"id": "m1", "memory": "Lives in Lyon with a cat named Minou", "hash": "h", "user_id": "ana",
              "created_at": "2026-03-02T10:00:00", "updated_at": None, "metadata": {"category": "home"}}  # fmt: skip
@@ -109,14 +117,14 @@ def memories() -> dict[str, Any]:
     return {"results": [first, second, third]}
 
 
-def written(folder: Path, value: Any, name: str = "export.json") -> Path:
+def write_export(folder: Path, value: Any, name: str = "export.json") -> Path:
     path = folder / name
     path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
     return path
 
 
 def test_chatgpt_is_the_branch_that_the_user_sees(tmp_path: Path) -> None:
-    export = read_export(written(tmp_path, chatgpt()))
+    export = read_export(write_export(tmp_path, chatgpt()))
     assert export.format == "chatgpt"
     one, branch = export.conversations
     assert (branch.fork, [turn["content"] for turn in branch.messages]) == (
@@ -141,7 +149,7 @@ def test_chatgpt_is_the_branch_that_the_user_sees(tmp_path: Path) -> None:
 
 
 def test_claude_is_the_branch_that_ends_last(tmp_path: Path) -> None:
-    export = read_export(written(tmp_path, claude()))
+    export = read_export(write_export(tmp_path, claude_export()))
     assert export.format == "claude"
     one, branch = export.conversations
     assert branch.fork == Fork(CLAUDE_ID, None, "u1"), "it shares no message"
@@ -160,14 +168,14 @@ def test_claude_is_the_branch_that_ends_last(tmp_path: Path) -> None:
     assert answered["content"] == "Milk is 1.20 EUR."
     assert [turn["key"] for turn in one.messages] == ["u2", "a2", "a2:1", "a2:2"]
     old = [{"uuid": "c", "name": "", "chat_messages": [{"uuid": "m", "sender": "human", "text": "Hi"}]}]
-    assert read_export(written(tmp_path, old)).conversations[0].messages[0]["content"] == "Hi"
+    assert read_export(write_export(tmp_path, old)).conversations[0].messages[0]["content"] == "Hi"
 
 
 @pytest.mark.parametrize("form", ["results", "list", "lines"])
 def test_memories_of_mem0_are_messages_by_owner(tmp_path: Path, form: str) -> None:
-    held = memories()["results"]
-    forms = {"results": memories(), "list": held, "lines": "\n".join(json.dumps(one) for one in held)}
-    export = read_export(written(tmp_path, forms[form]))
+    held = mem0_export()["results"]
+    forms = {"results": mem0_export(), "list": held, "lines": "\n".join(json.dumps(one) for one in held)}
+    export = read_export(write_export(tmp_path, forms[form]))
     assert export.format == "mem0"
     ana, desk = export.conversations
     assert (ana.name, desk.name) == ("ana", "desk")
@@ -179,7 +187,7 @@ def test_memories_of_mem0_are_messages_by_owner(tmp_path: Path, form: str) -> No
     assert ana.messages[1]["metadata"] == {"category": "home"}
 
 
-def checkpoints(path: Path, *threads: str) -> Path:
+def write_checkpoints(path: Path, *threads: str) -> Path:
     """Write a file as LangGraph does."""
     from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
     from langgraph.checkpoint.base import empty_checkpoint
@@ -206,7 +214,7 @@ def checkpoints(path: Path, *threads: str) -> Path:
 def test_checkpoints_of_langgraph_are_read_by_its_own_serializer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = checkpoints(tmp_path / "graph.sqlite", "t1", "t2")
+    path = write_checkpoints(tmp_path / "graph.sqlite", "t1", "t2")
     export = read_export(path)
     assert export.format == "langgraph"
     assert [one.name for one in export.conversations] == ["t1", "t2"]
@@ -233,12 +241,12 @@ def test_checkpoints_of_langgraph_are_read_by_its_own_serializer(
 
 
 async def test_every_message_of_an_export_is_stored_once(tmp_path: Path) -> None:
-    """A second import stores nothing, an edit is one, what is gone from an export is out of force."""
+    """A second import stores nothing, an edit is one entry, a removed message is retracted."""
     files = [
-        written(tmp_path, chatgpt(), "a.json"),
-        written(tmp_path, claude(), "b.json"),
-        written(tmp_path, memories(), "c.json"),
-        checkpoints(tmp_path / "d.sqlite", "t1"),
+        write_export(tmp_path, chatgpt(), "a.json"),
+        write_export(tmp_path, claude_export(), "b.json"),
+        write_export(tmp_path, mem0_export(), "c.json"),
+        write_checkpoints(tmp_path / "d.sqlite", "t1"),
     ]
     storage = open_storage(f"sqlite:///{tmp_path}/log.db")
     async with storage:
@@ -252,7 +260,7 @@ async def test_every_message_of_an_export_is_stored_once(tmp_path: Path) -> None
                 assert not again.appended
         edited = chatgpt(answer="A dog after all.")
         edited[0]["mapping"]["n9"]["parent"] = "n6"
-        one, *_ = read_export(written(tmp_path, edited)).conversations
+        one, *_ = read_export(write_export(tmp_path, edited)).conversations
         async with ACMS(one.name, storage, None) as session:
             done = await session.sync(one.messages, gone="retract")
             assert (len(done.replaced), len(done.retracted), len(done.appended)) == (1, 1, 0)
@@ -265,9 +273,9 @@ def test_a_format_may_be_given_and_an_archive_is_opened(tmp_path: Path) -> None:
         archive.writestr("data/conversations-001.json", json.dumps(chatgpt(id="b", conversation_id="b")))
     held = read_export(tmp_path / "data.zip").conversations
     assert [one.id for one in held] == [CHATGPT_ID, f"{CHATGPT_ID}-n4", "b", "b-n4"]
-    wrapped = written(tmp_path, {"conversations": chatgpt()})
+    wrapped = write_export(tmp_path, {"conversations": chatgpt()})
     assert read_export(wrapped, format="chatgpt").conversations == read_export(wrapped).conversations
-    chat = written(tmp_path, [{"role": "user", "content": "Hi"}], "chat.json")
+    chat = write_export(tmp_path, [{"role": "user", "content": "Hi"}], "chat.json")
     assert read_export(chat).format == "chat"
     for path, format, said in (
         (chat, "claude", "holds no conversation of claude"),

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, Media, Raw, Reasoning, Text, ToolCall, open_storage
+from acms import ACMS, Media, Raw, Reasoning, Text, ToolCall, ValidationError, open_storage
 from acms.branches.importers import Turn, read_chat
-from acms.errors import ValidationError
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "disk", "arguments": '{"host": "db1"}'}}
 CHAT: list[dict[str, Any]] = [
@@ -28,22 +27,22 @@ CHAT: list[dict[str, Any]] = [
 ]
 
 
-def write(folder: Path, text: str, name: str = "chat.json") -> Path:
+def write_file(folder: Path, text: str, name: str = "chat.json") -> Path:
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def read(folder: Path, value: Any, name: str = "chat.json") -> list[Turn]:
-    return list(read_chat(write(folder, value if isinstance(value, str) else json.dumps(value), name)))
+def read_turns(folder: Path, value: Any, name: str = "chat.json") -> list[Turn]:
+    return list(read_chat(write_file(folder, value if isinstance(value, str) else json.dumps(value), name)))
 
 
-def lines(values: list[Any]) -> str:
+def json_lines(values: list[Any]) -> str:
     return "".join(json.dumps(value) + "\n" for value in values)
 
 
 def test_list_of_messages(tmp_path: Path) -> None:
-    turns = read(tmp_path, CHAT)
+    turns = read_turns(tmp_path, CHAT)
     assert [turn["role"] for turn in turns] == [
         "system",
         "developer",
@@ -66,30 +65,30 @@ def test_list_of_messages(tmp_path: Path) -> None:
         (json.dumps(CHAT, indent=1), "chat.json"),
         (json.dumps({"messages": CHAT}), "chat.json"),
         (json.dumps({"messages": CHAT}, indent=2), "chat.txt"),
-        (lines(CHAT), "chat.jsonl"),
-        (lines(CHAT), "chat.json"),
-        ("\n" + lines(CHAT).replace("\n", "\n\n"), "chat.ndjson"),
-        (lines([{"messages": CHAT[:3]}, {"messages": CHAT[3:]}]), "chat.jsonl"),
+        (json_lines(CHAT), "chat.jsonl"),
+        (json_lines(CHAT), "chat.json"),
+        ("\n" + json_lines(CHAT).replace("\n", "\n\n"), "chat.ndjson"),
+        (json_lines([{"messages": CHAT[:3]}, {"messages": CHAT[3:]}]), "chat.jsonl"),
         (json.dumps([{"messages": CHAT[:3]}, {"messages": CHAT[3:]}]), "chat.json"),
         ("\ufeff" + json.dumps(CHAT), "chat.json"),
     ],
 )
 def test_every_wrapping_says_the_same(tmp_path: Path, text: str, name: str) -> None:
-    assert read(tmp_path, text, name) == read(tmp_path, CHAT)
+    assert read_turns(tmp_path, text, name) == read_turns(tmp_path, CHAT)
 
 
 def test_keys_are_stable_and_tell_messages_apart(tmp_path: Path) -> None:
     twice = [{"role": "user", "content": "yes"}, {"role": "user", "content": "yes"}]
-    first, second = (turn["key"] for turn in read(tmp_path, twice))
+    first, second = (turn["key"] for turn in read_turns(tmp_path, twice))
     assert first != second
     assert first.startswith("0-")
-    longer = [turn["key"] for turn in read(tmp_path, [*twice, {"role": "user", "content": "no"}])]
+    longer = [turn["key"] for turn in read_turns(tmp_path, [*twice, {"role": "user", "content": "no"}])]
     assert longer[:2] == [first, second]
-    assert [turn["key"] for turn in read(tmp_path, [{"role": "user", "content": "no"}])] != [first]
+    assert [turn["key"] for turn in read_turns(tmp_path, [{"role": "user", "content": "no"}])] != [first]
 
 
 def test_what_says_nothing_is_passed_over(tmp_path: Path) -> None:
-    found = read(
+    found = read_turns(
         tmp_path,
         [{"role": "assistant", "content": ""}, {"role": "assistant"}, {"role": "user", "content": "a"}],
     )
@@ -103,7 +102,7 @@ def test_images_are_references(tmp_path: Path) -> None:
         {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
     ]
-    (turn,) = read(tmp_path, [{"role": "user", "content": parts}])
+    (turn,) = read_turns(tmp_path, [{"role": "user", "content": parts}])
     assert turn["content"] == "look"
     first, second = turn["parts"]
     assert first == Media("image/*", "https://example.org/a.png")
@@ -116,7 +115,7 @@ def test_parts_and_items_that_are_not_known_are_kept_word_for_word(tmp_path: Pat
     search = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
     answers = [{"type": "tool_result", "tool_use_id": f"t{n}", "content": "ok"} for n in (1, 2)]
     said = [{"role": "user", "content": [hologram]}, search, {"role": "user", "content": answers}]
-    turns = read(tmp_path, said)
+    turns = read_turns(tmp_path, said)
     assert turns[0]["parts"] == [Raw("anthropic", json.dumps(hologram))]
     assert [turn.get("tool_call_id") for turn in turns[2:]] == ["t1", "t2"]
     assert turns[1]["parts"] == [Raw("openai-responses", json.dumps({"type": "web_search_call"} | search))]
@@ -125,7 +124,7 @@ def test_parts_and_items_that_are_not_known_are_kept_word_for_word(tmp_path: Pat
 
 def test_what_a_model_thought_is_read_and_kept_for_its_server(tmp_path: Path) -> None:
     answer = {"role": "assistant", "content": "x", "reasoning_content": "hm", "weight": 0}
-    (turn,) = read(tmp_path, [answer])
+    (turn,) = read_turns(tmp_path, [answer])
     thought, text, fields = turn["parts"]
     assert (thought, text) == (Reasoning("hm"), Text("x"))
     assert json.loads(fields.json) == {"fields": {"openai-chat": {"reasoning_content": "hm"}}}
@@ -143,7 +142,7 @@ def test_what_a_model_thought_is_read_and_kept_for_its_server(tmp_path: Path) ->
 )
 def test_times(tmp_path: Path, said: object, expected: datetime) -> None:
     for name in ("created_at", "timestamp", "create_time"):
-        (turn,) = read(tmp_path, [{"role": "user", "content": "a", name: said}])
+        (turn,) = read_turns(tmp_path, [{"role": "user", "content": "a", name: said}])
         assert turn["created_at"] == expected
 
 
@@ -187,7 +186,7 @@ def test_errors_name_the_place_and_what_was_expected(
     tmp_path: Path, text: str, name: str, field: str, what: str
 ) -> None:
     with pytest.raises(ValidationError, match=what) as caught:
-        read(tmp_path, text, name)
+        read_turns(tmp_path, text, name)
     assert caught.value.field == field
 
 
@@ -201,15 +200,15 @@ def test_not_utf8_and_not_there(tmp_path: Path) -> None:
 
 def test_unknown_format_says_what_was_expected(tmp_path: Path) -> None:
     with pytest.raises(ValidationError) as caught:
-        read(tmp_path, {"some": "thing"})
+        read_turns(tmp_path, {"some": "thing"})
     assert any("JSONL" in option for option in caught.value.options)
 
 
 async def test_imported_messages_can_be_ingested_again(tmp_path: Path) -> None:
-    turns = read(tmp_path, CHAT)
+    turns = read_turns(tmp_path, CHAT)
     async with ACMS("s", open_storage("memory://")) as session:
         first = await session.ingest_many(turns)
-        again = await session.ingest_many(read(tmp_path, CHAT))
+        again = await session.ingest_many(read_turns(tmp_path, CHAT))
         assert [one.message_id for one in again] == [one.message_id for one in first]
         assert all(one.repeated for one in again)
         call, result = [await session.get(receipt.message_id) for receipt in first[3:5]]

@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms import ACMS, IdempotencyMismatchError, MergeConflictError, open_storage
+from acms import ACMS, Entry, IdempotencyMismatchError, Kind, MergeConflictError, open_storage
 from acms.log.in_force import Cover, effective_sequence
 from acms.log.merges import MergeStrategy
-from acms.model import Entry, Kind
 from acms.storage import append_rules
-from tests.support.talk import contents, session_on
+from tests.support.talk import contents_of, session_on
 
 STEPS = st.lists(
     st.tuples(
@@ -48,8 +47,8 @@ class Model:
         return sorted(text for text in self.said.values() if text is not None), self.facts
 
 
-def merged(base: Model, ours: Model, theirs: Model, strategy: str) -> tuple[Model, int]:
-    """Merge values; return what comes out and how many conflicts there were."""
+def merge_models(base: Model, ours: Model, theirs: Model, strategy: str) -> tuple[Model, int]:
+    """Merge values; return the result and the number of conflicts."""
     out, conflicts = deepcopy(ours), 0
     out.group.update(theirs.group)
     units: dict[Hashable, list[str]] = {}
@@ -145,7 +144,7 @@ class Branch:
         entries = await storage.read(context, kinds=(Kind.MESSAGE,))
         cover = Cover(await storage.read(context, replacing=True))
         said = sorted(
-            text.partition("\n")[0] for text in contents(effective_sequence(entries, cover))
+            text.partition("\n")[0] for text in contents_of(effective_sequence(entries, cover))
         )  # calls follow
         return said, {fact.subject: fact.value for fact in await self.session.facts()}
 
@@ -168,7 +167,7 @@ class Story:
     async def merge(self, strategy: MergeStrategy, undo: bool) -> None:
         """Merge theirs into ours, then ours into theirs; check everything that must hold."""
         ours, theirs = self.ours.session, self.theirs.session
-        wanted, conflicts = merged(self.base, self.ours.model, self.theirs.model, strategy)
+        wanted, conflicts = merge_models(self.base, self.ours.model, self.theirs.model, strategy)
         before = await self._seen()
         await self._check_refusal(conflicts)
         done = await ours.merge(self.theirs.session, strategy=strategy)
@@ -213,7 +212,7 @@ class Story:
             assert (await session.at(at).history(limit=500)).entries == entries
 
 
-async def _tell(
+async def _run_story(
     start: list[tuple[str, str, int, int]], rounds: list[tuple[Any, MergeStrategy, bool]]
 ) -> None:
     storage = open_storage("memory://")
@@ -239,7 +238,7 @@ async def _tell(
 def test_random_forks_merge_as_plain_values_do(
     start: list[tuple[str, str, int, int]], rounds: list[tuple[Any, MergeStrategy, bool]]
 ) -> None:
-    asyncio.run(_tell(start, rounds))
+    asyncio.run(_run_story(start, rounds))
 
 
 # ── keys ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -251,7 +250,7 @@ TRIES = st.lists(st.tuples(st.sampled_from(["ours", "theirs"]), BODIES), max_siz
 
 
 class Keyed:
-    """A session in which everything is said under a key, and what was said in it, in order."""
+    """A session whose messages all have keys, and its messages in order."""
 
     def __init__(self, session: ACMS, said: list[tuple[str, str]]) -> None:
         self.session = session
@@ -264,7 +263,7 @@ class Keyed:
         new = [(key, text) for key, text in bodies.items() if key not in stands]
         version = (await self.session.get_session_stats()).version
         try:
-            receipts = await self.session.ingest_many([_message(*body) for body in bodies.items()])
+            receipts = await self.session.ingest_many([_keyed_message(*body) for body in bodies.items()])
         except IdempotencyMismatchError:
             assert len(known) < len(bodies) > len(new)
             return
@@ -277,14 +276,14 @@ class Keyed:
         """Say something as the forks of older releases did, which did not know the keys they inherit."""
         if key not in dict(self.said[inherited:]):
             with patch.object(append_rules, "is_repeated_append", lambda op, known: False):
-                await self.session.ingest(_message(key, text))
+                await self.session.ingest(_keyed_message(key, text))
             self.said.append((key, text))
 
     async def told(self) -> list[str]:
-        return sorted(contents(await self.session.window(100_000)))
+        return sorted(contents_of(await self.session.window(100_000)))
 
 
-def _message(key: str, text: str) -> dict[str, str]:
+def _keyed_message(key: str, text: str) -> dict[str, str]:
     return {"id": key, "role": "user", "content": f"{key} {text}"}
 
 
@@ -328,14 +327,16 @@ async def _tell_keys(
         assert set(wanted) <= set(await theirs.told())
         if not conflicts:
             for key, text in {**dict(theirs.said), **dict(ours.said)}.items():
-                assert await ours.session.ingest(_message(key, text)) in [one.id for one in await _log(ours)]
+                assert await ours.session.ingest(_keyed_message(key, text)) in [
+                    one.id for one in await _read_log(ours)
+                ]
             assert await ours.told() == wanted
     for one in (ours, theirs):
         await one.session.close()
     await storage.aclose()
 
 
-async def _log(side: Keyed) -> list[Entry]:
+async def _read_log(side: Keyed) -> list[Entry]:
     return await side.session.storage.read(await side.session.context_id() or "")
 
 

@@ -10,15 +10,14 @@ from weakref import ReferenceType, ref
 
 import pytest
 
-from acms import ACMS, Prompt, ToolCall, ToolResult, open_storage
+from acms import ACMS, Prompt, ToolCall, ToolResult, ValidationError, open_storage
 from acms.branches import limits
 from acms.branches.importers import Fork, documents, open_import, read_export
-from acms.errors import ValidationError
 from tests.branches.program_files import ARGUMENTS, ASK, FILES, START, WITH_TOOLS, File, at, lines, rewound
 from tests.providers.test_transcripts import CODECS
 
 
-def written(folder: Path, file: File) -> Path:
+def write_program_file(folder: Path, file: File) -> Path:
     path = folder / file.name
     path.write_text(file.text, encoding="utf-8")
     return path
@@ -32,7 +31,7 @@ def text_of(turn: dict[str, Any]) -> str:
 @pytest.mark.parametrize("name", FILES)
 def test_text_tools_times_and_order_are_as_in_the_file(name: str, tmp_path: Path) -> None:
     file = FILES[name]
-    export = read_export(written(tmp_path, file))
+    export = read_export(write_program_file(tmp_path, file))
     assert export.format == file.format
     assert export.skipped == file.skipped
     if file.ids is not None:
@@ -62,7 +61,7 @@ def test_text_tools_times_and_order_are_as_in_the_file(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_same_file_has_the_same_keys(name: str, tmp_path: Path) -> None:
-    path = written(tmp_path, FILES[name])
+    path = write_program_file(tmp_path, FILES[name])
     assert read_export(path) == read_export(path)
 
 
@@ -254,7 +253,7 @@ def test_a_last_line_that_is_not_finished_is_left_for_the_next_time(tmp_path: Pa
 
 @pytest.mark.parametrize("name", FILES)
 async def test_requests_of_an_imported_file_are_valid(name: str, tmp_path: Path) -> None:
-    for conversation in read_export(written(tmp_path, FILES[name])).conversations:
+    for conversation in read_export(write_program_file(tmp_path, FILES[name])).conversations:
         async with ACMS("imported", open_storage("memory://"), None) as session:
             await session.ingest_many(list(conversation.messages))
             for codec, violations in CODECS:

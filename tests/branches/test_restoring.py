@@ -1,4 +1,4 @@
-"""A restore lets in what the API would, tells what is wrong before anything is stored, and stores nothing by halves."""
+"""A restore accepts the same values as the API, reports faults before it stores anything, and stores all or nothing."""
 
 from __future__ import annotations
 
@@ -15,13 +15,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms import ACMS, ACMSConfig, WorkerConfig, open_storage
+from acms import (
+    ACMS,
+    ACMSConfig,
+    ACMSError,
+    CorruptRecordError,
+    TooLargeError,
+    ValidationError,
+    WorkerConfig,
+    open_storage,
+)
 from acms.branches import limits
 from acms.branches.copying import copy as copy_store
 from acms.branches.export import export, verify
 from acms.branches.restoring import restore
 from acms.codecs import OpenAIChat
-from acms.errors import ACMSError, CorruptRecordError, TooLargeError, ValidationError
 from acms.log import encoding
 from acms.log.encoding import context_from_json, dump, entry_from_json, entry_to_json
 from acms.model import ContextQuery
@@ -32,7 +40,7 @@ QUIET = ACMSConfig(worker=WorkerConfig(enabled=False))
 Record = dict[str, Any]
 
 
-async def _eventful() -> list[str]:
+async def _export_eventful_log() -> list[str]:
     """Export a log with every kind of entry in it."""
     async with MemoryStorage() as store, ACMS("s", store, namespace="ana") as session:
         await session.ingest("system", "Be brief.")
@@ -60,20 +68,20 @@ async def _eventful() -> list[str]:
 
 
 @cache
-def eventful() -> tuple[str, ...]:
-    return tuple(asyncio.run(_eventful()))
+def eventful_lines() -> tuple[str, ...]:
+    return tuple(asyncio.run(_export_eventful_log()))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _written() -> None:
-    eventful()  # while no event loop runs
+    eventful_lines()  # while no event loop runs
 
 
-def records() -> list[Record]:
-    return [json.loads(line) for line in eventful()]
+def eventful_records() -> list[Record]:
+    return [json.loads(line) for line in eventful_lines()]
 
 
-def sealed(found: list[Record]) -> list[str]:
+def seal_records(found: list[Record]) -> list[str]:
     """Return records as lines, with hashes that fit what they say: anybody can compute these."""
     header, *written = copy.deepcopy(found)
     try:
@@ -96,12 +104,12 @@ def sealed(found: list[Record]) -> list[str]:
     return [dump(one) + "\n" for one in (header, *written)]
 
 
-async def contents(store: Any) -> list[Any]:
+async def store_contents(store: Any) -> list[Any]:
     page = await store.contexts(ContextQuery(deleted=True, limit=500))
     return [(one, await store.read(one.id, deleted=True)) for one in page.items]
 
 
-async def use(store: Any) -> None:
+async def use_store(store: Any) -> None:
     """Do with everything in a store what a user does."""
     assert (await store.sessions()).sessions
     for context in (await store.contexts(ContextQuery(limit=500))).items:
@@ -158,14 +166,14 @@ async def use(store: Any) -> None:
     ],
 )
 async def test_a_head_is_refused_that_the_api_would_refuse(change: Record, field: str) -> None:
-    found = records()
-    lines = sealed([found[0] | change, *found[1:]])
+    found = eventful_records()
+    lines = seal_records([found[0] | change, *found[1:]])
     async with MemoryStorage() as store:
         with pytest.raises(ValidationError) as caught:
             await restore(store, lines, name="log.jsonl")
         assert caught.value.field == "log.jsonl:1"
         assert str(caught.value).startswith(f"log.jsonl:1: {field}")
-        assert await contents(store) == []
+        assert await store_contents(store) == []
 
 
 @pytest.mark.parametrize(
@@ -190,20 +198,20 @@ async def test_a_head_is_refused_that_the_api_would_refuse(change: Record, field
     ],
 )
 async def test_an_entry_is_refused_that_the_api_would_refuse(line: int, change: Record, field: str) -> None:
-    found = records()
+    found = eventful_records()
     found[line] |= change
     if "tokens" in change:
         found[1]["total"] = 0
     async with MemoryStorage() as store:
         with pytest.raises(ACMSError) as caught:
-            await restore(store, sealed(found), name="log.jsonl")
+            await restore(store, seal_records(found), name="log.jsonl")
         if isinstance(caught.value, ValidationError):
             assert caught.value.field == f"log.jsonl:{line + 1}"
             assert field in str(caught.value)
         else:
             assert isinstance(caught.value, CorruptRecordError)
             assert f"line {line + 1}" in str(caught.value) or "tokens" in change
-        assert await contents(store) == []
+        assert await store_contents(store) == []
 
 
 @pytest.mark.parametrize(
@@ -223,7 +231,7 @@ async def test_an_entry_is_refused_that_the_api_would_refuse(line: int, change: 
 async def test_what_derived_entries_say_in_their_data_is_read_before_it_is_stored(
     kind: str, data: Record
 ) -> None:
-    found = records()
+    found = eventful_records()
     number = next((at for at, one in enumerate(found) if one.get("kind") == kind), None)
     if number is None:
         number = len(found) - 1
@@ -233,8 +241,8 @@ async def test_what_derived_entries_say_in_their_data_is_read_before_it_is_store
     found[number]["data"] = found[number].get("data", {}) | data
     async with MemoryStorage() as store:
         with pytest.raises(ValidationError, match=rf"export:{number + 1}: data\.{next(iter(data))}"):
-            await restore(store, sealed(found))
-        assert await contents(store) == []
+            await restore(store, seal_records(found))
+        assert await store_contents(store) == []
 
 
 async def test_a_fork_that_reads_another_session_than_its_parent_is_refused() -> None:
@@ -251,7 +259,7 @@ async def test_a_fork_that_reads_another_session_than_its_parent_is_refused() ->
                 await restore(target, [line async for line in export(store, name)])
             lines = [line async for line in export(store, "secret", namespace="bo")]
             await restore(target, lines)
-            before = await contents(target)
+            before = await store_contents(target)
             for change in (
                 {"lineage": [[secret.id, 1]]},
                 {"parent": secret.id, "root": secret.id, "lineage": [[secret.id, 1]]},
@@ -259,7 +267,7 @@ async def test_a_fork_that_reads_another_session_than_its_parent_is_refused() ->
             ):
                 with pytest.raises(CorruptRecordError, match="is no fork of"):
                     await restore(target, [dump(written[0] | change) + "\n", dump(written[1]) + "\n"])
-                assert await contents(target) == before
+                assert await store_contents(target) == before
 
 
 # ── limits ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -276,38 +284,38 @@ async def test_a_line_of_two_gigabytes_is_not_held(tmp_path: Path) -> None:
     async with MemoryStorage() as store:
         with pytest.raises(TooLargeError, match=r"log\.jsonl:1: has more than 67,108,864 bytes"):
             await restore(store, long_line(tmp_path / "log.jsonl"), name="log.jsonl")
-        assert await contents(store) == []
+        assert await store_contents(store) == []
 
 
 @pytest.mark.parametrize("levels", [limits.DEPTH + 1, 100_000])
 async def test_json_that_is_nested_too_deep_is_refused(levels: int) -> None:
     deep = "[" * levels + "]" * levels
-    lines = [*eventful()[:3], eventful()[3].replace('"content":', f'"more":{deep},"content":')]
+    lines = [*eventful_lines()[:3], eventful_lines()[3].replace('"content":', f'"more":{deep},"content":')]
     async with MemoryStorage() as store:
         for given_lines in (lines, [deep]):
             with pytest.raises(TooLargeError, match="nested deeper than 128 levels") as caught:
                 await restore(store, given_lines)
             assert caught.value.field == f"export:{len(given_lines)}"
-        assert await contents(store) == []
+        assert await store_contents(store) == []
 
 
 async def test_a_line_of_too_many_values_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "VALUES", 100)
     async with MemoryStorage() as store:
         with pytest.raises(TooLargeError, match="more than 100 values"):
-            await restore(store, [*eventful()[:2], "[" + "1," * 200 + "1]"])
-        assert await contents(store) == []
+            await restore(store, [*eventful_lines()[:2], "[" + "1," * 200 + "1]"])
+        assert await store_contents(store) == []
 
 
 async def test_an_append_that_never_ends_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RECORDS", 3)
-    found = records()
+    found = eventful_records()
     for one in found[1:]:
         one["batch"] = 1
     async with MemoryStorage() as store:
         with pytest.raises(TooLargeError, match="export:5: is of an append that is too long"):
-            await restore(store, sealed(found))
-        assert await contents(store) == []
+            await restore(store, seal_records(found))
+        assert await store_contents(store) == []
 
 
 # ── what is there already ───────────────────────────────────────────────────────────────────────────────────────────
@@ -359,10 +367,10 @@ async def test_a_copy_lets_in_no_damaged_session_and_copies_nothing(tmp_path: Pa
         context = await store.settings(context.id, {"labels": 5}, rev=context.settings_rev)
         with pytest.raises(ValidationError, match=f"{context.id} of the source: settings.labels"):
             await copy_store(store, target)
-        assert await contents(target) == []
+        assert await store_contents(target) == []
         await store.settings(context.id, {"labels": None}, rev=context.settings_rev)
         await copy_store(store, target)
-        assert len(await contents(target)) == 2
+        assert len(await store_contents(target)) == 2
 
 
 # ── any damage at all ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -379,23 +387,23 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 
 
-def places(value: Any, here: Path_ = ()) -> Iterator[Path_]:
+def iterate_places(value: Any, here: Path_ = ()) -> Iterator[Path_]:
     items: Any = (
         value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     )
     for name, inner in items:
         yield (*here, name)
-        yield from places(inner, (*here, name))
+        yield from iterate_places(inner, (*here, name))
 
 
 @cache
 def all_places() -> tuple[Path_, ...]:
-    return tuple(places(records()))
+    return tuple(iterate_places(eventful_records()))
 
 
 @st.composite
-def damaged(draw: st.DrawFn) -> list[Record]:
-    found: Any = records()
+def damaged_records(draw: st.DrawFn) -> list[Record]:
+    found: Any = eventful_records()
     for _ in range(draw(st.integers(1, 3))):
         *way, last = draw(st.sampled_from([one for one in all_places() if len(one) > 1]))
         inside = found
@@ -413,10 +421,10 @@ def damaged(draw: st.DrawFn) -> list[Record]:
     return found
 
 
-@given(damaged(), st.booleans())
+@given(damaged_records(), st.booleans())
 def test_a_damaged_export_is_restored_to_something_sound_or_refused(found: list[Record], fits: bool) -> None:
     try:
-        lines = sealed(found) if fits else [json.dumps(one) + "\n" for one in found]
+        lines = seal_records(found) if fits else [json.dumps(one) + "\n" for one in found]
     except (UnicodeEncodeError, RecursionError):
         return
 
@@ -424,20 +432,20 @@ def test_a_damaged_export_is_restored_to_something_sound_or_refused(found: list[
         async with MemoryStorage() as store:
             async with ACMS("mine", store, config=QUIET) as session:
                 await session.ingest("user", "my data")
-            before = await contents(store)
+            before = await store_contents(store)
             try:
                 await restore(store, lines)
             except ACMSError:
-                assert await contents(store) == before
+                assert await store_contents(store) == before
             else:
-                await use(store)
+                await use_store(store)
 
     asyncio.run(tried())
 
 
 async def test_the_export_that_is_damaged_is_sound_itself() -> None:
     async with MemoryStorage() as store:
-        await restore(store, eventful())
-        await use(store)
-        assert sealed(records()) == list(eventful())
-    assert {one.get("kind") for one in records()[1:]} >= {"message", "fact", "summary"}
+        await restore(store, eventful_lines())
+        await use_store(store)
+        assert seal_records(eventful_records()) == list(eventful_lines())
+    assert {one.get("kind") for one in eventful_records()[1:]} >= {"message", "fact", "summary"}

@@ -18,7 +18,7 @@ from acms.prompt import Prompt as AsyncPrompt
 from acms.storage.kv_home import KVHome
 
 
-def verbs(of: type) -> dict[str, list[tuple[str, object, object]]]:
+def verb_arguments(of: type) -> dict[str, list[tuple[str, object, object]]]:
     """Return the arguments of each verb: name, kind and default."""
     return {
         "close" if name == "aclose" else name: [
@@ -49,8 +49,10 @@ NEEDS_THE_STORE = {"context_id", "entries", "recall_for_prompt", "said", "wait_p
     ],
 )
 def test_every_door_has_the_same_verbs(ours: type, theirs: type, without: set[str]) -> None:
-    assert verbs(ours) == {name: of for name, of in verbs(theirs).items() if name not in without}
-    for name in verbs(ours):
+    assert verb_arguments(ours) == {
+        name: of for name, of in verb_arguments(theirs).items() if name not in without
+    }
+    for name in verb_arguments(ours):
         assert inspect.getdoc(getattr(ours, name)), name
     if ours.__module__ == "acms.client.blocking" and not issubclass(ours, sync.View | sync.RemoteView):
         return

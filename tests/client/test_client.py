@@ -15,7 +15,11 @@ import pytest
 from acms import (
     ACMS,
     ACMSError,
+    Change,
     ConfigurationError,
+    Delta,
+    Diff,
+    Entry,
     Media,
     Reasoning,
     SessionNotFoundError,
@@ -29,8 +33,7 @@ from acms import (
 from acms.branches import export
 from acms.client import Client, RemoteSession, RemoteView
 from acms.contract import RenderRequest
-from acms.model import Entry, client_supplied_key
-from acms.results import Change, Delta, Diff
+from acms.model import client_supplied_key
 from tests.server.serving import Service, serving
 from tests.support.talk import session_on
 
@@ -41,8 +44,8 @@ Reader: TypeAlias = View | RemoteView
 # ── one door is like the other ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def story(session: Session) -> AsyncIterator[Any]:
-    """Use every verb once, and yield what it gave."""
+async def tell_story(session: Session) -> AsyncIterator[Any]:
+    """Use every verb once, and yield its results."""
     await session.ingest("system", "You are the orders team's assistant.")
     first = await session.ingest(
         "user",
@@ -145,7 +148,7 @@ async def story(session: Session) -> AsyncIterator[Any]:
 _ID = re.compile(r"\b(?:ep|[a-z])_[0-9a-z]{10,}(?:_[0-9a-z]+)*\b")
 
 
-async def outcome(call: Awaitable[Any]) -> Any:
+async def outcome_of_call(call: Awaitable[Any]) -> Any:
     try:
         return await call
     except ACMSError as error:
@@ -158,7 +161,7 @@ async def outcome(call: Awaitable[Any]) -> Any:
         )
 
 
-async def lists(session: Session) -> AsyncIterator[Any]:
+async def hand_over_lists(session: Session) -> AsyncIterator[Any]:
     """Hand over messages of providers and lists of frameworks, and name entries by the caller's keys."""
     ask = {"id": "c1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
     theirs: list[dict[str, Any]] = [
@@ -205,11 +208,11 @@ async def lists(session: Session) -> AsyncIterator[Any]:
         session.sync(edited, gone="away"),  # type: ignore[arg-type]
         session.sync("no list"),  # type: ignore[arg-type]
     ):
-        yield (await outcome(wrong))[:2]  # what is at fault has its name on the wire
+        yield (await outcome_of_call(wrong))[:2]  # what is at fault has its name on the wire
     yield await session.get_session_stats()
 
 
-async def told(session: Session) -> list[Any]:
+async def story_results(session: Session) -> list[Any]:
     """The stories as values that do not depend on where it was told: ids by the order in which they come, no times."""
     names: dict[str, str] = {}
 
@@ -237,7 +240,7 @@ async def told(session: Session) -> list[Any]:
             return {name: plain(item) for name, item in value.items()}
         return [plain(item) for item in value] if isinstance(value, Sequence) else value
 
-    return [plain(value) for tell in (story, lists) async for value in tell(session)]
+    return [plain(value) for tell in (tell_story, hand_over_lists) async for value in tell(session)]
 
 
 @pytest.fixture(scope="module")
@@ -246,14 +249,14 @@ def in_process() -> list[Any]:
 
     async def tell() -> list[Any]:
         async with open_storage("memory://") as storage, session_on(storage) as session:
-            return await told(session)
+            return await story_results(session)
 
     return asyncio.run(tell())
 
 
 async def test_the_same_story_gives_the_same_nouns(service: Service, in_process: list[Any]) -> None:
     async with Client(service.url) as client:
-        assert await told(client.session("user_123")) == in_process
+        assert await story_results(client.session("user_123")) == in_process
 
 
 async def test_a_compaction_of_a_provider_has_the_same_receipts(service: Service) -> None:
@@ -354,17 +357,17 @@ TWO = {
 """Where the place is wrong too, either may be told."""
 
 
-def places(name: str) -> list[int | None]:
+def failing_places(name: str) -> list[int | None]:
     return [at for at in PLACES if not (at and name in TWO)]
 
 
-def unsalted(found: Any) -> Any:
-    """Return an answer without the salts of its entries and the keys that nobody gave: these stay in the store."""
+def without_salts(found: Any) -> Any:
+    """Return an answer without the salts of its entries and generated keys, which stay in the store."""
     if isinstance(found, Entry):
         return replace(found, salt=None, key=client_supplied_key(found.key))
     if isinstance(found, Diff | Delta | Change):
-        return replace(found, **{one.name: unsalted(getattr(found, one.name)) for one in fields(found)})
-    return tuple([unsalted(one) for one in found]) if type(found) is tuple else found
+        return replace(found, **{one.name: without_salts(getattr(found, one.name)) for one in fields(found)})
+    return tuple([without_salts(one) for one in found]) if type(found) is tuple else found
 
 
 @pytest.mark.parametrize("name", READS)
@@ -372,9 +375,11 @@ async def test_a_read_gives_what_the_log_itself_gives(home: tuple[Service, str],
     service, url = home
     async with Client(service.url) as client, session_on(open_storage(url)) as own:
         remote, read = client.session("user_123"), READS[name]
-        for at in places(name):
-            over_http = await outcome(read(remote if at is None else remote.at(at)))
-            assert over_http == unsalted(await outcome(read(own if at is None else own.at(at)))), at
+        for at in failing_places(name):
+            over_http = await outcome_of_call(read(remote if at is None else remote.at(at)))
+            assert over_http == without_salts(
+                await outcome_of_call(read(own if at is None else own.at(at)))
+            ), at
 
 
 @pytest.mark.parametrize("name", READS)
@@ -386,9 +391,9 @@ async def test_a_session_that_does_not_exist_yet_reads_like_one_in_process(
         session_on(open_storage("memory://"), name, namespace="nobody") as own,
     ):
         remote, read = client.session(name, namespace="nobody"), READS[name]
-        for at in places(name):
-            over_http = await outcome(read(remote if at is None else remote.at(at)))
-            in_process = await outcome(read(own if at is None else own.at(at)))
+        for at in failing_places(name):
+            over_http = await outcome_of_call(read(remote if at is None else remote.at(at)))
+            in_process = await outcome_of_call(read(own if at is None else own.at(at)))
             assert over_http == in_process, at
 
 

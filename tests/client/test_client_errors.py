@@ -12,10 +12,17 @@ from typing import Any
 import httpx2
 import pytest
 
-from acms import ACMS, ACMSError, EntryNotFoundError, ToolCall, ValidationError, open_storage
+from acms import (
+    ACMS,
+    ACMSError,
+    EntryNotFoundError,
+    RetryConfig,
+    ToolCall,
+    UnreachableError,
+    ValidationError,
+    open_storage,
+)
 from acms.client import Client
-from acms.config import RetryConfig
-from acms.errors import UnreachableError
 from tests.server.serving import Service
 from tests.support.talk import session_on
 
@@ -131,7 +138,7 @@ async def test_errors_name_sessions_and_messages_and_not_what_the_service_calls_
         assert await told(client.session("conflicts")) == local
 
 
-async def refusal(call: Callable[[Any], Awaitable[Any]], session: Any) -> Any:
+async def described_refusal(call: Callable[[Any], Awaitable[Any]], session: Any) -> Any:
     with pytest.raises(ACMSError) as caught:
         await call(session)
     error = caught.value
@@ -148,7 +155,7 @@ async def test_what_a_session_refuses(sqlite_service: Service, name: str) -> Non
             for content in ("We decided on PostgreSQL.", "Noted."):
                 await session.ingest("user", content)
             await session.tag("first", 1)
-            told.append(await refusal(REFUSED[name], session))
+            told.append(await described_refusal(REFUSED[name], session))
             assert (await session.get_session_stats()).version == 2
         assert told[0] == told[1]
 
@@ -156,8 +163,8 @@ async def test_what_a_session_refuses(sqlite_service: Service, name: str) -> Non
 @pytest.mark.parametrize("name", UNKNOWN)
 async def test_what_a_session_that_does_not_exist_yet_refuses(sqlite_service: Service, name: str) -> None:
     async with Client(sqlite_service.url) as client, open_storage("memory://") as storage:
-        over_http = await refusal(REFUSED[name], client.session(f"no {name}"))
-        assert over_http == await refusal(REFUSED[name], session_on(storage, f"no {name}"))
+        over_http = await described_refusal(REFUSED[name], client.session(f"no {name}"))
+        assert over_http == await described_refusal(REFUSED[name], session_on(storage, f"no {name}"))
         assert [one.key async for one in client.contexts() if one.key == f"no {name}"] == []
 
 

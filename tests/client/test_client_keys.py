@@ -1,4 +1,4 @@
-"""The client with keys: whose data it sees, what it may do, and jobs that somebody else must work off."""
+"""The client with keys: which data it sees, which verbs are allowed, and jobs that another worker must do."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from acms import (
 from acms.client import Client
 from acms.server import Limits
 from acms.server.operation import Scope
-from tests.server.guarded import GUARDED, Guarded, guarded
+from tests.server.guarded import GUARDED, Guarded, guarded_service
 from tests.server.serving import OPEN, Service, serving
 
 
 @pytest.fixture(scope="module")
 async def keyed() -> AsyncIterator[Guarded]:
-    async with guarded("memory://") as running:
+    async with guarded_service("memory://") as running:
         yield running
 
 
@@ -72,7 +72,7 @@ async def test_a_key_is_for_what_it_is_for(keyed: Guarded) -> None:
 
 async def test_too_much_at_a_time_says_when_to_come_back() -> None:
     slow = replace(GUARDED, limits=replace(Limits(), key_rate=0.01, key_burst=2))
-    async with guarded("memory://", slow) as service:
+    async with guarded_service("memory://", slow) as service:
         _, secret = await service.app.keys.create("t", scopes=tuple(Scope))
         once = RetryConfig(max_attempts=1)
         async with Client(service.url, api_key=secret, retry=once) as client:

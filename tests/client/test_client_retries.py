@@ -1,4 +1,4 @@
-"""The client when the network or the service fails: one effect each, typed errors, and the key is seen by nobody."""
+"""The client when the network or the service fails: one effect each, typed errors, and the key is never shown."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class Wire:
     async def accept(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         server, to_server = await asyncio.open_connection("127.0.0.1", self.target)
         try:
-            while request := await _message(client):
+            while request := await _read_message(client):
                 to_server.write(request)
-                reply = await _message(server)  # by now it was done
+                reply = await _read_message(server)  # by now it was done
                 self.requests.append(request.partition(b"\r\n")[0])
                 wanted = next(
                     (head for head, left in self.lose.items() if left and request.startswith(head)), None
@@ -66,7 +66,7 @@ class Wire:
             to_server.transport.abort()
 
 
-async def _message(stream: asyncio.StreamReader) -> bytes:
+async def _read_message(stream: asyncio.StreamReader) -> bytes:
     """Read one request or answer; nothing at the end."""
     try:
         head = await stream.readuntil(b"\r\n\r\n")
@@ -77,7 +77,7 @@ async def _message(stream: asyncio.StreamReader) -> bytes:
 
 
 @asynccontextmanager
-async def listening(accept: Callable[..., object]) -> AsyncIterator[str]:
+async def listening_server(accept: Callable[..., object]) -> AsyncIterator[str]:
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -87,18 +87,18 @@ async def listening(accept: Callable[..., object]) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def lossy(service: Service, **given: object) -> AsyncIterator[tuple[Wire, Client]]:
+async def lossy_client(service: Service, **given: object) -> AsyncIterator[tuple[Wire, Client]]:
     wire = Wire(int(service.url.rpartition(":")[2]))
-    async with listening(wire.accept) as url, Client(url, retry=AT_ONCE, **given) as client:  # type: ignore[arg-type]
+    async with listening_server(wire.accept) as url, Client(url, retry=AT_ONCE, **given) as client:  # type: ignore[arg-type]
         yield wire, client
 
 
-async def contents(client: Client, name: str) -> list[str]:
+async def history_previews(client: Client, name: str) -> list[str]:
     return [one.preview for one in (await client.session(name).history(limit=500)).entries]
 
 
 async def test_an_append_whose_answer_is_lost_stores_one_message(service: Service) -> None:
-    async with lossy(service) as (wire, client):
+    async with lossy_client(service) as (wire, client):
         session = client.session("lost")
         await session.ingest("user", "a")
         wire.lose[b"POST /api/v1/contexts/"] = 2
@@ -106,29 +106,29 @@ async def test_an_append_whose_answer_is_lost_stores_one_message(service: Servic
         assert session.last_receipt is not None
         assert session.last_receipt.repeated
         assert [line.split()[0] for line in wire.requests[-3:]] == [b"POST"] * 3
-        assert await contents(client, "lost") == ["a", "b"]
+        assert await history_previews(client, "lost") == ["a", "b"]
         assert (await session.get(id)).content == "b"
 
 
 async def test_a_precondition_that_was_met_is_met_again(sqlite_service: Service) -> None:
-    async with lossy(sqlite_service) as (wire, client):
+    async with lossy_client(sqlite_service) as (wire, client):
         session = client.session("seen")
         first = await session.ingest("user", "a")
         wire.lose[b"POST /api/v1/contexts/"] = 1
         (receipt,) = await session.ingest_many([{"role": "user", "content": "b"}], last_message=first)
         assert receipt.repeated
-        assert await contents(client, "seen") == ["a", "b"]
+        assert await history_previews(client, "seen") == ["a", "b"]
 
 
 async def test_the_first_write_creates_one_context_whatever_is_lost(sqlite_service: Service) -> None:
-    async with lossy(sqlite_service) as (wire, client):
+    async with lossy_client(sqlite_service) as (wire, client):
         wire.lose[b"POST /api/v1/contexts"] = 2
         await client.session("first", namespace="firsts").ingest("user", "a")
         assert [one.message_count async for one in client.contexts(namespace="firsts")] == [1]
 
 
 async def test_forks_jobs_and_tags_are_made_once(sqlite_service: Service) -> None:
-    async with lossy(sqlite_service) as (wire, client):
+    async with lossy_client(sqlite_service) as (wire, client):
         session = client.session("branching")
         for number in range(12):
             await session.ingest("user", f"The orders table {number} moves on day {number}.")
@@ -146,7 +146,7 @@ async def test_forks_jobs_and_tags_are_made_once(sqlite_service: Service) -> Non
 
 
 async def test_what_would_do_something_else_again_is_sent_once(sqlite_service: Service) -> None:
-    async with lossy(sqlite_service) as (wire, client):
+    async with lossy_client(sqlite_service) as (wire, client):
         session = client.session("once")
         first = await session.ingest("user", "a")
         wire.lose[b"PATCH"] = 1
@@ -175,17 +175,17 @@ async def test_what_would_do_something_else_again_is_sent_once(sqlite_service: S
 
 
 async def test_a_list_that_was_handed_over_is_stored_once(sqlite_service: Service) -> None:
-    async with lossy(sqlite_service) as (wire, client):
+    async with lossy_client(sqlite_service) as (wire, client):
         session = client.session("synced")
         await session.ingest("user", "a")
         wire.lose[b"POST /api/v1/contexts/"] = 1
         done = await session.sync([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}])
         assert len(done.unchanged) == 2, "the answer to the repeat"
-        assert await contents(client, "synced") == ["a", "b"]
+        assert await history_previews(client, "synced") == ["a", "b"]
 
 
 async def test_fifty_at_once_under_one_key_store_one_message(sqlite_service: Service) -> None:
-    async with lossy(sqlite_service) as (wire, client):
+    async with lossy_client(sqlite_service) as (wire, client):
         session = client.session("fifty")
         await session.ingest("user", "before")
         wire.lose[b"POST /api/v1/contexts/"] = 10
@@ -193,7 +193,7 @@ async def test_fifty_at_once_under_one_key_store_one_message(sqlite_service: Ser
             *[session.ingest("user", "the same", idempotency_key="k") for _ in range(50)]
         )
         assert len(set(ids)) == 1
-        assert await contents(client, "fifty") == ["before", "the same"]
+        assert await history_previews(client, "fifty") == ["before", "the same"]
         with pytest.raises(IdempotencyMismatchError):
             await session.ingest("user", "another", idempotency_key="k")
 
@@ -210,7 +210,7 @@ class Script:
 
     async def accept(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         try:
-            while request := await _message(client):
+            while request := await _read_message(client):
                 answer = self.answers[min(len(self.requests), len(self.answers) - 1)]
                 self.requests.append(request)
                 if answer is None:
@@ -220,22 +220,22 @@ class Script:
             to_client.transport.abort()
 
 
-def answer(status: int, body: str = "", **headers: str) -> bytes:
+def http_answer(status: int, body: str = "", **headers: str) -> bytes:
     written = body.encode("utf-8", "surrogatepass")
     lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(written)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return ("\r\n".join(lines) + "\r\n\r\n").encode() + written
 
 
-def problem(status: int, code: str, **headers: str) -> bytes:
+def problem_answer(status: int, code: str, **headers: str) -> bytes:
     body = f'{{"status": {status}, "code": "{code}", "detail": "as told", "retryable": true}}'
-    return answer(status, body, Content_Type="application/problem+json", **headers)
+    return http_answer(status, body, Content_Type="application/problem+json", **headers)
 
 
-FOUND = answer(200, '{"data": {"id": "c_1"}}')
+FOUND = http_answer(200, '{"data": {"id": "c_1"}}')
 
 
-def _said(given: bytes) -> str:
+def _summary_of_answer(given: bytes) -> str:
     head, _, body = given.partition(b"\r\n\r\n")
     return f"{head[9:12].decode()} {body[:24].decode()}"
 
@@ -244,10 +244,10 @@ async def test_lists_are_read_page_by_page() -> None:
     def page(*keys: str, cursor: str) -> bytes:
         shown = {"namespace": "n", "messageCount": 0, "totalTokens": 0, "latestVersion": 0, "counter": "none"}
         data = [{"id": key, "key": key, "createdAt": "2026-11-22T12:00:00Z", **shown} for key in keys]
-        return answer(200, json.dumps({"data": data, "nextCursor": cursor or None}))
+        return http_answer(200, json.dumps({"data": data, "nextCursor": cursor or None}))
 
     script = Script([page("a", "b", cursor="after b"), page("c", cursor="")])
-    async with listening(script.accept) as url, Client(url) as client:
+    async with listening_server(script.accept) as url, Client(url) as client:
         assert [one.key async for one in client.contexts(namespace="n")] == ["a", "b", "c"]
     assert [b"cursor=after" in request for request in script.requests] == [False, True]
 
@@ -255,11 +255,11 @@ async def test_lists_are_read_page_by_page() -> None:
 async def test_it_waits_as_the_service_asks_and_otherwise_a_little_longer_each_time() -> None:
     script = Script(
         [
-            problem(429, "RATE_LIMITED", Retry_After="7"),
-            problem(503, "STORAGE_BUSY"),
+            problem_answer(429, "RATE_LIMITED", Retry_After="7"),
+            problem_answer(503, "STORAGE_BUSY"),
             None,
-            answer(502, "<html>nobody there</html>"),
-            answer(503, "", Retry_After="Wed, 21 Oct 2015 07:28:00 GMT"),
+            http_answer(502, "<html>nobody there</html>"),
+            http_answer(503, "", Retry_After="Wed, 21 Oct 2015 07:28:00 GMT"),
             FOUND,
         ]
     )
@@ -269,7 +269,7 @@ async def test_it_waits_as_the_service_asks_and_otherwise_a_little_longer_each_t
         slept.append(seconds)
 
     retry = RetryConfig(max_attempts=6, base_delay=0.5, max_delay=30)
-    async with listening(script.accept) as url:
+    async with listening_server(script.accept) as url:
         transport = Transport(
             url, None, timeout=30, retry=retry, why=True, verify=None, sleep=sleep, fraction=lambda: 1.0
         )
@@ -285,8 +285,8 @@ async def test_it_waits_as_the_service_asks_and_otherwise_a_little_longer_each_t
 
 
 async def test_who_asks_for_more_patience_than_there_is_gets_an_error_that_says_how_much() -> None:
-    script = Script([problem(429, "RATE_LIMITED", Retry_After="3600"), FOUND])
-    async with listening(script.accept) as url, Client(url, retry=AT_ONCE) as client:
+    script = Script([problem_answer(429, "RATE_LIMITED", Retry_After="3600"), FOUND])
+    async with listening_server(script.accept) as url, Client(url, retry=AT_ONCE) as client:
         with pytest.raises(RateLimitError) as caught:
             await client.session("s").tags()
     assert caught.value.retry_after == 3600
@@ -296,22 +296,22 @@ async def test_who_asks_for_more_patience_than_there_is_gets_an_error_that_says_
 @pytest.mark.parametrize(
     ("given", "kind", "attempts"),
     [
-        (problem(503, "STORAGE_BUSY"), StorageBusyError, 4),
+        (problem_answer(503, "STORAGE_BUSY"), StorageBusyError, 4),
         (None, StorageUnavailableError, 4),
-        (answer(504), StorageUnavailableError, 4),
-        (problem(409, "CONFLICT"), ACMSError, 1),
-        (problem(500, "ACMS"), ACMSError, 1),
-        (answer(500, "<html>"), ACMSError, 1),
-        (answer(401, "who?"), AuthenticationError, 1),
-        (answer(301, Location="http://127.0.0.1:1/"), ConfigurationError, 1),
-        (answer(200, "no JSON"), ACMSError, 1),
-        (answer(200, '{"data": 7}'), ACMSError, 1),
-        (answer(200, "[]"), ACMSError, 1),
-        (answer(200, '{"data": {"id": "\\ud800"}}'), ACMSError, 1),
-        (answer(200, '{"data": {"id": "\ud800"}}'), ACMSError, 1),
-        (answer(200, '{"data": [{"id": "c_1"}]}'), ACMSError, 1),
-        (answer(404, '{"code": "FROM_THE_FUTURE", "detail": "?"}'), ACMSError, 1),
-        (problem(400, "VALIDATION"), ValidationError, 1),
+        (http_answer(504), StorageUnavailableError, 4),
+        (problem_answer(409, "CONFLICT"), ACMSError, 1),
+        (problem_answer(500, "ACMS"), ACMSError, 1),
+        (http_answer(500, "<html>"), ACMSError, 1),
+        (http_answer(401, "who?"), AuthenticationError, 1),
+        (http_answer(301, Location="http://127.0.0.1:1/"), ConfigurationError, 1),
+        (http_answer(200, "no JSON"), ACMSError, 1),
+        (http_answer(200, '{"data": 7}'), ACMSError, 1),
+        (http_answer(200, "[]"), ACMSError, 1),
+        (http_answer(200, '{"data": {"id": "\\ud800"}}'), ACMSError, 1),
+        (http_answer(200, '{"data": {"id": "\ud800"}}'), ACMSError, 1),
+        (http_answer(200, '{"data": [{"id": "c_1"}]}'), ACMSError, 1),
+        (http_answer(404, '{"code": "FROM_THE_FUTURE", "detail": "?"}'), ACMSError, 1),
+        (problem_answer(400, "VALIDATION"), ValidationError, 1),
     ],
     ids=lambda value: (
         value.partition(b"\r\n\r\n")[2][:20].decode(errors="replace") or value[9:12].decode()
@@ -323,7 +323,7 @@ async def test_every_failure_is_a_typed_error(
     given: bytes | None, kind: type[ACMSError], attempts: int
 ) -> None:
     script = Script([given])
-    async with listening(script.accept) as url, Client(url, retry=AT_ONCE) as client:
+    async with listening_server(script.accept) as url, Client(url, retry=AT_ONCE) as client:
         with pytest.raises(kind) as caught:
             await client.session("s").tags()
     assert isinstance(caught.value, ACMSError)
@@ -331,14 +331,14 @@ async def test_every_failure_is_a_typed_error(
 
 
 async def test_nobody_there_and_nobody_answering_are_told_apart() -> None:
-    async with listening(Script([FOUND]).accept) as url:
+    async with listening_server(Script([FOUND]).accept) as url:
         pass
     async with Client(url, retry=AT_ONCE) as client:
         with pytest.raises(StorageUnavailableError, match="cannot be reached"):
             await client.session("s").ingest("user", "a")
 
     silent: list[asyncio.StreamWriter] = []
-    async with listening(lambda reader, writer: silent.append(writer)) as url:
+    async with listening_server(lambda reader, writer: silent.append(writer)) as url:
         async with Client(url, timeout=0.05, retry=AT_ONCE) as client:
             with pytest.raises(DeadlineError):
                 await client.session("s").ingest("user", "a")
@@ -353,7 +353,7 @@ async def test_a_service_that_is_silent_is_asked_again() -> None:
         slept.append(seconds)
 
     silent: list[asyncio.StreamWriter] = []
-    async with listening(lambda reader, writer: silent.append(writer)) as url:
+    async with listening_server(lambda reader, writer: silent.append(writer)) as url:
         transport = Transport(
             url, None, timeout=0.05, retry=AT_ONCE, why=True, verify=None, sleep=sleep, fraction=lambda: 1.0
         )
@@ -383,7 +383,7 @@ async def test_half_a_character_is_no_name_of_anything(sqlite_service: Service) 
 
 
 async def test_a_stream_that_is_no_text_is_told() -> None:
-    async with listening(Script([answer(200, "\ud800\n")]).accept) as url, Client(url) as client:
+    async with listening_server(Script([http_answer(200, "\ud800\n")]).accept) as url, Client(url) as client:
         with pytest.raises(ACMSError, match="no text"):
             [line async for line in client.export("c_1")]
 
@@ -393,7 +393,7 @@ async def test_a_stream_that_breaks_is_told() -> None:
     lines: list[str] = []
 
     async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await _message(reader)
+        await _read_message(reader)
         writer.write(broken)
         await writer.drain()
         writer.close()
@@ -402,7 +402,7 @@ async def test_a_stream_that_breaks_is_told() -> None:
         async for line in client.export("c_1"):
             lines.append(line)
 
-    async with listening(cut) as url, Client(url, retry=AT_ONCE) as client:
+    async with listening_server(cut) as url, Client(url, retry=AT_ONCE) as client:
         with pytest.raises(StorageUnavailableError):
             await read(client)
         with pytest.raises(ACMSError):
@@ -426,10 +426,14 @@ async def test_what_the_callers_lines_raise_is_raised(sqlite_service: Service) -
 async def test_the_key_is_in_the_request_and_nowhere_else(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     script = Script(
-        [answer(401, f"no such key: {KEY}"), None, answer(302, Location="http://elsewhere.example/")]
+        [
+            http_answer(401, f"no such key: {KEY}"),
+            None,
+            http_answer(302, Location="http://elsewhere.example/"),
+        ]
     )
     seen: list[str] = []
-    async with listening(script.accept) as url, Client(url, api_key=KEY) as client:
+    async with listening_server(script.accept) as url, Client(url, api_key=KEY) as client:
         for _ in script.answers:
             try:
                 await client.session("s").tags()

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from acms import Text, ValidationError, open_storage, sync
+from acms import Text, ValidationError, View, open_storage, sync
 from acms.client import Client, RemoteSession
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
 from acms.kv import open_kv
 from acms.ports import Codec
 from acms.prompt import Prompt
-from acms.view import View
 from tests.server.serving import Service, serving
 from tests.support.talk import session_on
 
@@ -47,7 +46,7 @@ async def client(service: Service) -> AsyncIterator[Client]:
         yield made
 
 
-async def said(session: RemoteSession) -> None:
+async def ingest_decisions(session: RemoteSession) -> None:
     await session.ingest("user", "Decision: the orders service uses PostgreSQL 18.")
     await session.ingest("assistant", "", tool_calls=[{"id": "c1", "name": "disk", "arguments": "{}"}])
     await session.ingest("tool", "40% used", tool_call_id="c1")
@@ -56,7 +55,7 @@ async def said(session: RemoteSession) -> None:
     await session.tag("then", 20)
 
 
-def plain(codec: Codec, session: View | RemoteSession) -> Prompt:
+def plain_prompt(codec: Codec, session: View | RemoteSession) -> Prompt:
     return (
         Prompt(codec)
         .system("Be brief.")
@@ -67,7 +66,7 @@ def plain(codec: Codec, session: View | RemoteSession) -> Prompt:
     )
 
 
-def intricate(codec: Codec, session: Any) -> Prompt:
+def intricate_prompt(codec: Codec, session: Any) -> Prompt:
     return (
         Prompt(codec)
         .system([Text("Be brief."), Text("Be kind.")])
@@ -88,7 +87,7 @@ LEARNT = OpenAIChat("some-model")
 LEARNT.calibration.observe(1000, 3000)
 
 
-@pytest.mark.parametrize("build", [plain, intricate])
+@pytest.mark.parametrize("build", [plain_prompt, intricate_prompt])
 @pytest.mark.parametrize(
     "codec",
     [
@@ -103,7 +102,7 @@ async def test_a_remote_session_renders_the_same_bytes(
     client: Client, url: str, build: Any, codec: Codec
 ) -> None:
     remote = client.session(f"{build.__name__}-{codec.name}-{codec.model}")
-    await said(remote)
+    await ingest_decisions(remote)
     await build(codec, remote).render(budget=BUDGET)  # from now on what was recalled stays
     over_http = await build(codec, remote).render(budget=BUDGET)
     async with session_on(open_storage(url), remote.session_id) as own:

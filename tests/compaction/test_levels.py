@@ -1,4 +1,4 @@
-"""A summary has a text for small prompts, is made from what was said, and says what it lost."""
+"""A summary has a text for small prompts, is made from the messages, and lists the details it lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from acms.log.summary_levels import levels_of_summary, read_shorter_levels
 from acms.pins import create_pin_registry
 from acms.ports import SummaryRequest
 from acms.prompt import Prompt
-from tests.compaction.test_compaction import Toy, compacted, configured, talked
+from tests.compaction.test_compaction import Toy, compact_session, compaction_config, say_messages
 from tests.compaction.test_probes import Talk as ProbeTalk
 from tests.support.talk import Storage, message_ids, session_on
 
@@ -31,7 +31,7 @@ class Talk(ProbeTalk):
         self.turns = [self._turn(n in places) for n in range(turns)]
 
 
-async def told(session: ACMS, turns: list[str], start: int = 0) -> None:
+async def ingest_turns(session: ACMS, turns: list[str], start: int = 0) -> None:
     rows = [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(turns, start)]
     for place in range(0, len(rows), 500):
         await session.ingest_many(rows[place : place + 500])
@@ -53,7 +53,7 @@ def long_talk() -> Talk:
 async def test_a_prompt_smaller_than_the_summary_starts_with_a_shorter_text_of_it(long_talk: Talk) -> None:
     async with ACMS("agent", open_storage("memory://"), config=QUIET) as session:
         await session.ingest("system", "Help the orders team.")
-        await told(session, long_talk.turns)
+        await ingest_turns(session, long_talk.turns)
         done = await session.wait(await session.compact())
         assert done is not None
         assert done.tokens_before > 54_000
@@ -80,7 +80,7 @@ async def test_a_prompt_smaller_than_the_summary_starts_with_a_shorter_text_of_i
 
 async def test_where_no_text_fits_the_shortest_is_cut_and_a_warning_says_so(long_talk: Talk) -> None:
     async with ACMS("agent", open_storage("memory://"), config=QUIET) as session:
-        await told(session, long_talk.turns)
+        await ingest_turns(session, long_talk.turns)
         await session.wait(await session.compact())
         summary = await summary_of(session)
         window = await session.window(300)
@@ -96,7 +96,7 @@ async def test_where_no_text_fits_the_shortest_is_cut_and_a_warning_says_so(long
 async def test_a_window_is_counted_by_the_text_it_shows(long_talk: Talk) -> None:
     """The same summary is shown in another length by the next window of the same session."""
     async with ACMS("agent", open_storage("memory://"), config=QUIET) as session:
-        await told(session, long_talk.turns)
+        await ingest_turns(session, long_talk.turns)
         await session.wait(await session.compact())
         for budget in (32_000, 4_000, 1_000, 4_000, 32_000):
             window = await session.window(budget)
@@ -105,9 +105,9 @@ async def test_a_window_is_counted_by_the_text_it_shows(long_talk: Talk) -> None
 
 async def test_a_summary_of_an_earlier_release_is_cut(storage: Storage) -> None:
     toy = Toy(" ".join(f"Sentence number {n} says little." for n in range(20)))
-    async with session_on(storage, words=True, config=configured(), summarizer=toy) as session:
-        await talked(session, 40, words=30)
-        await compacted(session, storage, toy)
+    async with session_on(storage, words=True, config=compaction_config(), summarizer=toy) as session:
+        await say_messages(session, 40, words=30)
+        await compact_session(session, storage, toy)
         summary = await summary_of(session)
         assert read_shorter_levels(summary.data) == []  # as short as the shortest would be
         window = await session.window(300)
@@ -117,10 +117,10 @@ async def test_a_summary_of_an_earlier_release_is_cut(storage: Storage) -> None:
 async def test_shorter_texts_are_redacted_too(storage: Storage) -> None:
     secret = "sam@example.org"
     toy = Toy(f"Write to {secret}. " + " ".join(f"Sentence number {n} says little." for n in range(70)))
-    plain = configured(smallest_prompt=500)
+    plain = compaction_config(smallest_prompt=500)
     async with session_on(storage, words=True, config=plain, summarizer=toy) as session:
-        await talked(session, 100, words=30)
-        await compacted(session, storage, toy)
+        await say_messages(session, 100, words=30)
+        await compact_session(session, storage, toy)
         assert any(secret in one.content for one in levels_of_summary(await summary_of(session))[:-1])
     redacting = ACMSConfig(privacy=PrivacyConfig(mode="redact"))  # type: ignore[arg-type]  # a word is read as a mode
     async with session_on(storage, words=True, config=redacting) as session:
@@ -142,10 +142,10 @@ async def test_a_model_that_fails_at_a_shorter_text_does_not_fail_the_compaction
 
     toy = Once(" ".join(f"Sentence number {n} says little." for n in range(70)))
     async with session_on(
-        storage, words=True, config=configured(smallest_prompt=500), summarizer=toy
+        storage, words=True, config=compaction_config(smallest_prompt=500), summarizer=toy
     ) as session:
-        await talked(session, 100, words=30)
-        done = await compacted(session, storage, toy)
+        await say_messages(session, 100, words=30)
+        done = await compact_session(session, storage, toy)
         assert done.summary.startswith("Sentence number 0")
         assert len(toy.requests) > 1
         assert 0 < levels_of_summary(await summary_of(session))[0].tokens <= 50
@@ -156,13 +156,13 @@ async def test_a_model_that_fails_at_a_shorter_text_does_not_fail_the_compaction
 
 async def test_a_summary_of_summaries_is_made_from_the_messages(storage: Storage) -> None:
     toy = Toy()
-    async with session_on(storage, words=True, config=configured(), summarizer=toy) as session:
+    async with session_on(storage, words=True, config=compaction_config(), summarizer=toy) as session:
         for n in range(5):
-            await talked(session, 30, start=30 * n)
+            await say_messages(session, 30, start=30 * n)
             if n == 4:
                 wrong = (await message_ids(session))[3]
                 await session.retract(wrong)
-            await compacted(session, storage, toy)
+            await compact_session(session, storage, toy)
         last = toy.requests[-1]
         assert not any(turn.summary for turn in last.turns)
         assert [turn.version for turn in last.turns] == sorted(turn.version for turn in last.turns)
@@ -172,10 +172,10 @@ async def test_a_summary_of_summaries_is_made_from_the_messages(storage: Storage
 
 async def test_a_summary_whose_messages_have_expired_is_all_there_is_of_them(storage: Storage) -> None:
     toy = Toy()
-    async with session_on(storage, words=True, config=configured(), summarizer=toy) as session:
+    async with session_on(storage, words=True, config=compaction_config(), summarizer=toy) as session:
         for n in range(5):
-            await talked(session, 30, start=30 * n)
-            done = await compacted(session, storage, toy)
+            await say_messages(session, 30, start=30 * n)
+            done = await compact_session(session, storage, toy)
             if n == 0:
                 gone = list(range(1, done.replaces[1] + 1))
                 await storage.blank(session._shared.context_id or "", gone, to=State.EXPIRED, audit={})
@@ -194,7 +194,7 @@ async def test_ten_compactions_keep_what_one_keeps(budget: int | None, seed: int
         async with ACMS("agent", open_storage("memory://"), config=config) as session:
             step = len(talk.turns) // rounds
             for start in range(0, len(talk.turns), step):
-                await told(session, talk.turns[start : start + step], start)
+                await ingest_turns(session, talk.turns[start : start + step], start)
                 await session.wait(await session.compact())
             text = (await session.window(100_000)).text()
             shares[rounds] = sum(one in text for one in talk.details) / 300
@@ -207,12 +207,12 @@ async def test_ten_compactions_keep_what_one_keeps(budget: int | None, seed: int
 async def test_a_compaction_says_what_it_lost(storage: Storage) -> None:
     toy = Toy("little was said")
     async with session_on(
-        storage, words=True, config=configured(summary_tokens=8), summarizer=toy
+        storage, words=True, config=compaction_config(summary_tokens=8), summarizer=toy
     ) as session:
         asked = await session.ingest("user", "Who pays for the parking?")
         await session.ingest("user", "By the way, I filed ORD-4312 and ORD-4313 and ORD-4314.")
-        await talked(session, 40)
-        done = await compacted(session, storage, toy)
+        await say_messages(session, 40)
+        done = await compact_session(session, storage, toy)
         assert done.lost.counts["question"] == 1
         assert done.lost.counts["id"] >= 1
         assert done.lost.ids[0] == asked
@@ -233,12 +233,12 @@ async def test_pins_and_system_text_survive_word_for_word(long_talk: Talk) -> No
     async with ACMS("agent", open_storage("memory://"), config=QUIET) as session:
         await session.ingest("system", first)
         half = len(long_talk.turns) // 2
-        await told(session, long_talk.turns[:half])
+        await ingest_turns(session, long_talk.turns[:half])
         await session.ingest("system", later)
-        await told(session, long_talk.turns[half:])
+        await ingest_turns(session, long_talk.turns[half:])
         for _ in range(3):
             await session.wait(await session.compact())
-            await told(session, long_talk.turns[:100])
+            await ingest_turns(session, long_talk.turns[:100])
         said = [entry.content for entry in await session.entries()]
         assert first in said
         assert later in said
@@ -252,13 +252,13 @@ async def test_pins_and_system_text_survive_word_for_word(long_talk: Talk) -> No
 
 async def test_too_many_instructions_are_quoted(storage: Storage) -> None:
     toy = Toy("little was said")
-    async with session_on(storage, words=True, config=configured(), summarizer=toy) as session:
-        await talked(session, 2)
+    async with session_on(storage, words=True, config=compaction_config(), summarizer=toy) as session:
+        await say_messages(session, 2)
         for n in range(40):
             await session.ingest(
                 "developer", f"rule for case letter {chr(97 + n % 26) * (1 + n // 26)} is to wait"
             )
-        await talked(session, 12, start=2)
-        done = await compacted(session, storage, toy)
+        await say_messages(session, 12, start=2)
+        done = await compact_session(session, storage, toy)
         assert "(instruction)" in done.summary
         assert "rule for case letter" in done.summary

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from acms import Entry, Kind, Privacy, Role
 from acms.compaction.lost import find_lost
-from acms.model import Entry, Kind, Privacy, Role
-from tests.support.logs import entry
+from tests.support.logs import make_entry
 
 
-def said(*turns: tuple[str, str]) -> list[Entry]:
-    return [entry(n, text, role=Role(role)) for n, (role, text) in enumerate(turns, 1)]
+def entries_of_turns(*turns: tuple[str, str]) -> list[Entry]:
+    return [make_entry(n, text, role=Role(role)) for n, (role, text) in enumerate(turns, 1)]
 
 
 def test_details_are_lost_unless_they_stand_in_the_summary_letter_by_letter() -> None:
-    talk = said(
+    talk = entries_of_turns(
         ("user", "The dump is /srv/backup/a.sql on db-7.example.org and took 3400 MB."),
         ("assistant", "I filed ORD-4312 for it; the dump is /srv/backup/a.sql again."),
     )
@@ -24,9 +24,9 @@ def test_details_are_lost_unless_they_stand_in_the_summary_letter_by_letter() ->
 
 def test_instructions_and_marked_messages_are_lost_unless_one_line_says_all_of_them() -> None:
     talk = [
-        entry(1, "Never call a customer by the first name.", role=Role.SYSTEM),
-        entry(2, "we agreed to ship on the usual day", markers=("decision",)),
-        entry(3, "chatter", role=Role.ASSISTANT),
+        make_entry(1, "Never call a customer by the first name.", role=Role.SYSTEM),
+        make_entry(2, "we agreed to ship on the usual day", markers=("decision",)),
+        make_entry(3, "chatter", role=Role.ASSISTANT),
     ]
     assert find_lost(talk, "Nothing.").counts == {"instruction": 1, "marked": 1}
     other_words = (
@@ -36,7 +36,7 @@ def test_instructions_and_marked_messages_are_lost_unless_one_line_says_all_of_t
 
 
 def test_a_question_is_open_when_nobody_else_went_on_or_only_asked_back() -> None:
-    talk = said(
+    talk = entries_of_turns(
         ("user", "Shall we keep the blue one?"),
         ("assistant", "Yes, it is the better one."),
         ("user", "And who pays for the parking?"),
@@ -52,12 +52,12 @@ def test_a_question_is_open_when_nobody_else_went_on_or_only_asked_back() -> Non
 
 def test_what_may_not_leave_and_summaries_are_not_looked_at() -> None:
     talk = [
-        entry(1, "call db-7.example.org", privacy=Privacy.BLOCK),
-        entry(2, "see ORD-4312", kind=Kind.SUMMARY),
+        make_entry(1, "call db-7.example.org", privacy=Privacy.BLOCK),
+        make_entry(2, "see ORD-4312", kind=Kind.SUMMARY),
     ]
     assert find_lost(talk, "Nothing.").counts == {}
 
 
 def test_no_more_than_ten_ids_are_named() -> None:
-    found = find_lost([entry(n, f"see ORD-{4300 + n}") for n in range(1, 30)], "Nothing.")
+    found = find_lost([make_entry(n, f"see ORD-{4300 + n}") for n in range(1, 30)], "Nothing.")
     assert (found.counts, len(found.ids)) == ({"id": 29}, 10)

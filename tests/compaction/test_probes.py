@@ -32,7 +32,7 @@ FILLER = (
 
 
 class Talk:
-    """A thousand turns of an agent at work, with fifty details of five kinds in turns nobody marked."""
+    """A thousand turns of an agent at work, with fifty details of five kinds in unmarked turns."""
 
     def __init__(self, seed: int, turns: int = 1000) -> None:
         self.draw = random.Random(seed)

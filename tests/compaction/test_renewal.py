@@ -16,17 +16,24 @@ from acms.knowledge import DOUBT
 from acms.model import Append, Draft, JobQuery
 from acms.ports import SummaryRequest
 from acms.prompt import Prompt
-from tests.compaction.test_compaction import Toy, compacted, configured, talked, word, worker
-from tests.compaction.test_compaction import begun as started
+from tests.compaction.test_compaction import (
+    Toy,
+    compact_session,
+    compaction_config,
+    make_worker,
+    say_messages,
+    word_for_number,
+)
+from tests.compaction.test_compaction import begin_compaction as started
 from tests.facts.test_labels import begun as begun
-from tests.facts.test_labels import shown, texts
-from tests.support.talk import Storage, session_on, versions
+from tests.facts.test_labels import texts_by_way, texts_of_prompt
+from tests.support.talk import Storage, session_on, versions_of
 
 DEADLINE = "The deadline of the migration is March 15."
 QUESTION = "When is the deadline?"
 
 
-async def summarised(storage: Any, **given: Any) -> tuple[ACMS, list[str], Any]:
+async def summarized_session(storage: Any, **given: Any) -> tuple[ACMS, list[str], Any]:
     """A session with a summary that says the deadline, the ids of its messages, and the compaction."""
     session = session_on(storage, **given)
     listed = [{"id": "first", "role": "user", "content": DEADLINE}]
@@ -38,7 +45,7 @@ async def summarised(storage: Any, **given: Any) -> tuple[ACMS, list[str], Any]:
     return session, list(done.appended), made
 
 
-async def rewritten(session: ACMS, change: str, id: str) -> int:
+async def rewrite_message(session: ACMS, change: str, id: str) -> int:
     """Retract or correct a message; return the version that does it."""
     if change == "retract":
         return await session.retract(id)
@@ -50,11 +57,11 @@ async def rewritten(session: ACMS, change: str, id: str) -> int:
 
 @pytest.mark.parametrize("change", ["retract", "replace", "sync"])
 async def test_a_summary_says_that_something_of_it_was_rewritten(storage: Storage, change: str) -> None:
-    session, ids, made = await summarised(storage)
-    plain = await shown(session, QUESTION, 900)
-    version = await rewritten(session, change, ids[0])
+    session, ids, made = await summarized_session(storage)
+    plain = await texts_by_way(session, QUESTION, 900)
+    version = await rewrite_message(session, change, ids[0])
     did = "took back" if change == "retract" else "replaced"
-    for way, found in (await shown(session, QUESTION, 900)).items():
+    for way, found in (await texts_by_way(session, QUESTION, 900)).items():
         saying = [text for text in found if DEADLINE in text]
         assert saying, way
         for text in saying:
@@ -66,7 +73,7 @@ async def test_a_summary_says_that_something_of_it_was_rewritten(storage: Storag
         assert all(DOUBT in item.content for item in window if item.id == made.id)
     assert DOUBT not in (await session.at(version - 1).window(900)).text()
     await session.undo(version)
-    after = await shown(session, QUESTION, 900)
+    after = await texts_by_way(session, QUESTION, 900)
     assert DOUBT not in str(after)
     assert (after["window"], after["messages"], after["recall"]) == (
         plain["window"],
@@ -78,8 +85,8 @@ async def test_a_summary_says_that_something_of_it_was_rewritten(storage: Storag
 
 @pytest.mark.parametrize("change", ["retract", "replace", "sync"])
 async def test_a_compaction_makes_an_outdated_summary_anew(storage: Storage, change: str) -> None:
-    session, ids, made = await summarised(storage)
-    version = await rewritten(session, change, ids[0])
+    session, ids, made = await summarized_session(storage)
+    version = await rewrite_message(session, change, ids[0])
     done = await session.wait(await session.compact())  # no message is old enough to be taken
     assert done is not None
     assert (done.renews, made.renews) == ((made.version,), ())
@@ -102,14 +109,14 @@ async def test_a_compaction_makes_an_outdated_summary_anew(storage: Storage, cha
 
 async def test_what_reads_behind_an_outdated_summary_is_summarised_with_it(storage: Storage) -> None:
     toy = Toy()
-    async with session_on(storage, words=True, config=configured(), summarizer=toy) as session:
+    async with session_on(storage, words=True, config=compaction_config(), summarizer=toy) as session:
         made: list[Any] = []
         for n in range(3):
-            await talked(session, 30, start=30 * n)
-            made.append(await compacted(session, storage, toy))
+            await say_messages(session, 30, start=30 * n)
+            made.append(await compact_session(session, storage, toy))
         (second,) = [one for one in await session.expand(made[1].version) if one.version == 40]
         await session.retract(second.id)
-        done = await compacted(session, storage, toy)
+        done = await compact_session(session, storage, toy)
         assert done.renews == (made[1].version,)
         assert [one.version for one in await session.compactions() if one.in_force] == [
             made[0].version,
@@ -122,29 +129,29 @@ async def test_what_reads_behind_an_outdated_summary_is_summarised_with_it(stora
 
 async def test_a_summary_of_which_nothing_is_left_goes(storage: Storage) -> None:
     toy = Toy()
-    async with session_on(storage, words=True, config=configured(), summarizer=toy) as session:
-        await talked(session, 14)
-        done = await compacted(session, storage, toy, summary_tokens=20)
+    async with session_on(storage, words=True, config=compaction_config(), summarizer=toy) as session:
+        await say_messages(session, 14)
+        done = await compact_session(session, storage, toy, summary_tokens=20)
         assert done.replaces == (1, 4)
         taken = [await session.retract(one.id) for one in await session.expand(done.version)]
         assert DOUBT in (await session.window(900)).text()
-        assert await compacted(session, storage, toy) is None
-        assert versions(await session.window(900)) == list(range(5, 15))
+        assert await compact_session(session, storage, toy) is None
+        assert versions_of(await session.window(900)) == list(range(5, 15))
         await session.undo(taken[0])
-        assert versions(await session.window(900)) == [1, *range(5, 15)]
+        assert versions_of(await session.window(900)) == [1, *range(5, 15)]
 
 
 async def test_an_outdated_summary_that_cannot_be_made_anew_stays_with_its_label(storage: Storage) -> None:
     toy = Toy()
-    async with session_on(storage, words=True, config=configured(), summarizer=toy) as session:
-        await talked(session, 30)
-        done = await compacted(session, storage, toy)
+    async with session_on(storage, words=True, config=compaction_config(), summarizer=toy) as session:
+        await say_messages(session, 30)
+        done = await compact_session(session, storage, toy)
         first = (await session.expand(done.version))[0]
         await storage.blank(session._shared.context_id or "", range(2, 21), to=State.EXPIRED, audit={})
         await session.retract(first.id)
         for n in range(1, 6):
-            await talked(session, 30, start=30 * n)
-            await compacted(session, storage, toy)
+            await say_messages(session, 30, start=30 * n)
+            await compact_session(session, storage, toy)
         assert not any(turn.summary for request in toy.requests for turn in request.turns)
         (text,) = [item.content for item in await session.window(10_000) if item.id == done.id]
         assert text.startswith("so far: 20 turns [in doubt")
@@ -154,10 +161,10 @@ async def test_what_retracts_asks_for_the_compaction_that_its_session_makes_by_i
     storage: Storage,
 ) -> None:
     toy = Toy()
-    config = configured(budget=600)
+    config = compaction_config(budget=600)
     async with session_on(storage, words=True, config=config, summarizer=toy) as session:
-        works = worker(session, storage, toy)
-        await talked(session, 45)
+        works = make_worker(session, storage, toy)
+        await say_messages(session, 45)
         await works.drain()
         (done,) = await session.compactions()
         ready = JobQuery(states=(JobState.READY,))
@@ -170,7 +177,9 @@ async def test_what_retracts_asks_for_the_compaction_that_its_session_makes_by_i
         await works.drain()
         (_, anew) = await session.compactions()
         assert anew.renews == (done.version,)
-        assert versions(await session.window(600))[1:] == versions(before)[1:], "no message was taken with it"
+        assert versions_of(await session.window(600))[1:] == versions_of(before)[1:], (
+            "no message was taken with it"
+        )
         await session.set_policy(enabled=False)
         await session.retract((await session.expand(done.version))[3].id)
         assert not (await storage.jobs(ready)).items
@@ -178,7 +187,7 @@ async def test_what_retracts_asks_for_the_compaction_that_its_session_makes_by_i
 
 async def test_what_is_asked_for_takes_the_place_of_what_a_retraction_asked_for(storage: Storage) -> None:
     config = ACMSConfig(compaction=CompactionPolicy(budget=8000))
-    session, ids, _ = await summarised(storage, config=config)
+    session, ids, _ = await summarized_session(storage, config=config)
     async with session:
         for number in range(20):
             await session.ingest("user", f"Line {number} was written.")
@@ -195,17 +204,17 @@ async def test_a_prompt_begins_anew_once_for_a_summary_that_was_outdated(
     storage: Storage, begun: list[int]
 ) -> None:
     config = ACMSConfig(compaction=CompactionPolicy(budget=4_000))
-    session, ids, _ = await summarised(storage, config=config)
+    session, ids, _ = await summarized_session(storage, config=config)
     prompt = Prompt(OpenAIChat("gpt-5")).history(session)
-    first = texts(await prompt.render(budget=1_000))
+    first = texts_of_prompt(await prompt.render(budget=1_000))
     await session.retract(ids[0])
-    told = texts(await prompt.render(budget=1_000))
+    told = texts_of_prompt(await prompt.render(budget=1_000))
     assert told != first
     assert DOUBT in "".join(told)
     await session.wait_pending()
     assert len(await session.compactions()) == 2
     await session.ingest("user", "Go on.")
-    assert texts(await prompt.render(budget=1_000))[: len(told)] == told
+    assert texts_of_prompt(await prompt.render(budget=1_000))[: len(told)] == told
     assert len(begun) == 2
     await session.close()
 
@@ -234,7 +243,7 @@ async def test_a_compaction_of_a_provider_goes_back_as_text_once_it_is_outdated(
 
 
 async def test_a_summarised_message_can_be_corrected(storage: Storage) -> None:
-    session, ids, made = await summarised(storage)
+    session, ids, made = await summarized_session(storage)
     edit = await session.replace(ids[0], "The deadline is in April.")
     assert (await session.get("first")).content == "The deadline is in April."
     again = await session.replace("first", "The deadline is in May.")
@@ -301,10 +310,10 @@ async def test_a_late_answer_is_shown_where_an_earlier_release_summarised_its_ca
 
 async def test_a_retraction_during_a_compaction_has_it_make_the_summary_anew_too(storage: Storage) -> None:
     toy = Toy()
-    async with session_on(storage, words=True, config=configured(), summarizer=toy) as session:
-        await talked(session, 30)
-        done = await compacted(session, storage, toy)
-        await talked(session, 30, start=30)
+    async with session_on(storage, words=True, config=compaction_config(), summarizer=toy) as session:
+        await say_messages(session, 30)
+        done = await compact_session(session, storage, toy)
+        await say_messages(session, 30, start=30)
         toy.called.clear()
         job, working, go = await started(session, storage, toy)
         await session.retract((await session.expand(done.version))[0].id)
@@ -324,7 +333,7 @@ class First(Toy):
 
 
 class Rewriting:
-    """A log that is rewritten and compacted at random, and what it has to show."""
+    """A log that is rewritten and compacted at random, and the texts it must show."""
 
     def __init__(self, session: ACMS, storage: Any, toy: Toy, rng: Random) -> None:
         self.session, self.storage, self.toy, self.rng = session, storage, toy, rng
@@ -336,7 +345,7 @@ class Rewriting:
 
     def text(self) -> str:
         self.count += 1
-        return " ".join([word(self.count)] * 12)
+        return " ".join([word_for_number(self.count)] * 12)
 
     async def step(self) -> None:
         what = self.rng.choice(
@@ -362,7 +371,7 @@ class Rewriting:
         elif what == "apart" and (made := [one for one in await self.session.compactions() if one.in_force]):
             await self.session.undo(self.rng.choice(made).version)
         elif what == "compact":
-            await compacted(
+            await compact_session(
                 self.session, self.storage, self.toy, preserve_recent_count=self.rng.choice((0, 3))
             )
             assert DOUBT not in (await self.session.window(100_000)).text()
@@ -384,7 +393,7 @@ class Rewriting:
 @pytest.mark.parametrize("seed", range(12))
 async def test_what_is_in_force_is_shown_and_what_is_not_is_in_doubt(seed: int) -> None:
     storage, toy = open_storage("memory://"), First()
-    async with session_on(storage, words=True, config=configured(), summarizer=toy) as session:
+    async with session_on(storage, words=True, config=compaction_config(), summarizer=toy) as session:
         log = Rewriting(session, storage, toy, Random(seed))
         for _ in range(90):
             await log.step()

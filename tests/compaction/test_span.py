@@ -9,16 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acms import CompactionPolicy, Entry, Kind, Privacy, Role
 from acms.compaction import span
 from acms.compaction.span import Stretch, choose_stretch, is_compaction_due, is_worthwhile
-from acms.errors import ValidationError
 from acms.log.in_force import Cover, Units, effective_sequence, fold_atomic_groups
-from acms.log.policy import CompactionPolicy, layer_policies, merge_policy
-from acms.model import Entry, Kind, Privacy, Role
 from acms.ports import Turn
 from acms.privacy.modes import privacy_of_sources
 from acms.text.summary_form import sanitize_summary
-from tests.support.logs import Log, entry
+from tests.support.logs import Log, make_entry
 
 
 class Words:
@@ -30,11 +28,11 @@ class Words:
         return len(text.split())
 
 
-def folded(log: Log) -> Units:
+def folded_units(log: Log) -> Units:
     return fold_atomic_groups(effective_sequence(log.entries, log.cover()), whole=True)
 
 
-def talk(count: int, words: int = 20, marked: Sequence[int] = ()) -> Log:
+def make_log(count: int, words: int = 20, marked: Sequence[int] = ()) -> Log:
     log = Log(Words().count)
     for n in range(1, count + 1):
         role = ("assistant", "user")[n % 2]
@@ -42,67 +40,14 @@ def talk(count: int, words: int = 20, marked: Sequence[int] = ()) -> Log:
     return log
 
 
-def chosen(log: Log, **policy: object) -> Stretch:
-    found = choose_stretch(folded(log), CompactionPolicy(**policy))  # type: ignore[arg-type]
+def choose_from_log(log: Log, **policy: object) -> Stretch:
+    found = choose_stretch(folded_units(log), CompactionPolicy(**policy))  # type: ignore[arg-type]
     assert isinstance(found, Stretch), found
     return found
 
 
-def versions(found: Stretch) -> list[int]:
+def stretch_versions(found: Stretch) -> list[int]:
     return [one.version for one in found.entries]
-
-
-# ── policy ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_policy_has_the_defaults_of_the_seed() -> None:
-    policy = CompactionPolicy()
-    assert (policy.threshold, policy.preserve_recent_count, policy.enabled) == (0.8, 10, True)
-    partial = CompactionPolicy(threshold=0.5)
-    assert (partial.threshold, partial.preserve_recent_count, partial.enabled) == (0.5, 10, True)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("threshold", 1.1),
-        ("threshold", -0.1),
-        ("threshold", "0.5"),
-        ("threshold", True),
-        ("preserve_recent_count", -1),
-        ("preserve_recent_count", 1.5),
-        ("enabled", 1),
-        ("budget", -5),
-        ("budget", float("nan")),
-        ("keep", 2),
-        ("summary_tokens", 0),
-    ],
-)
-def test_a_policy_out_of_bounds_is_refused_with_the_field(field: str, value: object) -> None:
-    with pytest.raises(ValidationError) as refused:
-        CompactionPolicy(**{field: value})  # type: ignore[arg-type]
-    assert refused.value.field == field
-    with pytest.raises(ValidationError):
-        merge_policy({}, {field: value})
-
-
-def test_the_nearest_level_that_says_something_wins() -> None:
-    service = CompactionPolicy(threshold=0.9, budget=1000)
-    found = layer_policies(service, {"threshold": 0.7, "keep": 0.1}, {"keep": 0.2})
-    assert (found.policy.threshold, found.policy.keep, found.policy.budget) == (0.7, 0.2, 1000)
-    assert (found.levels["threshold"], found.levels["keep"], found.levels["budget"]) == (
-        "namespace",
-        "context",
-        "service",
-    )
-
-
-def test_a_partial_change_keeps_the_rest_and_none_goes_back_to_the_level_above() -> None:
-    stored = merge_policy({"threshold": 0.5}, {"budget": 100})
-    assert stored == {"threshold": 0.5, "budget": 100}
-    assert merge_policy(stored, {"threshold": None}) == {"budget": 100}
-    with pytest.raises(ValidationError, match="no field of a policy"):
-        merge_policy(stored, {"treshold": 0.5})
 
 
 # ── when ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -137,7 +82,7 @@ def test_an_append_asks_when_the_threshold_is_reached_and_the_log_has_grown(
 def test_what_an_append_asked_for_is_done_when_the_log_is_too_long_and_it_frees_enough(
     budget: int | None, wanted: bool
 ) -> None:
-    found = chosen(talk(60), budget=1000, summary_tokens=400)
+    found = choose_from_log(make_log(60), budget=1000, summary_tokens=400)
     assert (found.before, found.tokens - found.limit) == (1200, 600)
     assert is_worthwhile(CompactionPolicy(budget=budget), found, total=1200) is wanted
     assert not is_worthwhile(CompactionPolicy(budget=budget, enabled=False), found, total=1200)
@@ -147,14 +92,14 @@ def test_what_an_append_asked_for_is_done_when_the_log_is_too_long_and_it_frees_
     ("said", "wanted"), [(1200, False), (3 * 448 - 1, True), (3 * 448, False), (1231, False), (1232, True)]
 )
 def test_less_is_enough_in_the_last_quarter_of_an_epoch(said: int, wanted: bool) -> None:
-    found = chosen(talk(60), budget=1000, summary_tokens=700)
+    found = choose_from_log(make_log(60), budget=1000, summary_tokens=700)
     assert found.tokens - found.limit == 300
     assert is_worthwhile(CompactionPolicy(budget=1000), found, said) is wanted
 
 
 def test_marked_messages_stay_only_where_half_of_the_budget_is_left_after_them() -> None:
-    log = talk(60, marked=range(1, 50))
-    few, many = chosen(log, budget=1000), chosen(log, budget=1000, preserve_recent_count=22)
+    log = make_log(60, marked=range(1, 50))
+    few, many = choose_from_log(log, budget=1000), choose_from_log(log, budget=1000, preserve_recent_count=22)
     assert few.preserved == 10 + 12  # a quarter of the budget, 20 tokens each
     assert many.preserved == 22 + 3
 
@@ -163,8 +108,8 @@ def test_marked_messages_stay_only_where_half_of_the_budget_is_left_after_them()
 
 
 def test_everything_but_the_newest_messages_is_summarised() -> None:
-    found = chosen(talk(30))
-    assert versions(found) == list(range(1, 21))
+    found = choose_from_log(make_log(30))
+    assert stretch_versions(found) == list(range(1, 21))
     assert found.spans == ((1, 20),)
     assert found.covers == (1, 20)
     assert (found.before, found.tokens, found.preserved, found.level) == (600, 400, 10, 1)
@@ -173,7 +118,7 @@ def test_everything_but_the_newest_messages_is_summarised() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 10, 11])
 def test_a_short_log_is_left_alone(count: int) -> None:
-    assert isinstance(choose_stretch(folded(talk(count)), CompactionPolicy()), str)
+    assert isinstance(choose_stretch(folded_units(make_log(count)), CompactionPolicy()), str)
 
 
 def test_leading_instructions_are_never_summarised() -> None:
@@ -182,56 +127,37 @@ def test_leading_instructions_are_never_summarised() -> None:
     log.say("developer", "never drop a table " * 5)
     for n in range(30):
         log.say("user", f"message {n} " * 8)
-    assert versions(chosen(log))[0] == 3
+    assert stretch_versions(choose_from_log(log))[0] == 3
 
 
 def test_marked_messages_stay_while_they_are_few() -> None:
-    found = chosen(talk(40, marked=(3, 9)))
-    assert 3 not in versions(found)
-    assert 9 not in versions(found)
+    found = choose_from_log(make_log(40, marked=(3, 9)))
+    assert 3 not in stretch_versions(found)
+    assert 9 not in stretch_versions(found)
     assert found.spans == ((1, 2), (4, 8), (10, 30))
 
 
 def test_of_many_marked_messages_the_oldest_are_summarised() -> None:
-    found = chosen(talk(40, marked=range(1, 31)))
-    assert versions(found) == list(range(1, 21))  # a quarter of 800 tokens stays: the ten newest of them
-
-
-def test_a_share_of_the_log_can_be_kept_verbatim() -> None:
-    """T25 on the pure side: of a hundred equal messages fifteen go when 85 % stay."""
-    found = chosen(talk(100), keep=0.85)
-    assert versions(found) == list(range(1, 16))
-
-
-def test_a_tool_group_is_taken_whole_or_left_whole() -> None:
-    for recent in range(12):
-        log = Log(Words().count)
-        for n in range(6):
-            log.say("user", f"please look at {n} " * 6)
-            log.say("assistant", "looking", calls=[f"a{n}", f"b{n}"])
-            log.say("tool", f"result a {n} " * 6, answers=f"a{n}")
-            log.say("tool", f"result b {n} " * 6, answers=f"b{n}")
-        found = chosen(log, preserve_recent_count=recent)
-        taken = set(versions(found))
-        for one in log.entries:
-            members = {other.version for other in log.entries if one.group and other.group == one.group}
-            assert members <= taken or not members & taken
+    found = choose_from_log(make_log(40, marked=range(1, 31)))
+    assert stretch_versions(found) == list(
+        range(1, 21)
+    )  # a quarter of 800 tokens stays: the ten newest of them
 
 
 def test_the_open_group_at_the_end_stays() -> None:
-    log = talk(30)
+    log = make_log(30)
     call = log.say("assistant", "looking", calls=["x"])
-    assert call.version not in versions(chosen(log, preserve_recent_count=0))
+    assert call.version not in stretch_versions(choose_from_log(log, preserve_recent_count=0))
 
 
 def test_a_call_without_an_answer_stays_and_what_is_around_it_is_summarised() -> None:
-    log = talk(5)
+    log = make_log(5)
     call = log.say("assistant", "looking", calls=["lost", "late"])
     half = log.say("tool", "one of two", answers="late")
     for n in range(30):
         log.say("user", f"message {n} " * 8)
-    found = chosen(log)
-    assert not {call.version, half.version} & set(versions(found))
+    found = choose_from_log(log)
+    assert not {call.version, half.version} & set(stretch_versions(found))
     assert found.spans == ((1, 5), (8, 27))
     assert found.preserved == 12
 
@@ -243,7 +169,7 @@ def test_a_call_without_an_answer_stays_and_what_is_around_it_is_summarised() ->
 def test_an_answer_is_shown_with_its_call_however_late_it_comes(
     calls: list[tuple[int, int]], budget: int | None
 ) -> None:
-    log = talk(3)
+    log = make_log(3)
     waiting: dict[int, list[str]] = {}
     for number in range(12):
         for call, (late, at) in enumerate(calls):
@@ -255,33 +181,33 @@ def test_an_answer_is_shown_with_its_call_however_late_it_comes(
         for call in waiting.pop(number, ()):
             before = log.shown()
             answer = log.say("tool", f"of {call}", answers=call)
-            others = [unit for unit in before if unit != (called(log, answer),)]
-            assert log.shown() == [*others, (called(log, answer), answer.version)]
-        found = choose_stretch(folded(log), CompactionPolicy(preserve_recent_count=2, budget=budget))
+            others = [unit for unit in before if unit != (call_version(log, answer),)]
+            assert log.shown() == [*others, (call_version(log, answer), answer.version)]
+        found = choose_stretch(folded_units(log), CompactionPolicy(preserve_recent_count=2, budget=budget))
         if isinstance(found, Stretch):
             summed_up(log, found)
 
 
-def called(log: Log, answer: Entry) -> int:
+def call_version(log: Log, answer: Entry) -> int:
     return next(one.version for one in log.entries if one.group == answer.group)
 
 
 def test_an_edit_goes_with_what_it_replaced() -> None:
-    log = talk(30)
+    log = make_log(30)
     edit = log.edit(4, "corrected text")
-    found = chosen(log)
-    assert edit.version in versions(found)
-    assert 4 not in versions(found)
+    found = choose_from_log(log)
+    assert edit.version in stretch_versions(found)
+    assert 4 not in stretch_versions(found)
     assert found.spans == ((1, 20), (31, 31))
 
 
 def test_facts_and_retractions_between_are_never_replaced() -> None:
-    log = talk(10)
+    log = make_log(10)
     fact = log.fact("orders: PostgreSQL")
     taken_back = log.retract(2)
     for n in range(20):
         log.say("user", f"message {n} " * 8)
-    spans = chosen(log).spans
+    spans = choose_from_log(log).spans
     covered = {version for first, last in spans for version in range(first, last + 1)}
     assert {fact.version, taken_back.version, 2}.isdisjoint(covered)
 
@@ -292,37 +218,21 @@ def summed_up(log: Log, found: Stretch, content: str = "short summary") -> Entry
 
 
 def test_a_few_summaries_stand_beside_each_other() -> None:
-    log = talk(30)
-    summed_up(log, chosen(log))
+    log = make_log(30)
+    summed_up(log, choose_from_log(log))
     for n in range(30):
         log.say("user", f"later message {n} " * 8)
-    found = chosen(log)
+    found = choose_from_log(log)
     assert all(one.kind is Kind.MESSAGE for one in found.entries)
     assert found.level == 1
 
 
-def test_many_summaries_are_merged_with_everything_they_stand_for() -> None:
-    log = talk(30)
-    for _ in range(4):
-        summed_up(log, chosen(log), "a summary of some length " * 10)
-        for n in range(30):
-            log.say("user", f"later message {n} " * 8)
-    found = chosen(log)
-    assert sum(one.kind is Kind.SUMMARY for one in found.entries) == 4
-    assert found.level == 2
-    before = log.cover()
-    log.summarise(*found.spans)
-    after = log.cover()
-    gone = {version for version in range(1, log.version) if before.by(version) is not None}
-    assert all(after.by(version) is not None for version in gone), "something came back into force"
-
-
 def test_summaries_are_merged_when_they_crowd_the_budget() -> None:
-    log = talk(30)
-    summed_up(log, chosen(log), "a summary of some length " * 40)
+    log = make_log(30)
+    summed_up(log, choose_from_log(log), "a summary of some length " * 40)
     for n in range(30):
         log.say("user", f"later message {n} " * 8)
-    found = chosen(log, budget=500)
+    found = choose_from_log(log, budget=500)
     assert any(one.kind is Kind.SUMMARY for one in found.entries)
     assert found.limit <= 200
 
@@ -354,7 +264,7 @@ def test_what_is_chosen_can_always_be_stood_for(
         elif kind == "f":
             log.fact(text)
     policy = CompactionPolicy(preserve_recent_count=recent, keep=keep, budget=budget)
-    found = choose_stretch(folded(log), policy)
+    found = choose_stretch(folded_units(log), policy)
     if isinstance(found, str):
         return
     assert all(last + 1 < first for (_, last), (first, _) in pairwise(found.spans))
@@ -365,7 +275,7 @@ def test_what_is_chosen_can_always_be_stood_for(
     log.summarise(*found.spans)
     after = log.cover()
     now_hidden = {v for v in range(1, log.version) if after.by(v) is not None}
-    assert now_hidden == hidden | set(versions(found))
+    assert now_hidden == hidden | set(stretch_versions(found))
     sequence = effective_sequence(log.entries, after)
     assert [one.version for one in sequence if one.kind is Kind.SUMMARY] == [log.version]
     assert not span.is_stretch_active(found, after, found.entries)
@@ -374,8 +284,8 @@ def test_what_is_chosen_can_always_be_stood_for(
 
 
 def test_a_stretch_no_longer_stands_when_something_of_it_was_rewritten() -> None:
-    log = talk(30)
-    found = chosen(log)
+    log = make_log(30)
+    found = choose_from_log(log)
     log.say("user", "news")
     assert span.is_stretch_active(found, log.cover(), found.entries)
     log.edit(3, "corrected")
@@ -388,11 +298,11 @@ def test_a_stretch_no_longer_stands_when_something_of_it_was_rewritten() -> None
 
 def test_what_may_not_leave_is_not_read() -> None:
     rows = [
-        entry(1, "plain"),
-        entry(2, "secret", privacy=Privacy.BLOCK),
-        entry(3, "card 4111", privacy=Privacy.REDACT, role=Role.ASSISTANT, actor="kim"),
-        entry(4, " "),
-        entry(5, "before", kind=Kind.SUMMARY, role=None),
+        make_entry(1, "plain"),
+        make_entry(2, "secret", privacy=Privacy.BLOCK),
+        make_entry(3, "card 4111", privacy=Privacy.REDACT, role=Role.ASSISTANT, actor="kim"),
+        make_entry(4, " "),
+        make_entry(5, "before", kind=Kind.SUMMARY, role=None),
     ]
     said = span.turns_of_entries(rows)
     assert [(turn.speaker, turn.text, turn.summary) for turn in said] == [

@@ -1,4 +1,4 @@
-"""The caller's side: what a text asks for, and what is done about errors."""
+"""The caller's side: the request made from a text, and how errors are handled."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 
+from acms import Privacy, ValidationError
 from acms.acs import CEO, KVCache, Outcome, pick
 from acms.contract import (
     Action,
@@ -23,13 +24,11 @@ from acms.contract import (
     RiskLevel,
 )
 from acms.contract.intent_defaults import Complexity, Domain, Urgency, Verb, classify_intent
-from acms.errors import ValidationError
-from acms.model import Privacy
 
 pytestmark = pytest.mark.anyio
 
 
-def error(
+def error_envelope(
     *actions: str, attempt: int = 1, most: int = 2, retriable: bool = True, code: Code = Code.PROVIDER_TIMEOUT
 ) -> ErrorEnvelope:
     return ErrorEnvelope(
@@ -42,16 +41,18 @@ def error(
     )
 
 
-def failed(*actions: str, ids: Sequence[str] = (), **more: object) -> RenderReply:
-    return RenderReply(request_id="r", fragments=fragments(*ids) or None, error=error(*actions, **more))
+def failed_reply(*actions: str, ids: Sequence[str] = (), **more: object) -> RenderReply:
+    return RenderReply(
+        request_id="r", fragments=make_fragments(*ids) or None, error=error_envelope(*actions, **more)
+    )
 
 
-def found(*ids: str, policy: KVPolicy | None = None, warnings: Sequence[str] = ()) -> RenderReply:
+def successful_reply(*ids: str, policy: KVPolicy | None = None, warnings: Sequence[str] = ()) -> RenderReply:
     notices = tuple(Notice(code=code, message="as the engine says") for code in warnings)
-    return RenderReply(request_id="r", fragments=fragments(*ids), kv_policy=policy, warnings=notices)
+    return RenderReply(request_id="r", fragments=make_fragments(*ids), kv_policy=policy, warnings=notices)
 
 
-def fragments(*ids: str) -> tuple[Fragment, ...]:
+def make_fragments(*ids: str) -> tuple[Fragment, ...]:
     return tuple(
         Fragment(id=id, lod=Lod.MICRO, text=f"text of {id}", entities=("orders",), cost_tokens=5)
         for id in ids
@@ -60,7 +61,7 @@ def fragments(*ids: str) -> tuple[Fragment, ...]:
 
 @dataclass
 class Scripted:
-    """An engine that answers what it was told to, and takes a stated time for it."""
+    """An engine with scripted answers, each of which takes a stated time."""
 
     replies: Sequence[RenderReply]
     seconds: float = 0.0
@@ -84,20 +85,20 @@ class Scripted:
         return [action for _, action, _, _ in self.calls]
 
 
-def ids() -> Iterator[str]:
+def generate_ids() -> Iterator[str]:
     return (f"00000000-0000-4000-8000-{number:012}" for number in count(1))
 
 
-def ceo(engine: Scripted, cache: KVCache | None = None, **more: object) -> CEO:
-    made = ids()
+def make_ceo(engine: Scripted, cache: KVCache | None = None, **more: object) -> CEO:
+    made = generate_ids()
     return CEO(engine, cache=cache, ids=lambda: next(made), clock=lambda: engine.now, **more)
 
 
-async def ask(
+async def ask_ceo(
     *replies: RenderReply, said: str = "Debug the import", **more: object
 ) -> tuple[Outcome, Scripted]:
     engine = Scripted(replies, seconds=0.1)
-    return await ceo(engine).ask(said, **more), engine
+    return await make_ceo(engine).ask(said, **more), engine
 
 
 # ── what a text asks for ────────────────────────────────────────────────────────────────────────────────────────────
@@ -158,13 +159,13 @@ def test_what_is_unclear_is_asked_back(said: str, confidence: float, unclear: bo
 def test_complexity_makes_budgets_and_urgency_caps_the_time(
     said: str, tokens: int, time: int, risk: str
 ) -> None:
-    request = ceo(Scripted([])).request(said)
+    request = make_ceo(Scripted([])).request(said)
     assert (request.tokens_max, request.time_ms, request.risk) == (tokens, time, RiskLevel(risk))
     assert request.intent == said
 
 
 def test_what_is_stated_counts_and_the_request_is_one_of_the_contract() -> None:
-    maker = ceo(Scripted([]), privacy="redact")
+    maker = make_ceo(Scripted([]), privacy="redact")
     request = maker.request("Implement it in production", risk="low", privacy="block", request_id="req-1")
     assert (request.risk, request.privacy, request.request_id) == (RiskLevel.LOW, Privacy.BLOCK, "req-1")
     assert RenderRequest.of(request.to_wire()) == request
@@ -177,9 +178,9 @@ def test_what_is_stated_counts_and_the_request_is_one_of_the_contract() -> None:
     ids=str,
 )  # fmt: skip
 async def test_a_bad_question_is_refused_before_anyone_is_asked(bad: dict[str, object]) -> None:
-    engine = Scripted([found("a")])
+    engine = Scripted([successful_reply("a")])
     with pytest.raises(ValidationError):
-        await ceo(engine).ask(bad.pop("said"), **bad)
+        await make_ceo(engine).ask(bad.pop("said"), **bad)
     assert engine.calls == []
 
 
@@ -187,16 +188,16 @@ async def test_a_bad_question_is_refused_before_anyone_is_asked(bad: dict[str, o
 
 
 async def test_a_reply_without_an_error_is_returned_as_it_is() -> None:
-    reply = found("a", "b")
-    outcome, engine = await ask(reply)
+    reply = successful_reply("a", "b")
+    outcome, engine = await ask_ceo(reply)
     assert outcome.reply == reply
     assert outcome.request == engine.calls[0][0]
     assert [(one.attempt, one.action, one.code) for one in outcome.tried] == [(1, None, None)]
 
 
 async def test_the_example_of_the_seed_is_tried_again_with_less() -> None:
-    first = failed("retry_with_reduced_scope", "explicit_l1_expansion", "return_l4_only")
-    outcome, engine = await ask(first, found("a"))
+    first = failed_reply("retry_with_reduced_scope", "explicit_l1_expansion", "return_l4_only")
+    outcome, engine = await ask_ceo(first, successful_reply("a"))
     assert engine.actions == [None, Action.RETRY_WITH_REDUCED_SCOPE]
     first_sent, second_sent = engine.calls[0][0], engine.calls[1][0]
     assert second_sent.id != first_sent.id
@@ -225,55 +226,59 @@ async def test_the_example_of_the_seed_is_tried_again_with_less() -> None:
 def test_the_best_offer_that_may_be_taken_is_picked(
     risk: str, privacy: str, offered: str, picked: str | None
 ) -> None:
-    request = ceo(Scripted([])).request("x", risk=risk, privacy=privacy)
-    assert pick(error(*offered.split()), request, left=100) == picked
+    request = make_ceo(Scripted([])).request("x", risk=risk, privacy=privacy)
+    assert pick(error_envelope(*offered.split()), request, left=100) == picked
 
 
 def test_a_retry_needs_time_and_an_error_that_is_retriable() -> None:
-    request = ceo(Scripted([])).request("x")
+    request = make_ceo(Scripted([])).request("x")
     offered = ("retry_same", "retry_with_reduced_scope", "explicit_l1_expansion", "return_minimal")
-    assert pick(error(*offered), request, left=99) is Action.RETURN_MINIMAL
-    assert pick(error(*offered[:3], retriable=False), request, left=500) is None
+    assert pick(error_envelope(*offered), request, left=99) is Action.RETURN_MINIMAL
+    assert pick(error_envelope(*offered[:3], retriable=False), request, left=500) is None
     done = [Action.RETRY_WITH_REDUCED_SCOPE, Action.RETURN_MINIMAL]
-    assert pick(error(*offered), request, left=500, done=done) is Action.EXPLICIT_L1_EXPANSION
+    assert pick(error_envelope(*offered), request, left=500, done=done) is Action.EXPLICIT_L1_EXPANSION
 
 
 async def test_what_needs_no_retry_is_done_even_when_the_time_is_over() -> None:
-    engine = Scripted([failed("retry_with_reduced_scope", "return_l4_only"), found("exp:a")], seconds=2.0)
-    outcome = await ceo(engine).ask("Debug the import")
+    engine = Scripted(
+        [failed_reply("retry_with_reduced_scope", "return_l4_only"), successful_reply("exp:a")], seconds=2.0
+    )
+    outcome = await make_ceo(engine).ask("Debug the import")
     assert engine.actions == [None, Action.RETURN_L4_ONLY]
     assert engine.calls[1][0].time_ms == 100
     assert outcome.reply.error is None
 
 
 async def test_attempts_end_where_the_envelope_says() -> None:
-    outcome, engine = await ask(failed("retry_with_reduced_scope", "return_minimal"))
+    outcome, engine = await ask_ceo(failed_reply("retry_with_reduced_scope", "return_minimal"))
     assert engine.actions == [None, Action.RETRY_WITH_REDUCED_SCOPE]
     assert outcome.reply.error is not None
 
 
 async def test_an_engine_that_promises_attempts_without_end_is_asked_each_thing_once() -> None:
-    every = failed(*Action, most=1_000_000)
-    outcome, engine = await ask(every, every)
+    every = failed_reply(*Action, most=1_000_000)
+    outcome, engine = await ask_ceo(every, every)
     assert len(engine.calls) == len(outcome.tried) == 7
     assert len(set(engine.actions)) == 7
 
 
 async def test_after_failures_the_reply_with_the_most_context_is_returned() -> None:
-    partial = failed("return_minimal", ids=["a", "b"])
-    outcome, _ = await ask(partial, failed())
+    partial = failed_reply("return_minimal", ids=["a", "b"])
+    outcome, _ = await ask_ceo(partial, failed_reply())
     assert outcome.reply == partial
-    outcome, _ = await ask(failed("return_minimal"), last := failed(code=Code.ALL_PROVIDERS_FAILED))
+    outcome, _ = await ask_ceo(
+        failed_reply("return_minimal"), last := failed_reply(code=Code.ALL_PROVIDERS_FAILED)
+    )
     assert outcome.reply == last
 
 
 async def test_users_are_told_that_general_knowledge_was_used() -> None:
-    first = failed("explicit_l1_expansion")
-    outcome, _ = await ask(first, found("global:a"))
+    first = failed_reply("explicit_l1_expansion")
+    outcome, _ = await ask_ceo(first, successful_reply("global:a"))
     assert [one.code for one in outcome.reply.warnings] == [Code.L1_EXPANSION]
-    outcome, _ = await ask(first, told := found("global:a", warnings=[Code.L1_EXPANSION]))
+    outcome, _ = await ask_ceo(first, told := successful_reply("global:a", warnings=[Code.L1_EXPANSION]))
     assert outcome.reply == told
-    outcome, _ = await ask(first, found())
+    outcome, _ = await ask_ceo(first, successful_reply())
     assert outcome.reply.warnings == ()
 
 
@@ -283,9 +288,12 @@ async def test_users_are_told_that_general_knowledge_was_used() -> None:
 async def test_the_cache_is_handed_over_and_follows_the_reply_that_is_returned() -> None:
     cache = KVCache()
     engine = Scripted(
-        [failed("retry_same", ids=["lost"]), found("a", "b", policy=KVPolicy(pin=("a",), evict=("b",)))]
+        [
+            failed_reply("retry_same", ids=["lost"]),
+            successful_reply("a", "b", policy=KVPolicy(pin=("a",), evict=("b",))),
+        ]
     )
-    outcome = await ceo(engine, cache).ask("Where are the orders?")
+    outcome = await make_ceo(engine, cache).ask("Where are the orders?")
     assert [one[3] for one in engine.calls] == [cache, cache]
     assert outcome.applied is not None
     assert (outcome.applied.pinned, outcome.applied.evicted) == (("a",), ("b",))
@@ -295,20 +303,22 @@ async def test_the_cache_is_handed_over_and_follows_the_reply_that_is_returned()
 
 async def test_frequent_conflicts_of_policies_are_told_in_the_next_reply() -> None:
     cache = KVCache()
-    asker = ceo(Scripted([found("a", policy=KVPolicy(pin=("a",), compress=("a",)))]), cache)
+    asker = make_ceo(Scripted([successful_reply("a", policy=KVPolicy(pin=("a",), compress=("a",)))]), cache)
     for _ in range(3):
         outcome = await asker.ask("Where are the orders?")
         assert outcome.reply.warnings == ()
     outcome = await asker.ask("Where are the orders?")
     assert [one.code for one in outcome.reply.warnings] == [Code.PARTIAL_DATA]
-    late = ceo(Scripted([found("a", warnings=[Code.PARTIAL_DATA])]), cache)  # for a reason of its own
+    late = make_ceo(
+        Scripted([successful_reply("a", warnings=[Code.PARTIAL_DATA])]), cache
+    )  # for a reason of its own
     outcome = await late.ask("Where are the orders?")
     assert [one.code for one in outcome.reply.warnings] == [Code.PARTIAL_DATA] * 2
 
 
 async def test_the_same_text_and_replies_make_the_same_outcome() -> None:
-    replies = [failed("retry_with_reduced_scope"), found("a", policy=KVPolicy(pin=("a",)))]
-    assert (await ask(*replies))[0] == (await ask(*replies))[0]
+    replies = [failed_reply("retry_with_reduced_scope"), successful_reply("a", policy=KVPolicy(pin=("a",)))]
+    assert (await ask_ceo(*replies))[0] == (await ask_ceo(*replies))[0]
 
 
 async def test_an_engine_that_raises_leaves_the_cache_as_it_was() -> None:
@@ -320,5 +330,5 @@ async def test_an_engine_that_raises_leaves_the_cache_as_it_was() -> None:
     cache.put("a", "text")
     before = cache.to_wire()
     with pytest.raises(ConnectionError):
-        await ceo(Broken([]), cache).ask("Where are the orders?")
+        await make_ceo(Broken([]), cache).ask("Where are the orders?")
     assert cache.to_wire() == before

@@ -10,7 +10,7 @@ from acms.contract import RenderRequest
 from acms.contract.entities import LONGEST, MOST, extract_entities, gaze_of_request
 
 
-def asks(intent: str, entities: tuple[str, ...] | None = None) -> RenderRequest:
+def entity_request(intent: str, entities: tuple[str, ...] | None = None) -> RenderRequest:
     return RenderRequest(
         id="6f3b6f21-7a5f-4e3f-9af0-1b2c3d4e5f60",
         request_id="req-1",
@@ -66,30 +66,32 @@ def test_a_long_run_of_letters_is_data_and_no_entity() -> None:
 
 
 def test_a_request_asks_for_what_it_states() -> None:
-    assert gaze_of_request(asks("anything at all", ("Orders_DB ", "", "orders_db", "Migration"))) == (
+    assert gaze_of_request(
+        entity_request("anything at all", ("Orders_DB ", "", "orders_db", "Migration"))
+    ) == (
         "orders_db",
         "migration",
     )
-    assert gaze_of_request(asks("anything", ())) == ()
+    assert gaze_of_request(entity_request("anything", ())) == ()
 
 
 def test_a_slug_is_its_words_without_what_is_to_be_done() -> None:
-    found = gaze_of_request(asks("implement_hyperbolic_search_with_performance_constraints"))
+    found = gaze_of_request(entity_request("implement_hyperbolic_search_with_performance_constraints"))
     assert found == ("hyperbolic", "search", "performance", "constraints")
-    assert gaze_of_request(asks("Debug the memory leak")) == ("memory", "leak")
-    assert gaze_of_request(asks("implementHyperbolicSearch")) == ("hyperbolic", "search")
-    assert gaze_of_request(asks("orders_db")) == ("orders_db", "orders", "db")
-    assert gaze_of_request(asks("search")) == ("search",)
-    assert gaze_of_request(asks("what is it?")) == ()
+    assert gaze_of_request(entity_request("Debug the memory leak")) == ("memory", "leak")
+    assert gaze_of_request(entity_request("implementHyperbolicSearch")) == ("hyperbolic", "search")
+    assert gaze_of_request(entity_request("orders_db")) == ("orders_db", "orders", "db")
+    assert gaze_of_request(entity_request("search")) == ("search",)
+    assert gaze_of_request(entity_request("what is it?")) == ()
 
 
 def test_words_that_stand_side_by_side_are_the_name_others_know_them_by() -> None:
-    slug = asks("implement_hyperbolic_search_with_performance_constraints")
+    slug = entity_request("implement_hyperbolic_search_with_performance_constraints")
     known = ("hyperbolic_search", "Performance", "gpu_native", "search_constraints")
     assert gaze_of_request(slug, known=known) == ("hyperbolic_search", "performance", "constraints")
-    twice = asks("the memory leak, and memory in general")
+    twice = entity_request("the memory leak, and memory in general")
     assert gaze_of_request(twice, known=("memory_leak",)) == ("memory_leak", "memory", "general")
-    longest = asks("fix the vector index rebuild job")
+    longest = entity_request("fix the vector index rebuild job")
     assert gaze_of_request(longest, known=("vector_index", "vector-index-rebuild")) == (
         "vector-index-rebuild",
         "job",

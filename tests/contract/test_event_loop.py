@@ -17,15 +17,14 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, Privacy, open_storage
+from acms import ACMS, ACMSConfig, Privacy, PrivacyConfig, open_storage
 from acms.acs import ACS
-from acms.config import PrivacyConfig
 from acms.privacy import redact_entry
 from acms.privacy.redact_entry import apply_privacy_mode
 from acms.providers.tokens import default_counter
 from acms.runtime import threads
 from acms.runtime.threads import INLINE, drive_generator, in_thread, pause_if_busy
-from tests.support.sources import Source, engine, hang, ids, item, request
+from tests.support.sources import Source, fragment_ids, make_engine, make_item, never_answer, request
 
 MANY = 10_000
 
@@ -55,13 +54,14 @@ class Read(dict[str, Any]):
         return super().get(key, default)
 
 
-def many(size: int = MANY) -> list[Read]:
+def many_candidates(size: int = MANY) -> list[Read]:
     return [
-        Read(item(f"a:{n}", f"orders and migration {n} and so on", "orders", cost=1)) for n in range(size)
+        Read(make_item(f"a:{n}", f"orders and migration {n} and so on", "orders", cost=1))
+        for n in range(size)
     ]
 
 
-async def watched(acs: ACS, body: dict[str, Any]) -> tuple[Any, list[int]]:
+async def render_and_watch(acs: ACS, body: dict[str, Any]) -> tuple[Any, list[int]]:
     """Render, and note at each turn of the loop how many candidates had been read."""
     seen: list[int] = []
     done = asyncio.Event()
@@ -80,24 +80,24 @@ async def watched(acs: ACS, body: dict[str, Any]) -> tuple[Any, list[int]]:
 
 async def test_ten_thousand_candidates_are_weighed_beside_the_loop() -> None:
     counter = Counter()
-    acs = engine(Source("L2", many(), deadline_ms=60_000), token_counter=counter)
+    acs = make_engine(Source("L2", many_candidates(), deadline_ms=60_000), token_counter=counter)
     counter.threads.clear()
     reply = await acs.render(request(ms=120_000))
-    assert len(ids(reply)) > 10
+    assert len(fragment_ids(reply)) > 10
     assert len(counter.threads) >= MANY
     assert threading.get_ident() not in counter.threads
 
 
 async def test_what_little_there_is_needs_no_thread() -> None:
     counter = Counter()
-    await engine(Source("L2", many(5)), token_counter=counter).render(request())
+    await make_engine(Source("L2", many_candidates(5)), token_counter=counter).render(request())
     assert set(counter.threads) == {threading.get_ident()}
 
 
 async def test_answers_that_come_together_are_read_in_turns() -> None:
-    sources = [Source("L2", many(2_500), name=f"s{n}", deadline_ms=60_000) for n in range(4)]
+    sources = [Source("L2", many_candidates(2_500), name=f"s{n}", deadline_ms=60_000) for n in range(4)]
     before = Read.total
-    reply, seen = await watched(engine(*sources), request(ms=120_000))
+    reply, seen = await render_and_watch(make_engine(*sources), request(ms=120_000))
     assert reply.error is None
     assert Read.total - before == MANY
     assert max(after - now for now, after in pairwise(seen)) < MANY / 5
@@ -194,7 +194,7 @@ async def test_a_large_reply_leaves_the_host_alone() -> None:
             return super().count(text)
 
     counter = Noting()
-    await engine(Source("L2", many(2_000), deadline_ms=60_000), token_counter=counter).render(
+    await make_engine(Source("L2", many_candidates(2_000), deadline_ms=60_000), token_counter=counter).render(
         request(ms=60_000)
     )
     assert set(counter.threads) - {threading.get_ident()}
@@ -202,11 +202,15 @@ async def test_a_large_reply_leaves_the_host_alone() -> None:
 
 
 @pytest.mark.usefixtures("host")
-@pytest.mark.parametrize("act", [hang, RuntimeError("x"), [1, 2, 3]], ids=["late", "fails", "garbled"])
+@pytest.mark.parametrize(
+    "act", [never_answer, RuntimeError("x"), [1, 2, 3]], ids=["late", "fails", "garbled"]
+)
 async def test_the_host_is_left_alone_whatever_becomes_of_a_reply(act: Any) -> None:
-    acs = engine(Source("L2", many(500)), Source("L4", act, deadline_ms=30))
+    acs = make_engine(Source("L2", many_candidates(500)), Source("L4", act, deadline_ms=30))
     await acs.render(request(ms=500))
-    task = asyncio.create_task(engine(Source("L2", many(500)), Source("L4", hang)).render(request()))
+    task = asyncio.create_task(
+        make_engine(Source("L2", many_candidates(500)), Source("L4", never_answer)).render(request())
+    )
     for _ in range(8):
         await asyncio.sleep(0)
     task.cancel()

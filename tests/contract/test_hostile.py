@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from acms.contract import Candidate, Layer, ProviderRequest, ProviderResponse
-from tests.support.sources import Source, checked, engine, hang, item, request
+from tests.support.sources import Source, checked_reply, make_engine, make_item, never_answer, request
 
 KEY = "ghp_" + "aB3dE6gH9jK2" * 3
 TEXT = "The orders are moved by night, and nobody at all is told about it in time."
@@ -29,7 +29,7 @@ class Broken(dict[str, Any]):
 class Endless(list[Any]):
     def __iter__(self) -> Any:
         while True:
-            yield item("again", TEXT, "orders")
+            yield make_item("again", TEXT, "orders")
 
 
 class Speechless(Exception):
@@ -49,13 +49,13 @@ class Hostile:
             None, -1, 10**30, float("nan"), "\0", "\ud800", "x" * 200_000, [], {}, nested, True, b"x", object(),
             "2026-01-01T00:00:00", "block", "L1", TEXT, [{"lod": "macro", "text": KEY}],
         ]  # fmt: skip
-        self.large = [item(f"l{n}", TEXT, "orders") for n in range(2_000)]
+        self.large = [make_item(f"l{n}", TEXT, "orders") for n in range(2_000)]
 
     def candidate(self) -> dict[str, Any]:
         rng = self.rng
         texts = [TEXT, TEXT * 20, f"{KEY} {TEXT}", KEY, "orders " * 900, "", None]
         names = rng.sample(["orders", "migration", KEY, TEXT[:40]], rng.randint(0, 4))
-        made = item(f"id:{rng.randint(0, 9)}", rng.choice(texts), *names, cost=rng.choice([0, 1, 10**6]))
+        made = make_item(f"id:{rng.randint(0, 9)}", rng.choice(texts), *names, cost=rng.choice([0, 1, 10**6]))
         for _ in range(rng.randint(0, 2)):
             field = rng.choice([*made, "privacy", "variants", "lod", "relevance", "citations", "more"])
             made[field] = rng.choice(self.odd)
@@ -110,7 +110,7 @@ class Hostile:
 
     def source(self, number: int) -> Source:
         acts: list[Act] = [
-            hang, self.answers, self.answers, self.garbles, self.raises, self.sends_much, self.will_not_end,
+            never_answer, self.answers, self.answers, self.garbles, self.raises, self.sends_much, self.will_not_end,
             self.answers_when_cancelled,
         ]  # fmt: skip
         layer = self.rng.choice(["L1", "L2", "L2", "L4"])
@@ -119,11 +119,11 @@ class Hostile:
         )
 
 
-async def survive(rounds: int) -> None:
+async def survive_rounds(rounds: int) -> None:
     rng = random.Random(20)
     hostile = Hostile(rng)
     for turn in range(rounds):
-        acs = engine(*(hostile.source(n) for n in range(rng.randint(1, 5))))
+        acs = make_engine(*(hostile.source(n) for n in range(rng.randint(1, 5))))
         mode, tokens = rng.choice(["allow", "redact", "block"]), rng.choice([0, 10, 300, 4_000])
         body = request(
             ms=rng.choice([40, 80, 120]), tokens=tokens, privacy=mode, risk=rng.choice(["low", "high"])
@@ -131,7 +131,7 @@ async def survive(rounds: int) -> None:
         before = asyncio.all_tasks()
         reply = await acs.render(body, action=rng.choice([None, None, "explicit_l1_expansion"]))
         assert asyncio.all_tasks() <= before, turn
-        told = json.dumps(checked(reply)) + repr(list(reply.ledger))
+        told = json.dumps(checked_reply(reply)) + repr(list(reply.ledger))
         assert KEY not in told, turn
         if mode == "block":
             assert not any(one.text for one in reply.fragments or ()), turn
@@ -145,9 +145,9 @@ async def survive(rounds: int) -> None:
 
 async def test_check_25_whatever_sources_do_there_is_a_reply() -> None:
     """The first 25 rounds; 1,000: `pytest -m slow tests/contract/test_hostile.py`."""
-    await survive(25)
+    await survive_rounds(25)
 
 
 @pytest.mark.slow
 async def test_check_25_whatever_sources_do_there_is_a_reply_a_thousand_times() -> None:
-    await survive(1_000)
+    await survive_rounds(1_000)

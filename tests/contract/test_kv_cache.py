@@ -9,10 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from acms import ValidationError
+from acms.acs import Applied, KVCache
 from acms.contract import Code, Fragment, KVPolicy, Lod, RenderReply, Variant
-from acms.contract.caller_cache import FREQUENT, RECENT, Applied, KVCache, Quarters
+from acms.contract.caller_cache import FREQUENT, RECENT, Quarters
 from acms.contract.kv_policy import policy
-from acms.errors import ValidationError
 
 MIXED = (
     '{ "kv_policy": { "pin": ["frag:macro:123"], "compress": ["frag:micro:789", "frag:atomic:777", "frag:macro:123"], '
@@ -22,25 +23,25 @@ LONG = "the orders table is written by the importer and read by the report. " * 
 KEYS = ("frag:macro:123", "frag:micro:789", "frag:atomic:777", "frag:atomic:555", "doc:sum:Q")
 
 
-def filled() -> KVCache:
+def filled_cache() -> KVCache:
     cache = KVCache()
     for key in KEYS:
         cache.put(key, LONG, lod=Lod.ATOMIC if "atomic" in key else Lod.MICRO, benefit=0.4)
     return cache
 
 
-def reply(*ids: str, policy: KVPolicy | None = None) -> RenderReply:
+def sample_reply(*ids: str, policy: KVPolicy | None = None) -> RenderReply:
     fragments = tuple(
         Fragment(id=id, lod=Lod.MICRO, text=f"text of {id}", entities=("a",), cost_tokens=5) for id in ids
     )
     return RenderReply(request_id="r", fragments=fragments, kv_policy=policy)
 
 
-def keys(cache: KVCache) -> set[str]:
+def cache_keys(cache: KVCache) -> set[str]:
     return set(cache)
 
 
-def pins(cache: KVCache) -> set[str]:
+def pinned_keys(cache: KVCache) -> set[str]:
     return {one.key for one in cache.units() if one.pinned}
 
 
@@ -48,11 +49,11 @@ def pins(cache: KVCache) -> set[str]:
 
 
 def test_check_27_the_mixed_example_of_the_seed_pins_compresses_and_evicts() -> None:
-    cache = filled()
+    cache = filled_cache()
     before = {one.key: one for one in cache.units()}
     applied = cache.apply(json.loads(MIXED)["kv_policy"])
-    assert keys(cache) == set(KEYS) - {"frag:atomic:555"}
-    assert pins(cache) == {"frag:macro:123"}
+    assert cache_keys(cache) == set(KEYS) - {"frag:atomic:555"}
+    assert pinned_keys(cache) == {"frag:macro:123"}
     for key in ("frag:micro:789", "frag:atomic:777"):
         shrunk = cache.peek(key)
         assert shrunk is not None
@@ -73,7 +74,7 @@ def test_check_27_the_mixed_example_of_the_seed_pins_compresses_and_evicts() -> 
 
 
 def test_check_28_unknown_and_duplicate_keys_change_nothing() -> None:
-    cache, plain = filled(), filled()
+    cache, plain = filled_cache(), filled_cache()
     doubled = KVPolicy(
         pin=("doc:sum:Q", "nobody", "doc:sum:Q"),
         compress=("frag:micro:789", "nowhere", "frag:micro:789"),
@@ -84,7 +85,7 @@ def test_check_28_unknown_and_duplicate_keys_change_nothing() -> None:
     assert cache.to_wire() == plain.to_wire()
     assert applied.ignored == ("nobody", "nowhere", "nothing")
     cache.put("nobody", "a pin on a key that was not there is not remembered")
-    assert pins(cache) == {"doc:sum:Q"}
+    assert pinned_keys(cache) == {"doc:sum:Q"}
 
 
 def test_check_29_a_pinned_key_survives_pressure_until_the_next_decision() -> None:
@@ -92,17 +93,17 @@ def test_check_29_a_pinned_key_survives_pressure_until_the_next_decision() -> No
     cache.put("pinned", LONG, benefit=0.0)
     cache.apply(KVPolicy(pin=("pinned",)))
     for index in range(200):
-        cache.receive(reply(f"other:{index}"))
+        cache.receive(sample_reply(f"other:{index}"))
     assert len(cache) == 64
-    assert pins(cache) == {"pinned"}
-    cache.receive(reply("next", policy=KVPolicy()))  # a decision without it
-    assert pins(cache) == set()
+    assert pinned_keys(cache) == {"pinned"}
+    cache.receive(sample_reply("next", policy=KVPolicy()))  # a decision without it
+    assert pinned_keys(cache) == set()
     assert "pinned" not in cache  # it was the one missed least
     assert len(cache) == 64
 
 
 def test_check_31_a_policy_applied_twice_leaves_the_same_state() -> None:
-    cache = filled()
+    cache = filled_cache()
     decided = KVPolicy.of(json.loads(MIXED)["kv_policy"])
     cache.apply(decided)
     once = cache.to_wire()
@@ -115,27 +116,27 @@ def test_check_31_a_policy_applied_twice_leaves_the_same_state() -> None:
 
 
 def test_a_reply_without_a_policy_changes_no_pin() -> None:
-    cache = filled()
+    cache = filled_cache()
     cache.apply(KVPolicy(pin=("doc:sum:Q",)))
-    cache.receive(reply("new"))
-    assert pins(cache) == {"doc:sum:Q"}
+    cache.receive(sample_reply("new"))
+    assert pinned_keys(cache) == {"doc:sum:Q"}
     cache.receive(RenderReply(request_id="r", fragments=()))
-    assert pins(cache) == {"doc:sum:Q"}
+    assert pinned_keys(cache) == {"doc:sum:Q"}
 
 
 def test_a_reply_may_pin_what_it_brings_into_a_full_cache() -> None:
     cache = KVCache(capacity=2)
-    cache.receive(reply("a", "b", policy=KVPolicy(pin=("a", "b"))))
-    applied = cache.receive(reply("c", "d", policy=KVPolicy(pin=("c", "d"))))
-    assert pins(cache) == keys(cache) == {"c", "d"}
+    cache.receive(sample_reply("a", "b", policy=KVPolicy(pin=("a", "b"))))
+    applied = cache.receive(sample_reply("c", "d", policy=KVPolicy(pin=("c", "d"))))
+    assert pinned_keys(cache) == cache_keys(cache) == {"c", "d"}
     assert set(applied.evicted) == {"a", "b"}
 
 
 def test_pinned_keys_may_exceed_the_capacity_and_then_nothing_else_is_held() -> None:
     cache = KVCache(capacity=2)
-    cache.receive(reply("a", "b", "c", policy=KVPolicy(pin=("a", "b", "c"))))
+    cache.receive(sample_reply("a", "b", "c", policy=KVPolicy(pin=("a", "b", "c"))))
     cache.put("d", "text")
-    assert keys(cache) == {"a", "b", "c"}
+    assert cache_keys(cache) == {"a", "b", "c"}
 
 
 # ── compress ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -191,7 +192,7 @@ def test_a_shortener_that_fails_leaves_everything_as_it_was() -> None:
     cache.put("two", LONG)
     before = cache.to_wire()
     with pytest.raises(RuntimeError):
-        cache.receive(reply("three", policy=KVPolicy(pin=("two",), compress=("one",), evict=("two",))))
+        cache.receive(sample_reply("three", policy=KVPolicy(pin=("two",), compress=("one",), evict=("two",))))
     assert cache.to_wire() == before
 
 
@@ -217,7 +218,7 @@ def test_what_is_blocked_or_tiny_is_not_shrunk() -> None:
 
 
 def test_a_fragment_that_comes_again_is_whole_again() -> None:
-    cache = filled()
+    cache = filled_cache()
     cache.apply(KVPolicy(pin=("doc:sum:Q",), compress=("frag:micro:789",)))
     for key in ("frag:micro:789", "doc:sum:Q"):
         cache.put(key, LONG)
@@ -225,7 +226,7 @@ def test_a_fragment_that_comes_again_is_whole_again() -> None:
         assert again is not None
         assert again.text == LONG
         assert not again.compressed
-    assert pins(cache) == {"doc:sum:Q"}
+    assert pinned_keys(cache) == {"doc:sum:Q"}
 
 
 def test_what_is_blocked_now_keeps_nothing_of_its_text() -> None:
@@ -244,7 +245,7 @@ def test_what_was_shrunk_and_had_to_go_nevertheless_is_told_as_gone() -> None:
     cache = KVCache(capacity=1)
     cache.put("old", LONG)
     cache.advance()
-    applied = cache.receive(reply("new", policy=KVPolicy(pin=("new",), compress=("old",))))
+    applied = cache.receive(sample_reply("new", policy=KVPolicy(pin=("new",), compress=("old",))))
     assert (applied.compressed, applied.evicted) == ((), ("old",))
 
 
@@ -258,17 +259,17 @@ def test_use_keeps_a_key_and_benefit_and_size_weigh_against_it() -> None:
         assert cache.get("used") is not None
     assert {one.key: one.turns for one in cache.held()} == {"large": 5, "poor": 5, "used": 1}
     cache.put("new", "text", benefit=0.9)
-    assert keys(cache) == {"large", "used", "new"}
+    assert cache_keys(cache) == {"large", "used", "new"}
     cache.put("newer", "text", benefit=0.9)
-    assert keys(cache) == {"used", "new", "newer"}
+    assert cache_keys(cache) == {"used", "new", "newer"}
     assert cache.get("nobody") is None
 
 
 def test_a_reply_says_by_its_entities_how_well_its_fragments_answer() -> None:
     cache = KVCache()
-    cache.receive(reply("one"), gaze=["A", "b"])
-    cache.receive(reply("two"))
-    cache.receive(reply("three"), benefits={"three": 0.9})
+    cache.receive(sample_reply("one"), gaze=["A", "b"])
+    cache.receive(sample_reply("two"))
+    cache.receive(sample_reply("three"), benefits={"three": 0.9})
     assert {one.key: one.benefit for one in cache.units()} == pytest.approx(
         {"one": 0.65, "two": 0.35, "three": 0.9}
     )
@@ -277,7 +278,7 @@ def test_a_reply_says_by_its_entities_how_well_its_fragments_answer() -> None:
 def test_the_keys_a_cache_hands_over_make_the_policy_that_it_then_applies() -> None:
     cache = KVCache(capacity=8)
     for turn in range(30):
-        fragments = reply(f"k{turn}", f"k{turn // 2}").fragments or ()
+        fragments = sample_reply(f"k{turn}", f"k{turn // 2}").fragments or ()
         decided = policy(selected=fragments, gaze=["a"], tokens_max=100, cache=cache)
         applied = cache.receive(RenderReply(request_id="r", fragments=fragments, kv_policy=decided))
         assert applied.ignored == applied.conflicts == ()
@@ -290,30 +291,30 @@ def test_the_keys_a_cache_hands_over_make_the_policy_that_it_then_applies() -> N
 
 
 def test_frequent_conflicts_are_told_until_they_are_rare_again() -> None:
-    cache = filled()
+    cache = filled_cache()
     bad = KVPolicy(pin=("doc:sum:Q",), evict=("doc:sum:Q",))
     for _ in range(FREQUENT - 1):
-        assert cache.receive(reply(policy=bad)).warnings == ()
+        assert cache.receive(sample_reply(policy=bad)).warnings == ()
     cache.apply(bad)  # the same turn: no further conflict
     cache.apply(KVPolicy())  # nor is it as if there had been none
     assert cache.notices() == ()
-    (told,) = cache.receive(reply(policy=bad)).warnings
+    (told,) = cache.receive(sample_reply(policy=bad)).warnings
     assert told.code == Code.PARTIAL_DATA.value
     assert "3 of the last 3" in told.message
     assert "doc:sum:Q" not in told.message
     for _ in range(RECENT - FREQUENT):
-        assert cache.receive(reply(policy=KVPolicy())).warnings == (cache.notices())
-    assert cache.receive(reply(policy=KVPolicy())).warnings == ()
+        assert cache.receive(sample_reply(policy=KVPolicy())).warnings == (cache.notices())
+    assert cache.receive(sample_reply(policy=KVPolicy())).warnings == ()
 
 
 # ── keeping ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_cache_is_written_as_json_and_read_again() -> None:
-    cache = filled()
+    cache = filled_cache()
     cache.put("one", LONG, entities=("a",), variants=(Variant(lod=Lod.MACRO, text="t", cost_tokens=1),))
     cache.put("blocked", None)
-    cache.receive(reply("new", policy=KVPolicy.of(json.loads(MIXED)["kv_policy"])))
+    cache.receive(sample_reply("new", policy=KVPolicy.of(json.loads(MIXED)["kv_policy"])))
     again = KVCache.of(json.loads(json.dumps(cache.to_wire())))
     assert again.to_wire() == cache.to_wire()
     assert again.held() == cache.held()
@@ -329,7 +330,7 @@ def test_a_cache_is_written_as_json_and_read_again() -> None:
     ],
 )  # fmt: skip
 def test_a_state_that_was_tampered_with_is_refused(path: tuple[str | int, ...], value: object) -> None:
-    cache = filled()
+    cache = filled_cache()
     cache.apply(KVPolicy())
     state = at = json.loads(json.dumps(cache.to_wire()))
     for step in path[:-1]:
@@ -378,20 +379,20 @@ class Story(RuleBasedStateMachine):
 
     @rule(names=st.lists(_names, max_size=8, unique=True), decided=st.none() | _policies)
     def receive(self, names: list[str], decided: KVPolicy | None) -> None:
-        before = keys(self.cache) | set(names)
-        self.cache.receive(reply(*names, policy=decided))
+        before = cache_keys(self.cache) | set(names)
+        self.cache.receive(sample_reply(*names, policy=decided))
         self.seen |= {name: len(f"text of {name}") for name in names}
         if decided is not None:
             self.pinned = set(decided.pin) & before
 
     @rule(decided=_policies)
     def apply(self, decided: KVPolicy) -> None:
-        before = keys(self.cache)
+        before = cache_keys(self.cache)
         applied = self.cache.apply(decided)
         self.pinned = set(decided.pin) & before
         assert set(applied.pinned) == self.pinned
-        assert not set(decided.evict) - set(decided.pin) - set(decided.compress) & keys(self.cache)
-        assert (set(decided.compress) - set(applied.evicted)) & before <= keys(self.cache)
+        assert not set(decided.evict) - set(decided.pin) - set(decided.compress) & cache_keys(self.cache)
+        assert (set(decided.compress) - set(applied.evicted)) & before <= cache_keys(self.cache)
         once = self.cache.to_wire()
         self.cache.apply(decided)
         assert self.cache.to_wire() == once
@@ -404,7 +405,7 @@ class Story(RuleBasedStateMachine):
     def holds(self) -> None:
         if not hasattr(self, "cache"):
             return
-        assert pins(self.cache) == self.pinned
+        assert pinned_keys(self.cache) == self.pinned
         assert len(self.cache) <= max(self.cache.capacity, len(self.pinned))
         assert all(len(one.text or "") <= self.seen[one.key] for one in self.cache.units())
         assert all(one.turns >= 1 for one in self.cache.held())

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import acms
+from acms import ValidationError
+from acms.acs import KVCache
 from acms.contract import Fragment, KVPolicy, Lod
-from acms.contract.caller_cache import KVCache
 from acms.contract.kv_policy import (
     Held,
     evict_score,
@@ -23,18 +24,17 @@ from acms.contract.kv_policy import (
     policy,
     resolve_conflicts,
 )
-from acms.errors import ValidationError
 
 SCHEMAS = Path(acms.__file__).parent / "schemas"
 
 
-def fragment(
+def make_fragment(
     id: str, lod: str = "micro", cost: int = 100, entities: str = "", text: str | None = "some text"
 ) -> Fragment:
     return Fragment(id=id, lod=Lod(lod), text=text, entities=tuple(entities), cost_tokens=cost)
 
 
-def held(key: str, cost: int = 0, benefit: float = 0.0, turns: int = 0, **more: object) -> Held:
+def make_held(key: str, cost: int = 0, benefit: float = 0.0, turns: int = 0, **more: object) -> Held:
     return Held(key, cost=cost, benefit=benefit, turns=turns)._replace(**more)
 
 
@@ -44,10 +44,10 @@ def held(key: str, cost: int = 0, benefit: float = 0.0, turns: int = 0, **more: 
 def test_what_the_coming_answer_stands_on_is_pinned() -> None:
     found = policy(
         selected=[
-            fragment("summary", "macro"),
-            fragment("active", "micro", entities="ab"),
-            fragment("aside", "micro", entities="x"),
-            fragment("whole", "atomic", entities="ab"),
+            make_fragment("summary", "macro"),
+            make_fragment("active", "micro", entities="ab"),
+            make_fragment("aside", "micro", entities="x"),
+            make_fragment("whole", "atomic", entities="ab"),
         ],
         gaze=["A"],
         tokens_max=1000,
@@ -57,11 +57,13 @@ def test_what_the_coming_answer_stands_on_is_pinned() -> None:
 
 @pytest.mark.parametrize(("cost", "pinned"), [(250, True), (251, False)])
 def test_a_large_fragment_is_not_pinned(cost: int, pinned: bool) -> None:
-    assert bool(policy(selected=[fragment("one", "macro", cost)], tokens_max=1000).pin) is pinned
+    assert bool(policy(selected=[make_fragment("one", "macro", cost)], tokens_max=1000).pin) is pinned
 
 
 def test_pins_take_half_of_the_budget_at_most() -> None:
-    selected = [fragment(id, "macro", cost) for id, cost in (("a", 250), ("b", 200), ("c", 51), ("d", 10))]
+    selected = [
+        make_fragment(id, "macro", cost) for id, cost in (("a", 250), ("b", 200), ("c", 51), ("d", 10))
+    ]
     assert policy(selected=selected, tokens_max=1000).pin == (
         "a",
         "b",
@@ -70,14 +72,14 @@ def test_pins_take_half_of_the_budget_at_most() -> None:
 
 
 def test_what_is_blocked_is_never_pinned() -> None:
-    blocked = fragment("one", "macro", 0, "a", text=None)
+    blocked = make_fragment("one", "macro", 0, "a", text=None)
     assert policy(selected=[blocked], gaze=["a"], tokens_max=1000) == KVPolicy()
 
 
 def test_a_key_of_the_cache_is_pinned_only_while_it_is_selected() -> None:
-    cache = [held("one", benefit=1.0, lod=Lod.MACRO)]
+    cache = [make_held("one", benefit=1.0, lod=Lod.MACRO)]
     assert policy(selected=[], cache=cache, tokens_max=1000).pin == ()
-    assert policy(selected=[fragment("one", "macro")], cache=cache, tokens_max=1000).pin == ("one",)
+    assert policy(selected=[make_fragment("one", "macro")], cache=cache, tokens_max=1000).pin == ("one",)
 
 
 # ── compress, evict ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -89,9 +91,9 @@ def test_a_key_of_the_cache_is_pinned_only_while_it_is_selected() -> None:
 )
 def test_what_is_large_and_middling_is_compressed(cost: int, benefit: float, compressed: bool) -> None:
     found = policy(
-        selected=[fragment("new", "atomic", cost)],
+        selected=[make_fragment("new", "atomic", cost)],
         benefits={"new": benefit},
-        cache=[held("old", cost, benefit)],
+        cache=[make_held("old", cost, benefit)],
         tokens_max=100_000,
     )
     assert set(found.compress) == ({"new", "old"} if compressed else set())
@@ -111,35 +113,40 @@ def test_the_evict_score_weighs_use_size_and_benefit(
 
 
 def test_what_is_stale_goes_the_least_missed_first() -> None:
-    cache = [held("kept", 0, 0.9, 8), held("b", 0, 0.0, 8), held("a", 0, 0.0, 8), held("c", 900, 0.0, 20)]
+    cache = [
+        make_held("kept", 0, 0.9, 8),
+        make_held("b", 0, 0.0, 8),
+        make_held("a", 0, 0.0, 8),
+        make_held("c", 900, 0.0, 20),
+    ]
     assert policy(selected=[], cache=cache, tokens_max=1000).evict == ("c", "a", "b")
 
 
 def test_what_a_pinned_key_says_too_goes() -> None:
-    selected = [fragment("pinned", "micro", entities="ab")]
+    selected = [make_fragment("pinned", "micro", entities="ab")]
     cache = [
-        held("same", benefit=0.3, entities=("A",)),
-        held("other", benefit=0.3, entities=("a", "c")),
-        held("whole", benefit=0.3, entities=("a",), lod=Lod.ATOMIC),
-        held("better", benefit=0.9, entities=("a",)),
-        held("unnamed", benefit=0.3),
+        make_held("same", benefit=0.3, entities=("A",)),
+        make_held("other", benefit=0.3, entities=("a", "c")),
+        make_held("whole", benefit=0.3, entities=("a",), lod=Lod.ATOMIC),
+        make_held("better", benefit=0.9, entities=("a",)),
+        make_held("unnamed", benefit=0.3),
     ]
     found = policy(selected=selected, benefits={"pinned": 0.5}, gaze=["a"], cache=cache, tokens_max=1000)
     assert found == KVPolicy(pin=("pinned",), evict=("same",))
     again = [
         *selected,
-        fragment("same", "micro", 600, entities="a"),
+        make_fragment("same", "micro", 600, entities="a"),
     ]  # brought by this reply, too large to pin
     found = policy(selected=again, benefits={"pinned": 0.7, "same": 0.7}, gaze=["a"], tokens_max=1000)
     assert found == KVPolicy(pin=("pinned",))
 
 
 def test_what_exceeds_the_capacity_goes_the_oldest_of_equals_first() -> None:
-    cache = [held(f"k{index:02}", benefit=0.5, turns=2) for index in range(64)]
-    old = held("old", benefit=1.0, turns=5)  # 0.4·5/8 = 0.25: as much as the others
+    cache = [make_held(f"k{index:02}", benefit=0.5, turns=2) for index in range(64)]
+    old = make_held("old", benefit=1.0, turns=5)  # 0.4·5/8 = 0.25: as much as the others
     assert evict_score(turns=5, cost=0, benefit=1.0) == evict_score(turns=2, cost=0, benefit=0.5)
     assert policy(selected=[], cache=[*cache, old], tokens_max=1000).evict == ("old",)
-    new = fragment("new", "atomic")
+    new = make_fragment("new", "atomic")
     found = policy(selected=[new], benefits={"new": 1.0}, cache=[*cache, old], tokens_max=1000)
     assert found.evict == ("old", "k00")
 
@@ -148,32 +155,32 @@ def test_a_cache_says_its_capacity_itself() -> None:
     cache = KVCache(capacity=3)
     for index in range(3):
         cache.put(f"k{index}", "text", benefit=index / 3)
-    new = fragment("new", "atomic")
+    new = make_fragment("new", "atomic")
     assert policy(selected=[new], benefits={"new": 1.0}, cache=cache, tokens_max=1000).evict == ("k0",)
     assert policy(selected=[new], benefits={"new": 1.0}, cache=cache, tokens_max=1000, capacity=4).evict == ()
 
 
 def test_what_this_request_says_of_a_key_counts_more_than_what_the_cache_remembers() -> None:
-    cache = [held("one", 500, 0.9), held("two", 500, 0.9)]
+    cache = [make_held("one", 500, 0.9), make_held("two", 500, 0.9)]
     assert policy(selected=[], cache=cache, benefits={"one": 0.3}, tokens_max=1000).compress == ("one",)
 
 
 # ── check 30 ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _case(seed: int) -> dict[str, object]:
+def _random_case(seed: int) -> dict[str, object]:
     rng = random.Random(seed)
     said = [" ".join(rng.choices("alpha beta gamma delta orders db".split(), k=30)) for _ in range(20)]
     ids = [rng.choice([f"doc:{index}", f"proj:orders#{index}", text[:25], f"x {text} y"]) for index, text in
            enumerate(said)]  # fmt: skip
     ids[0] = "key:AKIAQ3EGRZXWCNVKB7PT"
     selected = [
-        fragment(id, rng.choice(list(Lod)), rng.randrange(600), rng.choice(["", "a", "ab", "cd"]), text)
+        make_fragment(id, rng.choice(list(Lod)), rng.randrange(600), rng.choice(["", "a", "ab", "cd"]), text)
         for id, text in dict(zip(ids, said, strict=True)).items()
     ]
-    cache = [held(id, rng.randrange(1500), rng.random(), rng.randrange(12)) for id in ids[10:]]
+    cache = [make_held(id, rng.randrange(1500), rng.random(), rng.randrange(12)) for id in ids[10:]]
     cache += [
-        held(f"old:{index}", rng.randrange(1500), rng.random(), rng.randrange(12)) for index in range(80)
+        make_held(f"old:{index}", rng.randrange(1500), rng.random(), rng.randrange(12)) for index in range(80)
     ]
     rng.shuffle(selected)
     return {
@@ -187,7 +194,7 @@ def _case(seed: int) -> dict[str, object]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_check_30_a_policy_names_known_keys_once_and_never_a_text(seed: int) -> None:
-    case = _case(seed)
+    case = _random_case(seed)
     found = policy(**case)
     named = [*found.pin, *found.compress, *found.evict]
     assert len(named) == len(set(named))
@@ -205,14 +212,14 @@ def test_check_30_a_policy_names_known_keys_once_and_never_a_text(seed: int) -> 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_policy_does_not_depend_on_the_order_of_the_cache(seed: int) -> None:
-    case = _case(seed)
+    case = _random_case(seed)
     random.Random(seed).shuffle(shuffled := list(case["cache"]))
     assert policy(**{**case, "cache": shuffled}) == policy(**case)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_policy_leaves_no_more_keys_than_the_capacity(seed: int) -> None:
-    case = _case(seed)
+    case = _random_case(seed)
     found = policy(**case, capacity=60)
     keys = {one.id for one in case["selected"]} | {one.key for one in case["cache"]}
     assert len(keys) > 60
@@ -220,8 +227,12 @@ def test_a_policy_leaves_no_more_keys_than_the_capacity(seed: int) -> None:
 
 
 def test_a_key_that_is_not_safe_is_in_no_list() -> None:
-    selected = [fragment("safe", "macro"), fragment("secret", "macro"), fragment("secret too", "atomic", 300)]
-    cache = [held("a secret", 900, 0.0, 20)]
+    selected = [
+        make_fragment("safe", "macro"),
+        make_fragment("secret", "macro"),
+        make_fragment("secret too", "atomic", 300),
+    ]
+    cache = [make_held("a secret", 900, 0.0, 20)]
     found = policy(
         selected=selected,
         benefits={"secret too": 0.4},

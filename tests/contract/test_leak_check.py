@@ -12,7 +12,7 @@ from acms.contract.kv_policy import WINDOW, find_quoting_keys
 TEXT = "The orders are moved by night, and nobody at all is told about it in time."
 
 
-def slow(texts: list[str], name: str) -> bool:
+def find_naively(texts: list[str], name: str) -> bool:
     """Say the same by looking for every stretch in every text."""
     return any(name[at : at + WINDOW] in text for text in texts for at in range(len(name) - WINDOW + 1))
 
@@ -32,7 +32,7 @@ def test_it_says_what_a_search_for_every_stretch_says(
         text = rng.choice(texts)
         start = rng.randint(0, len(text))
         name = name[:10] + text[start : start + rng.randint(15, 25)] + name[10:]
-    assert bool(find_quoting_keys([name], texts)) == slow(texts, name)
+    assert bool(find_quoting_keys([name], texts)) == find_naively(texts, name)
 
 
 def test_a_text_made_to_be_slow_is_searched_like_any_other() -> None:

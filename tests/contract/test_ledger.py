@@ -8,19 +8,18 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, open_storage
+from acms import ACMS, EntryNotFoundError, open_storage
 from acms.acs import ACS
 from acms.contract.benefit import compute_score
-from acms.errors import EntryNotFoundError
-from tests.support.sources import Source, engine, ids, item, request
+from tests.support.sources import Source, fragment_ids, make_engine, make_item, request
 
 TEXT = "Stop the writers first, then copy the orders, then switch the readers over to the new place."
 
 
-def crowd() -> list[dict[str, Any]]:
+def random_items() -> list[dict[str, Any]]:
     rng = random.Random(5)
     return [
-        item(
+        make_item(
             f"proj:{number}",
             " ".join(rng.choices(["orders", "moved", "fine"], k=30)),
             *rng.sample(["orders", "migration", "other"], rng.randint(0, 2)),
@@ -33,12 +32,12 @@ def crowd() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("profile", ["quality", "published"])
 async def test_every_candidate_is_accounted_for(profile: str) -> None:
-    found = crowd()
-    reply = await engine(Source("L2", found), profile=profile).render(request(tokens=200))
+    found = random_items()
+    reply = await make_engine(Source("L2", found), profile=profile).render(request(tokens=200))
     ledger = reply.ledger
     assert set(ledger.candidates) == {one["id"] for one in found}
-    assert {one.id for one in ledger if one.included} == set(ids(reply))
-    assert ledger.omitted == 40 - len(ids(reply))
+    assert {one.id for one in ledger if one.included} == set(fragment_ids(reply))
+    assert ledger.omitted == 40 - len(fragment_ids(reply))
     for one in ledger:
         assert one.rule in (("score",) if one.included else ("budget", "irrelevant"))
         assert one.relevance == pytest.approx(sum(one.parts.values()))
@@ -47,13 +46,13 @@ async def test_every_candidate_is_accounted_for(profile: str) -> None:
 
 async def test_why_and_why_not_answer_by_id() -> None:
     found = [
-        item("near", "The orders move.", "orders", relevance=0.9),
-        item("far", "The weather is fine.", relevance=0.01),
-        item("large", "orders " * 500, "orders"),
-        item("twice", "The migration.", "migration"),
+        make_item("near", "The orders move.", "orders", relevance=0.9),
+        make_item("far", "The weather is fine.", relevance=0.01),
+        make_item("large", "orders " * 500, "orders"),
+        make_item("twice", "The migration.", "migration"),
         replace_text("twice", "The migration is over."),
     ]
-    ledger = (await engine(Source("L2", found)).render(request(tokens=60))).ledger
+    ledger = (await make_engine(Source("L2", found)).render(request(tokens=60))).ledger
     assert ledger.why("near").included
     assert ledger.why_not("near") is None
     assert str(ledger.why("near")).startswith(
@@ -71,12 +70,14 @@ async def test_why_and_why_not_answer_by_id() -> None:
 
 
 def replace_text(id: str, text: str) -> dict[str, Any]:
-    return item(id, text, "migration")
+    return make_item(id, text, "migration")
 
 
 async def test_experience_beyond_what_was_asked_for_is_named() -> None:
-    past = [item(f"exp:{n}", f"Past {n}.", "orders", source="L4", relevance=n / 10) for n in range(5)]
-    ledger = (await engine(Source("L4", past[:3]), Source("L4", past[3:])).render(request(top_k=2))).ledger
+    past = [make_item(f"exp:{n}", f"Past {n}.", "orders", source="L4", relevance=n / 10) for n in range(5)]
+    ledger = (
+        await make_engine(Source("L4", past[:3]), Source("L4", past[3:])).render(request(top_k=2))
+    ).ledger
     assert {one.id: one.rule for one in ledger} == {
         "exp:4": "score",
         "exp:3": "score",
@@ -90,12 +91,12 @@ async def test_experience_beyond_what_was_asked_for_is_named() -> None:
 async def test_no_text_and_no_secret_stands_in_it(mode: str) -> None:
     key = "ghp_" + "a7Bc9" * 7 + "d"
     found = [
-        item("a", f"{TEXT} {key}", "orders"),
-        item(f"doc:{key}", "The orders.", "orders"),
-        item(TEXT, TEXT, "orders"),
-        item("mail:bob@example.com", "word " * 3_000, "orders"),
+        make_item("a", f"{TEXT} {key}", "orders"),
+        make_item(f"doc:{key}", "The orders.", "orders"),
+        make_item(TEXT, TEXT, "orders"),
+        make_item("mail:bob@example.com", "word " * 3_000, "orders"),
     ]
-    reply = await engine(Source("L2", found)).render(request(privacy=mode, tokens=2_000))
+    reply = await make_engine(Source("L2", found)).render(request(privacy=mode, tokens=2_000))
     written = repr(list(reply.ledger))
     assert key not in written
     assert "bob@" not in written
@@ -107,13 +108,15 @@ async def test_no_text_and_no_secret_stands_in_it(mode: str) -> None:
 
 
 async def test_an_error_has_one_too_and_none_goes_over_the_wire() -> None:
-    acs = engine(Source("L2", ConnectionError()), Source("L4", [item("exp:1", "x", "orders", source="L4")]))
+    acs = make_engine(
+        Source("L2", ConnectionError()), Source("L4", [make_item("exp:1", "x", "orders", source="L4")])
+    )
     reply = await acs.render(request(risk="high"))
     assert reply.error is not None
     assert reply.ledger.why("exp:1").included
     assert "ledger" not in reply.to_wire(extended=True)
-    assert replace(reply, ledger=(await engine().render(request())).ledger) == reply
-    assert list((await engine().render(request(tokens=0))).ledger) == []
+    assert replace(reply, ledger=(await make_engine().render(request())).ledger) == reply
+    assert list((await make_engine().render(request(tokens=0))).ledger) == []
 
 
 async def test_a_session_is_accounted_for_by_the_ids_of_its_entries() -> None:

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, open_storage
+from acms import ACMS, JSONFormatter, open_storage
 from acms.acs import ACS
-from acms.observability.logging import JSONFormatter
-from tests.support.sources import Source, engine, hang, item, request
+from tests.support.sources import Source, make_engine, make_item, never_answer, request
 
 SAID = "The orders of jane.doe@example.com are moved by night, password: swordfish77, and nobody is told."
 ALL = {
@@ -63,30 +62,30 @@ def book() -> Iterator[Book]:
     logger.removeHandler(found)
 
 
-def windows(text: str) -> set[str]:
+def text_windows(text: str) -> set[str]:
     return {text[at : at + 20] for at in range(len(text) - 19)}
 
 
-async def several(mode: str, request_id: str = "req-1") -> None:
+async def render_every_outcome(mode: str, request_id: str = "req-1") -> None:
     """Render whatever may happen to a request: answers, failures, an expansion, an error."""
-    found = [item("a", SAID, "orders"), item("b", SAID, "migration", lod="macro")]
+    found = [make_item("a", SAID, "orders"), make_item("b", SAID, "migration", lod="macro")]
 
     async def answer(asked: Any) -> Any:
         await asyncio.sleep(0.005)
         return found
 
     broken = Source("L4", RuntimeError(SAID), name="broken")
-    late = Source("L4", hang, name="late", deadline_ms=30)
+    late = Source("L4", never_answer, name="late", deadline_ms=30)
     body = request(f"move the orders of jane.doe@example.com: {SAID}", privacy=mode, request_id=request_id)
-    assert (await engine(Source("L2", answer), broken, late).render(body)).error is None
+    assert (await make_engine(Source("L2", answer), broken, late).render(body)).error is None
     world = Source("L1", answer, name="world")
-    await engine(Source("L2"), world).render(body, action="explicit_l1_expansion", attempt=2)
-    assert (await engine(Source("L2", RuntimeError(SAID))).render(body)).error is not None
+    await make_engine(Source("L2"), world).render(body, action="explicit_l1_expansion", attempt=2)
+    assert (await make_engine(Source("L2", RuntimeError(SAID))).render(body)).error is not None
 
 
 @pytest.mark.parametrize("mode", ["allow", "redact", "block"])
 async def test_check_38_records_carry_the_request_and_its_time_and_no_text(mode: str, book: Book) -> None:
-    await several(mode)
+    await render_every_outcome(mode)
     names = {one["event"] for one in book.records()}
     assert names == ALL - ({"privacy.violation"} if mode != "block" else set())
     for one in book.records():
@@ -95,11 +94,11 @@ async def test_check_38_records_carry_the_request_and_its_time_and_no_text(mode:
     said = book.written.getvalue()
     assert "jane" not in said
     assert "swordfish77" not in said
-    assert not any(window in said for window in windows(SAID))
+    assert not any(window in said for window in text_windows(SAID))
 
 
 async def test_check_38_records_carry_counts(book: Book) -> None:
-    await several("block")
+    await render_every_outcome("block")
     assert book.named("provider.called")[0]["top_k"] == 20
     assert [one["took_ms"] for one in book.named("provider.replied")] == [5, 0, 5, 0]
     assert book.named("selection.done")[0]["candidates"] == 2
@@ -111,7 +110,7 @@ async def test_check_38_records_carry_counts(book: Book) -> None:
 
 
 async def test_check_38_names_that_hold_something_personal_are_redacted(book: Book) -> None:
-    await several("allow", request_id="req-of-jane.doe@example.com")
+    await render_every_outcome("allow", request_id="req-of-jane.doe@example.com")
     async with ACMS("jane.doe@example.com", open_storage("memory://")) as session:
         await session.ingest("user", SAID)
         await ACS([session]).render(request())
@@ -123,4 +122,4 @@ async def test_check_38_our_own_memory_writes_no_text_either(book: Book) -> None
     async with ACMS("u", open_storage("memory://"), namespace="team") as session:
         await session.ingest("user", SAID)
         await ACS([session]).render(request("when are the orders moved"))
-    assert not any(window in book.written.getvalue() for window in windows(SAID))
+    assert not any(window in book.written.getvalue() for window in text_windows(SAID))

@@ -1,4 +1,4 @@
-"""Rendering: what each source is asked, and what comes out (checks 1 to 6, 11 to 14, 21, 23, 26, 30)."""
+"""Rendering: the requests to each source, and the reply (checks 1 to 6, 11 to 14, 21, 23, 26, 30)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from acms import ACMS, ValidationError, open_storage
+from acms import ACMS, ConfigurationError, ContextItems, ValidationError, open_storage
 from acms.acs import ACS, KVCache
 from acms.contract import (
     Candidate,
@@ -22,11 +22,19 @@ from acms.contract import (
     RenderRequest,
 )
 from acms.contract.kv_policy import Held
-from acms.errors import ConfigurationError
 from acms.providers import OfflineReflector
 from acms.providers.tokens import default_counter
-from acms.results import ContextItems
-from tests.support.sources import NOW, Source, checked, codes, engine, ids, item, request, strict
+from tests.support.sources import (
+    NOW,
+    Source,
+    checked_reply,
+    fragment_ids,
+    make_engine,
+    make_item,
+    request,
+    strict_json,
+    warning_codes,
+)
 from tests.support.virtual_time import REAL_TIME
 
 count = default_counter().count
@@ -40,7 +48,7 @@ async def test_check_02_a_request_without_a_required_field_asks_nobody(field: st
     project, body = Source("L2"), request()
     del body[field]
     with pytest.raises(ValidationError) as raised:
-        await engine(project).render(body)
+        await make_engine(project).render(body)
     assert raised.value.field == field
     assert not project.calls
 
@@ -50,7 +58,7 @@ async def test_check_02_a_request_without_a_budget_asks_nobody(field: str) -> No
     project, body = Source("L2"), request()
     del body["budgets"][field]
     with pytest.raises(ValidationError) as raised:
-        await engine(project).render(body)
+        await make_engine(project).render(body)
     assert raised.value.field == f"budgets.{field}"
     assert not project.calls
 
@@ -72,7 +80,7 @@ async def test_check_02_a_request_without_a_budget_asks_nobody(field: str) -> No
 async def test_check_03_what_the_contract_does_not_know_is_refused(wrong: dict[str, Any]) -> None:
     project = Source("L2")
     with pytest.raises(ValidationError):
-        await engine(project).render(request(**wrong))
+        await make_engine(project).render(request(**wrong))
     assert not project.calls
 
 
@@ -92,20 +100,20 @@ def test_an_answer_without_a_list_of_candidates_is_none(wrong: Any) -> None:
 
 async def test_check_04_privacy_is_allow_where_nothing_is_said() -> None:
     sources = [Source("L2"), Source("L4")]
-    await engine(*sources).render(request())
+    await make_engine(*sources).render(request())
     assert [call.to_wire()["privacy_mode"] for one in sources for call in one.calls] == ["allow"] * 2
 
 
 async def test_the_strictest_of_request_and_tenant_is_forwarded() -> None:
     project = Source("L2")
-    await engine(project, privacy="redact").render(request(privacy="allow"))
-    await engine(project, privacy="redact").render(request(privacy="block"))
+    await make_engine(project, privacy="redact").render(request(privacy="allow"))
+    await make_engine(project, privacy="redact").render(request(privacy="block"))
     assert [call.privacy.value for call in project.calls] == ["redact", "block"]
 
 
 async def test_check_06_each_source_is_asked_with_all_seven_fields() -> None:
     project, past, world = (Source(layer, deadline_ms=None) for layer in ("L2", "L4", "L1"))
-    await engine(project, past, world, top_k=30).render(request(ms=1_000, top_k=5))
+    await make_engine(project, past, world, top_k=30).render(request(ms=1_000, top_k=5))
     wires = [call.to_wire() for one in (project, past, world) for call in one.calls]
     assert [(one["top_k"], one["deadline_ms"], one["expansion"]) for one in wires] == [
         (30, 300, False),
@@ -124,7 +132,7 @@ async def test_check_06_each_source_is_asked_with_all_seven_fields() -> None:
 
 async def test_a_secret_in_the_question_stays_here() -> None:
     project = Source("L2")
-    await engine(project).render(request("debug postgresql://admin:hunter22@db.internal/orders please"))
+    await make_engine(project).render(request("debug postgresql://admin:hunter22@db.internal/orders please"))
     asked = json.dumps(project.calls[0].to_wire())
     assert "hunter22" not in asked
     assert "[REDACTED: connection_string]" in asked
@@ -133,7 +141,7 @@ async def test_a_secret_in_the_question_stays_here() -> None:
 async def test_an_intent_may_be_an_object_where_that_was_agreed() -> None:
     project = Source("L2")
     body = request({"goal": "move the orders", "entities": ["Orders", "billing"]}, extra=1)
-    reply = await engine(project).render(body, lenient=True)
+    reply = await make_engine(project).render(body, lenient=True)
     assert project.calls[0].query == "move the orders"
     assert project.calls[0].entities == ("orders", "billing")
     assert reply.error is None
@@ -142,10 +150,10 @@ async def test_an_intent_may_be_an_object_where_that_was_agreed() -> None:
 # ── the reply ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _crowd(rng: random.Random, prefix: str, many: int, source: str) -> list[dict[str, Any]]:
+def _random_items(rng: random.Random, prefix: str, many: int, source: str) -> list[dict[str, Any]]:
     names = ["orders", "migration", "billing", "cache", "queue"]
     return [
-        item(
+        make_item(
             f"{prefix}:{number}",
             " ".join(rng.choices(names, k=rng.randint(3, 60))),
             *rng.sample(names, rng.randint(0, 3)),
@@ -158,10 +166,10 @@ def _crowd(rng: random.Random, prefix: str, many: int, source: str) -> list[dict
     ]
 
 
-async def _shuffled(profile: Any, turns: int) -> set[bytes]:
-    """Return what is replied, byte for byte, over shuffled candidates that arrive in another order each time."""
+async def _shuffled_replies(profile: Any, turns: int) -> set[bytes]:
+    """Return the replies, byte for byte, over shuffled candidates that arrive in another order each time."""
     rng = random.Random(7)
-    project, past = _crowd(rng, "proj", 40, "L2"), _crowd(rng, "exp", 15, "L4")
+    project, past = _random_items(rng, "proj", 40, "L2"), _random_items(rng, "exp", 15, "L4")
     held = [Held("proj:1", turns=9, cost=300), Held("exp:2", cost=400, benefit=0.4), Held("old", turns=3)]
     seen: set[bytes] = set()
     for _ in range(turns):
@@ -174,29 +182,29 @@ async def _shuffled(profile: Any, turns: int) -> set[bytes]:
         said = [Said([*part], gates, order, place) for place, part in enumerate(parts)]
         gates[order[0]].set()
         two = [Source("L2", said[n].say, name=f"p{n}") for n in range(2)]
-        acs = engine(*two, Source("L4", said[2].say, name="e"), profile=profile)
+        acs = make_engine(*two, Source("L4", said[2].say, name="e"), profile=profile)
         reply = await acs.render(request(tokens=700, ms=20_000), cache=held)
         assert reply.metrics is not None
         assert reply.metrics.used_tokens <= 700
         why = sorted(repr(one) for one in reply.ledger)
-        seen.add(strict({**checked(reply), "ledger": why}))
+        seen.add(strict_json({**checked_reply(reply), "ledger": why}))
     return seen
 
 
 @pytest.mark.parametrize("profile", ["quality", "published"])
 async def test_check_11_the_order_of_arrival_changes_no_byte(profile: str) -> None:
     """The first 40 runs; all 1,000: `pytest -m slow tests/contract/test_render.py`."""
-    assert len(await _shuffled(profile, 40)) == 1
+    assert len(await _shuffled_replies(profile, 40)) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", ["quality", "published"])
 async def test_check_11_the_order_of_arrival_changes_no_byte_in_a_thousand_runs(profile: str) -> None:
-    assert len(await _shuffled(profile, 1_000)) == 1
+    assert len(await _shuffled_replies(profile, 1_000)) == 1
 
 
 class Said:
-    """Waits for its gate, says something, and opens the gate of whoever is next."""
+    """Waits for its gate, says something, and opens the gate of the next source."""
 
     def __init__(
         self, found: list[dict[str, Any]], gates: list[asyncio.Event], order: list[int], place: int
@@ -215,79 +223,83 @@ class Said:
 async def test_check_12_no_reply_has_more_tokens_than_it_may() -> None:
     rng = random.Random(3)
     for _ in range(60):
-        found = _crowd(rng, "proj", rng.randint(0, 40), "L2")
+        found = _random_items(rng, "proj", rng.randint(0, 40), "L2")
         tokens = rng.choice([0, 1, rng.randint(0, 500), rng.randint(0, 8_000)])
-        reply = await engine(Source("L2", found)).render(request(tokens=tokens))
-        wire = checked(reply)
+        reply = await make_engine(Source("L2", found)).render(request(tokens=tokens))
+        wire = checked_reply(reply)
         spent = sum(one["cost_tokens"] for one in wire["fragments"])
         assert spent == wire["metrics"]["used_tokens"] <= tokens
 
 
 async def test_check_13_a_lie_about_the_cost_is_found_out() -> None:
     text = " ".join(f"word{number}" for number in range(250))
-    cheap = Source("L2", [item("proj:1", text, "orders", cost=10)])
-    reply = await engine(cheap).render(request(tokens=100))
-    assert ids(reply) == []
-    assert "TRUNCATED_BY_BUDGET" in codes(reply)
-    reply = await engine(cheap).render(request(tokens=4_000))
+    cheap = Source("L2", [make_item("proj:1", text, "orders", cost=10)])
+    reply = await make_engine(cheap).render(request(tokens=100))
+    assert fragment_ids(reply) == []
+    assert "TRUNCATED_BY_BUDGET" in warning_codes(reply)
+    reply = await make_engine(cheap).render(request(tokens=4_000))
     assert [one.cost_tokens for one in reply.fragments or ()] == [count(text)]
 
 
 async def test_check_14_the_metrics_can_be_computed_again() -> None:
-    found = [item("a", "x", "orders", cost=3), item("b", "y", "migration", "orders"), item("c", "z", "other")]
-    wire = checked(await engine(Source("L2", found)).render(request()))
+    found = [
+        make_item("a", "x", "orders", cost=3),
+        make_item("b", "y", "migration", "orders"),
+        make_item("c", "z", "other"),
+    ]
+    wire = checked_reply(await make_engine(Source("L2", found)).render(request()))
     named = {name for one in wire["fragments"] for name in one["entities"]}
     assert wire["metrics"]["coverage_entities"] == len(named & {"orders", "migration"}) / 2
     assert wire["metrics"]["used_tokens"] == sum(one["cost_tokens"] for one in wire["fragments"])
 
 
 async def test_nothing_asked_for_by_name_has_no_coverage() -> None:
-    reply = await engine(Source("L2", [item("a", "x", "orders")])).render(request("do it"))
-    wire = checked(reply)
+    reply = await make_engine(Source("L2", [make_item("a", "x", "orders")])).render(request("do it"))
+    wire = checked_reply(reply)
     assert "coverage_entities" not in wire["metrics"]
     assert [one["id"] for one in wire["fragments"]] == ["a"]
 
 
 async def test_nothing_known_is_an_empty_reply_and_no_error() -> None:
-    reply = await engine(Source("L2"), Source("L4")).render(request())
-    assert (reply.error, ids(reply)) == (None, [])
-    assert codes(reply) == ["PROJECT_EMPTY", "LOW_COVERAGE"]
-    checked(reply)
+    reply = await make_engine(Source("L2"), Source("L4")).render(request())
+    assert (reply.error, fragment_ids(reply)) == (None, [])
+    assert warning_codes(reply) == ["PROJECT_EMPTY", "LOW_COVERAGE"]
+    checked_reply(reply)
 
 
 async def test_without_sources_there_is_an_empty_reply() -> None:
-    assert codes(await engine().render(request())) == ["LOW_COVERAGE"]
+    assert warning_codes(await make_engine().render(request())) == ["LOW_COVERAGE"]
 
 
 async def test_strict_v0_leaves_out_what_is_ours() -> None:
-    past = Source("L4", [item("exp:1", "We moved the orders before.", "orders", source="L4")])
-    reply = await engine(past).render(request())
+    past = Source("L4", [make_item("exp:1", "We moved the orders before.", "orders", source="L4")])
+    reply = await make_engine(past).render(request())
     wire = reply.to_wire()
     assert "slices" not in wire
     assert "source" not in wire["fragments"][0]
-    extended = checked(reply)
+    extended = checked_reply(reply)
     assert extended["fragments"][0]["source"] == "L4"
     assert [one["unit_id"] for one in extended["slices"]["experience"]] == ["exp:1"]
 
 
 async def test_of_experience_come_no_more_units_than_were_asked_for() -> None:
     found = [
-        item(f"exp:{n}", f"Past {n}.", "orders", source="L4", relevance=n / 10, cost=2) for n in range(8)
+        make_item(f"exp:{n}", f"Past {n}.", "orders", source="L4", relevance=n / 10, cost=2) for n in range(8)
     ]
     past = Source("L4", found)
-    assert sorted(ids(await engine(past).render(request(top_k=2)))) == ["exp:6", "exp:7"]
+    assert sorted(fragment_ids(await make_engine(past).render(request(top_k=2)))) == ["exp:6", "exp:7"]
     assert past.calls[-1].top_k == 2
-    assert ids(await engine(past).render(request(top_k=0))) == []
+    assert fragment_ids(await make_engine(past).render(request(top_k=0))) == []
     assert len(past.calls) == 1
 
 
 async def test_fragments_may_come_by_level_of_detail() -> None:
     found = [
-        item("a", "x", "orders", "migration", lod="atomic"),
-        item("b", "y", "orders", lod="micro"),
-        item("c", "z", "migration", lod="macro"),
+        make_item("a", "x", "orders", "migration", lod="atomic"),
+        make_item("b", "y", "orders", lod="micro"),
+        make_item("c", "z", "migration", lod="macro"),
     ]
-    reply = await engine(Source("L2", found), order="lod").render(request())
+    reply = await make_engine(Source("L2", found), order="lod").render(request())
     assert [one.lod for one in reply.fragments or ()] == [Lod.MACRO, Lod.MICRO, Lod.ATOMIC]
 
 
@@ -298,8 +310,8 @@ async def test_objects_in_place_of_json_are_checked_alike() -> None:
         worse: Any = Candidate(id="worse", source=Layer.L2, text="The orders.", variants=cast("Any", 7))
         return ProviderResponse(request_id=asked.request_id, candidates=(good, bad, worse))
 
-    reply = await engine(Source("L2", say)).render(request())
-    assert (ids(reply), codes(reply)[0]) == (["good"], "PARTIAL_DATA")
+    reply = await make_engine(Source("L2", say)).render(request())
+    assert (fragment_ids(reply), warning_codes(reply)[0]) == (["good"], "PARTIAL_DATA")
     assert reply.warnings[0].message.startswith("2 candidates ")
 
 
@@ -307,8 +319,8 @@ async def test_of_renditions_at_one_level_the_cheapest_counts() -> None:
     variants = [
         {"lod": "macro", "text": text} for text in ("The orders move soon enough.", "Orders.", "Orders move.")
     ]
-    found = [item("a", "orders " * 300, "orders", lod="atomic", variants=variants)]
-    (shown,) = (await engine(Source("L2", found)).render(request(tokens=20))).fragments or ()
+    found = [make_item("a", "orders " * 300, "orders", lod="atomic", variants=variants)]
+    (shown,) = (await make_engine(Source("L2", found)).render(request(tokens=20))).fragments or ()
     assert (shown.text, shown.lod) == ("Orders.", Lod.MACRO)
 
 
@@ -323,99 +335,107 @@ async def test_check_21_the_world_is_asked_only_when_that_was_chosen() -> None:
         "warnings": [{"code": "PROJECT_EMPTY", "message": "nothing"}],
     }
     project = Source("L2", empty)
-    world = Source("L1", [item("global:1", "Orders everywhere.", "orders", source="L1")])
-    acs = engine(project, world)
+    world = Source("L1", [make_item("global:1", "Orders everywhere.", "orders", source="L1")])
+    acs = make_engine(project, world)
     reply = await acs.render(request())
-    assert (codes(reply)[0], ids(reply), len(world.calls)) == ("PROJECT_EMPTY", [], 0)
+    assert (warning_codes(reply)[0], fragment_ids(reply), len(world.calls)) == ("PROJECT_EMPTY", [], 0)
 
     reply = await acs.render(request(), action="explicit_l1_expansion", attempt=2)
     assert (len(project.calls), len(world.calls)) == (1, 1)
     assert world.calls[0].expansion is True
-    assert ids(reply) == ["global:1"]
-    assert "L1_EXPANSION" in codes(reply)
-    checked(reply)
+    assert fragment_ids(reply) == ["global:1"]
+    assert "L1_EXPANSION" in warning_codes(reply)
+    checked_reply(reply)
 
 
 @pytest.mark.parametrize(("risk", "asked"), [("low", 1), ("medium", 0), ("high", 0)])
 async def test_only_where_the_risk_is_low_an_empty_project_has_the_world_asked(risk: str, asked: int) -> None:
-    world = Source("L1", [item("global:1", "Orders everywhere.", "orders", source="L1")])
-    reply = await engine(Source("L2"), world).render(request(risk=risk))
+    world = Source("L1", [make_item("global:1", "Orders everywhere.", "orders", source="L1")])
+    reply = await make_engine(Source("L2"), world).render(request(risk=risk))
     assert len(world.calls) == asked
-    assert ("L1_EXPANSION" in codes(reply)) is bool(asked)
+    assert ("L1_EXPANSION" in warning_codes(reply)) is bool(asked)
     assert [call.expansion for call in world.calls] == [True] * asked
 
 
 async def test_a_project_that_knows_something_has_nobody_asked_beside() -> None:
-    world = Source("L1", [item("global:1", "Orders.", "orders", source="L1")])
-    reply = await engine(Source("L2", [item("a", "x", "orders")]), world).render(request(risk="low"))
-    assert (ids(reply), world.calls) == (["a"], [])
+    world = Source("L1", [make_item("global:1", "Orders.", "orders", source="L1")])
+    reply = await make_engine(Source("L2", [make_item("a", "x", "orders")]), world).render(
+        request(risk="low")
+    )
+    assert (fragment_ids(reply), world.calls) == (["a"], [])
 
 
 async def test_the_world_has_no_back_door() -> None:
-    project = Source("L2", [item("global:1", "x", "orders", source="L1"), item("proj:1", "y", "orders")])
-    reply = await engine(project).render(request())
-    assert (ids(reply), codes(reply)[0]) == (["proj:1"], "PARTIAL_DATA")
+    project = Source(
+        "L2", [make_item("global:1", "x", "orders", source="L1"), make_item("proj:1", "y", "orders")]
+    )
+    reply = await make_engine(project).render(request())
+    assert (fragment_ids(reply), warning_codes(reply)[0]) == (["proj:1"], "PARTIAL_DATA")
 
 
 async def test_check_23_return_minimal_asks_nobody_and_returns_what_there_is() -> None:
     project = Source("L2", RuntimeError("no"))
-    past = Source("L4", [item("exp:1", "We did it before.", "orders", source="L4")])
-    acs = engine(project, past)
+    past = Source("L4", [make_item("exp:1", "We did it before.", "orders", source="L4")])
+    acs = make_engine(project, past)
     assert (await acs.render(request(risk="high"))).error is not None
     reply = await acs.render(request(risk="high"), action="return_minimal", attempt=2)
     assert (len(project.calls), len(past.calls)) == (1, 1)
-    assert (reply.error, ids(reply)) == (None, ["exp:1"])
-    assert codes(reply)[0] == "PARTIAL_DATA"
+    assert (reply.error, fragment_ids(reply)) == (None, ["exp:1"])
+    assert warning_codes(reply)[0] == "PARTIAL_DATA"
     other = await acs.render(request("another question"), action="return_minimal", attempt=2)
-    assert ids(other) == []
+    assert fragment_ids(other) == []
     assert (len(project.calls), len(past.calls)) == (1, 1)
 
 
 async def test_only_the_newest_attempts_are_remembered() -> None:
-    past = Source("L4", [item("exp:1", "We did it before.", "orders", source="L4")])
-    acs = engine(Source("L2", RuntimeError("no")), past)
+    past = Source("L4", [make_item("exp:1", "We did it before.", "orders", source="L4")])
+    acs = make_engine(Source("L2", RuntimeError("no")), past)
     for number in range(70):
         await acs.render(request(request_id=f"req-{number}"))
     found = [
         number
         for number in range(70)
-        if ids(await acs.render(request(request_id=f"req-{number}"), action="return_minimal", attempt=2))
+        if fragment_ids(
+            await acs.render(request(request_id=f"req-{number}"), action="return_minimal", attempt=2)
+        )
     ]
     assert found == list(range(6, 70))
     assert len(past.calls) == 70
 
 
 async def test_check_23_return_l4_only_asks_experience_alone() -> None:
-    project, world = Source("L2", [item("a", "x", "orders")]), Source("L1")
-    past = Source("L4", [item("exp:1", "We did it before.", "orders", source="L4")])
-    reply = await engine(project, past, world).render(request(), action="return_l4_only", attempt=2)
+    project, world = Source("L2", [make_item("a", "x", "orders")]), Source("L1")
+    past = Source("L4", [make_item("exp:1", "We did it before.", "orders", source="L4")])
+    reply = await make_engine(project, past, world).render(request(), action="return_l4_only", attempt=2)
     assert (len(project.calls), len(past.calls), len(world.calls)) == (0, 1, 0)
-    assert ids(reply) == ["exp:1"]
+    assert fragment_ids(reply) == ["exp:1"]
 
 
 async def test_experience_can_be_skipped() -> None:
-    project, past = Source("L2", [item("a", "x", "orders")]), Source("L4")
-    reply = await engine(project, past).render(request(), action="skip_experience_path")
-    assert (ids(reply), past.calls) == (["a"], [])
+    project, past = Source("L2", [make_item("a", "x", "orders")]), Source("L4")
+    reply = await make_engine(project, past).render(request(), action="skip_experience_path")
+    assert (fragment_ids(reply), past.calls) == (["a"], [])
 
 
 async def test_check_26_the_other_name_of_the_expansion_does_the_same() -> None:
     replies: list[bytes] = []
     for action in ("expand_l1", "explicit_l1_expansion"):
-        world = Source("L1", [item("global:1", "Orders.", "orders", source="L1")])
-        reply = await engine(Source("L2", RuntimeError()), world).render(request(), action=action, attempt=2)
+        world = Source("L1", [make_item("global:1", "Orders.", "orders", source="L1")])
+        reply = await make_engine(Source("L2", RuntimeError()), world).render(
+            request(), action=action, attempt=2
+        )
         assert len(world.calls) == 1
-        replies.append(strict(checked(reply)))
+        replies.append(strict_json(checked_reply(reply)))
     assert replies[0] == replies[1]
 
 
 async def test_a_retry_asks_again_only_who_failed() -> None:
-    project = Source("L2", RuntimeError("no"), [item("a", "x", "orders")])
-    past = Source("L4", [item("exp:1", "We did it before.", "migration", source="L4")])
-    acs = engine(project, past)
+    project = Source("L2", RuntimeError("no"), [make_item("a", "x", "orders")])
+    past = Source("L4", [make_item("exp:1", "We did it before.", "migration", source="L4")])
+    acs = make_engine(project, past)
     await acs.render(request(risk="high"))
     reply = await acs.render(request(risk="high"), action="retry_same", attempt=2)
-    assert sorted(ids(reply)) == ["a", "exp:1"]
+    assert sorted(fragment_ids(reply)) == ["a", "exp:1"]
     assert (len(project.calls), len(past.calls)) == (2, 1)
     assert [call.request_id for call in project.calls] == ["req-1", "req-1#2"]
 
@@ -423,7 +443,7 @@ async def test_a_retry_asks_again_only_who_failed() -> None:
 @pytest.mark.parametrize("wrong", [{"attempt": 3}, {"attempt": 0}, {"action": "give_up"}], ids=str)
 async def test_an_action_or_attempt_that_there_is_not_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        await engine(Source("L2")).render(request(), **wrong)
+        await make_engine(Source("L2")).render(request(), **wrong)
 
 
 @pytest.mark.parametrize(
@@ -456,18 +476,18 @@ def test_what_is_no_source_is_refused(wrong: Any) -> None:
 async def test_check_30_a_reply_advises_only_about_its_ids_and_the_keys_it_was_told() -> None:
     long = "The orders are moved to the new cluster on the first of May, region by region."
     found = [
-        item("sum", "The orders move.", "orders", lod="macro"),
-        item("note", long, "orders", "migration", lod="micro"),
-        item(long[:30], "It says its own text.", "orders", lod="macro"),
-        item("big", " ".join(["orders"] * 400), "orders", lod="atomic"),
+        make_item("sum", "The orders move.", "orders", lod="macro"),
+        make_item("note", long, "orders", "migration", lod="micro"),
+        make_item(long[:30], "It says its own text.", "orders", lod="macro"),
+        make_item("big", " ".join(["orders"] * 400), "orders", lod="atomic"),
     ]
     cache = [f"old:{number}" for number in range(80)]
-    reply = await engine(Source("L2", found)).render(request(), cache=cache)
-    wire = checked(reply)
+    reply = await make_engine(Source("L2", found)).render(request(), cache=cache)
+    wire = checked_reply(reply)
     policy = wire["kv_policy"]
     keys = [key for name in ("pin", "compress", "evict") for key in policy[name]]
     assert len(set(keys)) == len(keys)
-    assert set(keys) <= {*ids(reply), *cache}
+    assert set(keys) <= {*fragment_ids(reply), *cache}
     assert {"sum", "note"} <= set(policy["pin"])
     assert len(policy["evict"]) >= 16
     texts = [one["text"] for one in wire["fragments"]]
@@ -479,16 +499,16 @@ async def test_check_30_a_reply_advises_only_about_its_ids_and_the_keys_it_was_t
 
 async def test_nothing_is_advised_where_there_is_nothing() -> None:
     for cache in (None, [], KVCache()):
-        reply = await engine(Source("L2")).render(request(), cache=cache)
+        reply = await make_engine(Source("L2")).render(request(), cache=cache)
         assert reply.kv_policy == KVPolicy()
     with pytest.raises(ValidationError):
-        await engine(Source("L2")).render(request(), cache="keys")
+        await make_engine(Source("L2")).render(request(), cache="keys")
 
 
 # ── our own memory ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _talk(session: ACMS) -> None:
+async def _ingest_decisions(session: ACMS) -> None:
     await session.ingest(
         "user", "Decision: the orders service uses PostgreSQL 18, because we need transactions."
     )
@@ -500,13 +520,13 @@ async def _talk(session: ACMS) -> None:
 
 async def test_a_session_gives_facts_summaries_and_messages_at_their_levels() -> None:
     async with ACMS("u", open_storage("memory://"), reflector=OfflineReflector()) as session:
-        await _talk(session)
+        await _ingest_decisions(session)
         reply = await ACS([session]).render(request("which database does the orders service use"))
         levels = {(one.source, one.lod) for one in reply.fragments or ()}
         assert {(Layer.L2, Lod.MACRO), (Layer.L2, Lod.ATOMIC), (Layer.L4, Lod.MICRO)} <= levels
         text = "\n".join(one.text or "" for one in reply.fragments or ())
         assert "PostgreSQL 18" in text
-        wire = checked(reply)
+        wire = checked_reply(reply)
         assert wire["metrics"]["used_tokens"] == sum(count(one["text"]) for one in wire["fragments"])
 
 
@@ -515,7 +535,7 @@ async def test_a_whole_history_that_fits_is_offered_whole() -> None:
         for number in range(12):
             await session.ingest("user", f"Note {number}: the weather was fine at place {number}.")
         reply = await ACS([session]).render(request("orders database", tokens=4_000))
-        assert len(ids(reply)) == 12
+        assert len(fragment_ids(reply)) == 12
 
 
 async def test_a_long_message_is_shown_as_short_as_it_must_be() -> None:
@@ -543,10 +563,10 @@ async def test_of_a_log_that_is_larger_the_answers_and_the_newest_fill_the_room(
             newest = await session.ingest("user", f"Note {number}: the walk to port {number} was fine.")
         await session.ingest("user", query)
         said = await ACS([session]).render(request(query, tokens=tokens))
-        metrics = checked(said)["metrics"]
+        metrics = checked_reply(said)["metrics"]
         assert 0.92 * tokens <= metrics["used_tokens"] <= tokens
-        assert ids(said)[0] == answer
-        assert newest in ids(said)
+        assert fragment_ids(said)[0] == answer
+        assert newest in fragment_ids(said)
         assert query not in "".join(one.text or "" for one in said.fragments or ())
 
 
@@ -562,7 +582,7 @@ async def test_the_room_is_for_what_answers_while_a_question_is_worked_on() -> N
         lines = "\n".join(f"orders.conf {n}: database port listen which on does" for n in range(200))
         await session.ingest("tool", lines, tool_call_id="c")
         said = await ACS([session]).render(request(query, tokens=300))
-        assert ids(said)[0] == answer
+        assert fragment_ids(said)[0] == answer
         assert query not in "".join(one.text or "" for one in said.fragments or ())
 
 
@@ -587,8 +607,8 @@ async def test_a_session_says_alone_what_its_candidates_are_for() -> None:
         Candidate(id=name, source=Layer.L2, text=f"{name} text", relevance=claimed, purpose=purpose)
         for name, claimed, purpose in [("near", 0.9, None), ("noise", 0.01, Purpose.ANSWER)]
     ]
-    reply = await engine(Source("L2", offers)).render(request("orders database"))
-    assert ids(reply) == ["near"]
+    reply = await make_engine(Source("L2", offers)).render(request("orders database"))
+    assert fragment_ids(reply) == ["near"]
 
 
 class Meanwhile(ACMS):
@@ -609,15 +629,15 @@ async def test_what_was_erased_since_it_was_recalled_is_not_in_the_reply() -> No
         for number in range(60):
             await session.ingest("user", f"Note {number}: the walk to port {number} was fine.")
         acs, body = ACS([session]), request("port of the orders database", tokens=200)
-        assert erased in ids(await acs.render(body))
+        assert erased in fragment_ids(await acs.render(body))
         session.erased = erased
         reply = await acs.render(body)
-    assert (reply.error, erased in ids(reply), len(ids(reply)) > 5) == (None, False, True)
+    assert (reply.error, erased in fragment_ids(reply), len(fragment_ids(reply)) > 5) == (None, False, True)
 
 
 async def test_an_unknown_session_is_an_empty_project() -> None:
     async with ACMS("nobody", open_storage("memory://")) as session:
-        assert codes(await ACS([session]).render(request()))[0] == "PROJECT_EMPTY"
+        assert warning_codes(await ACS([session]).render(request()))[0] == "PROJECT_EMPTY"
 
 
 async def test_a_past_version_renders_as_it_was() -> None:
@@ -632,7 +652,7 @@ async def test_a_past_version_renders_as_it_was() -> None:
 async def test_sources_of_all_kinds_are_chosen_from_together(tmp_path: Path) -> None:
     async with ACMS("u", open_storage(f"sqlite:///{tmp_path}/a.db")) as session:
         await session.ingest("user", "The orders run on PostgreSQL.")
-        docs = Source("L2", [item("proj:docs#1", "Migration of the orders, step by step.", "migration")])
+        docs = Source("L2", [make_item("proj:docs#1", "Migration of the orders, step by step.", "migration")])
         reply = await ACS([session, docs]).render(request())
-        assert "proj:docs#1" in ids(reply)
-        assert len(ids(reply)) == 2
+        assert "proj:docs#1" in fragment_ids(reply)
+        assert len(fragment_ids(reply)) == 2

@@ -13,7 +13,7 @@ EVALUATION = ROOT / "packages" / "acms-eval" / "src" / "acms_eval"
 
 
 @cache
-def modules() -> dict[str, Path]:
+def module_files() -> dict[str, Path]:
     """Return the file of every module by its name without `acms.`: `write.queue`, `acms_eval.report`."""
     found: dict[str, Path] = {}
     for root in (SRC, EVALUATION):
@@ -25,22 +25,24 @@ def modules() -> dict[str, Path]:
 
 
 @cache
-def parsed(file: Path) -> ast.Module:
+def parse_file(file: Path) -> ast.Module:
     """Return the syntax tree of a file."""
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
-def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+def iterate_functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Yield every function with its name, `write.queue.Queue.put`."""
-    for name, file in modules().items():
-        yield from _inside(name, parsed(file))
+    for name, file in module_files().items():
+        yield from _functions_inside(name, parse_file(file))
 
 
-def _inside(name: str, node: ast.AST) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+def _functions_inside(
+    name: str, node: ast.AST
+) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             yield f"{name}.{child.name}", child
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield from _inside(f"{name}.{child.name}", child)
+            yield from _functions_inside(f"{name}.{child.name}", child)
         else:
-            yield from _inside(name, child)
+            yield from _functions_inside(name, child)

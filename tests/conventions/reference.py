@@ -33,7 +33,7 @@ MODULES = (
 )
 
 
-def page() -> str:
+def reference_page() -> str:
     """Return the whole page."""
     lines = [
         "# Reference",
@@ -45,13 +45,13 @@ def page() -> str:
     seen: set[int] = set()
     for name in MODULES:
         module = importlib.import_module(name)
-        lines += [f"## {name}", "", _clean(module.__doc__), ""]
+        lines += [f"## {name}", "", _clean_docstring(module.__doc__), ""]
         for public in listed_by(module):
             value = getattr(module, public)
             if id(value) not in seen:
                 seen.add(id(value))
-                lines += _member(module, public, value)
-    return "\n".join([*lines, *_limits()])
+                lines += _member_lines(module, public, value)
+    return "\n".join([*lines, *_limit_lines()])
 
 
 def listed_by(module: ModuleType) -> list[str]:
@@ -59,7 +59,7 @@ def listed_by(module: ModuleType) -> list[str]:
     return sorted(module.__all__) if module.__name__ == "acms" else list(module.__all__)
 
 
-def _clean(doc: str | None) -> str:
+def _clean_docstring(doc: str | None) -> str:
     text = inspect.cleandoc(doc or "")
     fenced: list[str] = []
     inside = False
@@ -74,7 +74,7 @@ def _clean(doc: str | None) -> str:
     return re.sub(r"\n\n```\n", "\n```\n\n", "\n".join(fenced))
 
 
-def _signature(value: Any) -> str:
+def _signature_of(value: Any) -> str:
     try:
         shown = str(inspect.signature(value))
     except (TypeError, ValueError):
@@ -87,21 +87,21 @@ def _signature(value: Any) -> str:
     return re.sub(r"((?:: |-> ))'([^']*)'", r"\1\2", shown)
 
 
-def _member(module: ModuleType, name: str, value: Any) -> list[str]:
+def _member_lines(module: ModuleType, name: str, value: Any) -> list[str]:
     lines = [f"### {name}", ""]
     if isinstance(value, enum.EnumMeta):
-        lines += [_clean(value.__doc__), "", ", ".join(f"`{member.value}`" for member in value), ""]
+        lines += [_clean_docstring(value.__doc__), "", ", ".join(f"`{member.value}`" for member in value), ""]
     elif inspect.isclass(value):
-        lines += [_clean(value.__doc__), ""]
+        lines += [_clean_docstring(value.__doc__), ""]
         if dataclasses.is_dataclass(value):
-            comments = _comments(value)
+            comments = _field_comments(value)
             for field in dataclasses.fields(value):
                 note = comments.get(field.name, "")
                 lines.append(f"- `{field.name}: {field.type}`" + (f": {note}" if note else ""))
             lines.append("")
         else:
             if not issubclass(value, Exception):
-                lines += ["```text", f"{name}{_signature(value)}", "```", ""]
+                lines += ["```text", f"{name}{_signature_of(value)}", "```", ""]
         for method, function in inspect.getmembers(value):
             own = any(method in base.__dict__ for base in value.__mro__ if base.__module__.startswith("acms"))
             if (
@@ -114,19 +114,19 @@ def _member(module: ModuleType, name: str, value: Any) -> list[str]:
             if inspect.isfunction(function):
                 asynchronous = "async " if inspect.iscoroutinefunction(function) else ""
                 lines += [
-                    f"**{asynchronous}{method}**`{_signature(function)}`",
+                    f"**{asynchronous}{method}**`{_signature_of(function)}`",
                     "",
-                    _clean(function.__doc__),
+                    _clean_docstring(function.__doc__),
                     "",
                 ]
             elif isinstance(function, property):
-                lines += [f"**{method}** (property)", "", _clean(function.__doc__), ""]
+                lines += [f"**{method}** (property)", "", _clean_docstring(function.__doc__), ""]
     elif callable(value):
-        lines += ["```text", f"{name}{_signature(value)}", "```", "", _clean(value.__doc__), ""]
+        lines += ["```text", f"{name}{_signature_of(value)}", "```", "", _clean_docstring(value.__doc__), ""]
     return lines
 
 
-def _comments(of: type) -> dict[str, str]:
+def _field_comments(of: type) -> dict[str, str]:
     """Return the `#:` comments in front of the fields of a dataclass and its bases."""
     found: dict[str, str] = {}
     for base in of.__mro__:
@@ -144,7 +144,7 @@ def _comments(of: type) -> dict[str, str]:
     return found
 
 
-def _limits() -> list[str]:
+def _limit_lines() -> list[str]:
     validate = importlib.import_module("acms.log.validation")
     lines = ["## Limits", "", "What the border refuses above; sizes in bytes of UTF-8, counts in items.", ""]
     for name in ("MESSAGE_BYTES", "NAME_CHARS", "PARTS", "MARKERS", "BATCH", "METADATA_BYTES", "METADATA_KEYS",
@@ -154,4 +154,4 @@ def _limits() -> list[str]:
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    print(reference_page(), end="")

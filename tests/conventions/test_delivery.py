@@ -1,4 +1,4 @@
-"""What is delivered: the image, the workflows and the site, as far as they can be checked without their hosts."""
+"""The image, the workflows and the site, as far as they can be checked without their hosts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 _KNOWN = {"FROM", "RUN", "COPY", "WORKDIR", "ENV", "USER", "VOLUME", "EXPOSE", "HEALTHCHECK", "CMD"}
 
 
-def _run(*command: str | Path, **env: str) -> str:
+def _run_command(*command: str | Path, **env: str) -> str:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env or None)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def _stages() -> list[list[tuple[str, str]]]:
+def _dockerfile_stages() -> list[list[tuple[str, str]]]:
     """Return the instructions of every stage of the Dockerfile: `("USER", "acms")`."""
     text = re.sub(r"^ *#.*\n", "", DOCKERFILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     lines = re.sub(r"\\\n *", "", text).split("\n")
@@ -37,7 +37,7 @@ def _stages() -> list[list[tuple[str, str]]]:
 
 
 def test_the_image_is_built_in_one_stage_and_run_in_another_by_an_ordinary_user() -> None:
-    build, final = _stages()
+    build, final = _dockerfile_stages()
     assert build[0][1].removesuffix(" AS build") == final[0][1], "one interpreter: the environment is copied"
     words = [word for word, _ in final]
     assert words.index("USER") < words.index("HEALTHCHECK") < words.index("CMD")
@@ -62,11 +62,11 @@ def test_compose_starts_the_image_as_a_server_and_as_a_worker() -> None:
 
 def test_workflows_hold_no_known_weakness() -> None:
     zizmor = Path(sys.executable).with_name("zizmor")
-    _run(zizmor, "--offline", "--no-progress", "--persona", "regular", ROOT / ".github" / "workflows")
+    _run_command(zizmor, "--offline", "--no-progress", "--persona", "regular", ROOT / ".github" / "workflows")
 
 
 def test_a_release_is_the_script_that_runs_here() -> None:
-    _run("bash", "-n", ROOT / ".ci" / "release")
+    _run_command("bash", "-n", ROOT / ".ci" / "release")
     for name in ("release", "ci"):
         jobs = yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8"))[
             "jobs"
@@ -78,7 +78,7 @@ def test_a_release_is_the_script_that_runs_here() -> None:
 
 @pytest.mark.slow
 def test_the_site_is_built_with_every_page_decision_and_image(tmp_path: Path) -> None:
-    _run(sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", tmp_path)
+    _run_command(sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", tmp_path)
     index = (tmp_path / "index.html").read_text(encoding="utf-8")
     for page in (ROOT / "docs").rglob("*.md"):
         name = page.relative_to(ROOT / "docs").with_suffix("").as_posix()

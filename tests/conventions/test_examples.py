@@ -56,9 +56,9 @@ def here(
 
 def test_readme_examples_print_what_they_promise_twice(tmp_path: Path, here: Callable[[Path], str]) -> None:
     page = ROOT / "README.md"
-    assert len(readme.examples(page)) == page.read_text(encoding="utf-8").count("```python\n") >= 3
-    assert readme.run(page, tmp_path) == [], "each in a process of its own"
-    assert readme.run(page, tmp_path, lambda script: (here(script), "")) == []
+    assert len(readme.page_examples(page)) == page.read_text(encoding="utf-8").count("```python\n") >= 3
+    assert readme.run_examples(page, tmp_path) == [], "each in a process of its own"
+    assert readme.run_examples(page, tmp_path, lambda script: (here(script), "")) == []
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -1,4 +1,4 @@
-"""`import acms` is cheap: what it does not need yet, it does not load. `benchmarks/imports.py` takes the time."""
+"""`import acms` is cheap: it loads only the modules it needs. `benchmarks/imports.py` takes the time."""
 
 from __future__ import annotations
 

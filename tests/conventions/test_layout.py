@@ -55,18 +55,18 @@ _DIALECTS = sorted(
 )
 
 
-def _texts(node: ast.AST, assigned: dict[str, list[ast.expr]]) -> set[str]:
+def _possible_texts(node: ast.AST, assigned: dict[str, list[ast.expr]]) -> set[str]:
     """Return the strings an expression can be: constants, either branch of an `if`, f-strings of those."""
     if isinstance(node, ast.Constant):
         return {node.value} if isinstance(node.value, str) else set()
     if isinstance(node, ast.FormattedValue):
-        return _texts(node.value, assigned)
+        return _possible_texts(node.value, assigned)
     if isinstance(node, ast.IfExp):
-        return _texts(node.body, assigned) | _texts(node.orelse, assigned)
+        return _possible_texts(node.body, assigned) | _possible_texts(node.orelse, assigned)
     if isinstance(node, ast.Name):
-        return set().union(*(_texts(value, assigned) for value in assigned.get(node.id, ())))
+        return set().union(*(_possible_texts(value, assigned) for value in assigned.get(node.id, ())))
     if isinstance(node, ast.JoinedStr):
-        return set(map("".join, product(*(_texts(part, assigned) for part in node.values))))
+        return set(map("".join, product(*(_possible_texts(part, assigned) for part in node.values))))
     return set()
 
 
@@ -80,7 +80,7 @@ def _files_of(dialect: str) -> list[Path]:
 
 
 def _last_name(node: ast.expr) -> str:
-    """Return the name of an attribute whoever's it is: `sql` of `self._tables.sql`."""
+    """Return the name of an attribute of any object: `sql` of `self._tables.sql`."""
     return ast.unparse(node).rpartition(".")[2].lstrip("_")
 
 
@@ -97,11 +97,11 @@ def _queries_of(dialect: str) -> tuple[set[str], set[str]]:
     asked: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Constant | ast.JoinedStr):
-            said |= _texts(node, assigned)
+            said |= _possible_texts(node, assigned)
         elif isinstance(node, ast.Subscript) and _last_name(node.value) == "sql":
-            asked |= _texts(node.slice, assigned)
+            asked |= _possible_texts(node.slice, assigned)
         elif isinstance(node, ast.Call) and _last_name(node.func) in ("row", "rows") and len(node.args) > 1:
-            asked |= _texts(node.args[1], assigned)
+            asked |= _possible_texts(node.args[1], assigned)
     return said, asked
 
 

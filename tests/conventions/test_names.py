@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conventions.code import ROOT, modules
+from tests.conventions.code import ROOT, module_files
 
 #: Retired words, and what is said instead.
 RETIRED = {
@@ -64,7 +64,7 @@ STILL = {
 }
 
 
-def _words(name: str) -> set[str]:
+def _words_of_name(name: str) -> set[str]:
     parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)
     return {part.lower() for part in parts} | {part.lower().removesuffix("s") for part in parts}
 
@@ -74,19 +74,19 @@ _DEFINED = re.compile(r"^ *(?:async def|def|class) (?!test_)(\w+)", re.MULTILINE
 
 
 @cache
-def _names() -> list[tuple[set[str], str]]:
+def _words_of_names() -> list[tuple[set[str], str]]:
     """Return the words of every name, with where it stands: `({"mailbox"}, "write.queue.Mailbox")`."""
     found: list[tuple[set[str], str]] = []
-    for module, file in modules().items():
-        found.append((_words(module.rpartition(".")[2]), module))
+    for module, file in module_files().items():
+        found.append((_words_of_name(module.rpartition(".")[2]), module))
         for name in _DEFINED.findall(file.read_text(encoding="utf-8")):
-            found.append((_words(name), f"{module}.{name}"))
+            found.append((_words_of_name(name), f"{module}.{name}"))
     return found
 
 
 @pytest.mark.parametrize("word", RETIRED)
 def test_names_use_the_words_of_the_field(word: str) -> None:
-    found = {place for words, place in _names() if word in words}
+    found = {place for words, place in _words_of_names() if word in words}
     listed = [*OTHERWISE.get(word, "").split(), *STILL.get(word, "").split()]
     assert len(listed) == len(set(listed))
     assert not found - set(listed), f"say {RETIRED[word]}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conventions.code import modules, parsed
+from tests.conventions.code import module_files, parse_file
 
 CAPABILITIES = (
     "branches", "compaction", "contract", "erasure", "events", "facts", "log", "plan", "privacy", "prompt", "recall",
@@ -53,10 +53,10 @@ def _calls_out(node: ast.AST) -> bool:
     return isinstance(called, ast.Name) and called.id in _FUNCTIONS
 
 
-def _impure(file: Path) -> list[str]:
+def _impure_lines(file: Path) -> list[str]:
     """Return the lines of a module that are more than a computation."""
     found: list[str] = []
-    for node in ast.walk(parsed(file)):
+    for node in ast.walk(parse_file(file)):
         imported: list[str] = []
         if isinstance(node, ast.Import):
             imported = [alias.name for alias in node.names]
@@ -71,16 +71,16 @@ def _impure(file: Path) -> list[str]:
     return found
 
 
-_CHECKED = [name for name in modules() if name.partition(".")[0] in CAPABILITIES or name in NOUNS]
+_CHECKED = [name for name in module_files() if name.partition(".")[0] in CAPABILITIES or name in NOUNS]
 
 
 @pytest.mark.parametrize("name", [name for name in _CHECKED if name not in IO])
 def test_a_decision_awaits_nothing_and_asks_nobody(name: str) -> None:
     """No await, clock, file, thread or random number: the caller brings them."""
-    assert _impure(modules()[name]) == []
+    assert _impure_lines(module_files()[name]) == []
 
 
 def test_a_module_listed_as_io_does_some() -> None:
     assert not set(IO) - set(_CHECKED), "gone: take it off the list"
-    pure = [name for name in IO if not _impure(modules()[name])]
+    pure = [name for name in IO if not _impure_lines(module_files()[name])]
     assert not pure, "pure now: take it off the list"

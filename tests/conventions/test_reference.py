@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.conventions.reference import page
+from tests.conventions.reference import reference_page
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_reference_is_up_to_date() -> None:
     """Run `python -m tests.conventions.reference > docs/reference.md` after changing a public docstring."""
-    assert (ROOT / "docs" / "reference.md").read_text(encoding="utf-8") == page()
+    assert (ROOT / "docs" / "reference.md").read_text(encoding="utf-8") == reference_page()
 
 
 def test_every_command_stands_on_the_command_line_page() -> None:

@@ -22,7 +22,7 @@ async def entry_of(session: ACMS, text: str = SECRET) -> Any:
     return found
 
 
-async def places(storage: Any, done: Erasure) -> set[tuple[str, int, str]]:
+async def remaining_places(storage: Any, done: Erasure) -> set[tuple[str, int, str]]:
     """Return session, version and kind of what remains, after checking that the version there is that entry."""
     found: set[tuple[str, int, str]] = set()
     for one in done.remaining:
@@ -43,13 +43,13 @@ async def test_the_original_of_a_merged_message_is_named_with_all_its_copies(sto
     await beside.merge(fork)
     copy = await entry_of(root)
     done = await root.erase(copy.id, verify=True)
-    named = await places(storage, done)
+    named = await remaining_places(storage, done)
     assert ("fork", 2, "copy") in named
     assert ("beside", 2, "copy") in named
     assert {one.of for one in done.remaining} <= set(done.ids)
     assert (done.verified, done.residue) == (False, ())
     again = await root.erase(copy.id, verify=True)
-    assert await places(storage, again) == named, "it says so as long as they are there"
+    assert await remaining_places(storage, again) == named, "it says so as long as they are there"
     assert not again.verified
     rest = await fork.erase(said, verify=True)
     assert (rest.remaining, rest.residue, rest.verified) == ((), (), True)
@@ -79,7 +79,7 @@ async def test_what_came_through_a_third_branch_names_every_branch(storage: Stor
     await middle.merge(fork)
     await root.merge(middle)
     done = await root.erase((await entry_of(root)).id, verify=True)
-    assert await places(storage, done) == {("fork", 2, "copy"), ("middle", 2, "copy")}
+    assert await remaining_places(storage, done) == {("fork", 2, "copy"), ("middle", 2, "copy")}
     assert not done.verified
 
 
@@ -91,7 +91,7 @@ async def test_an_entry_of_a_copy_names_the_original_and_its_other_copies(storag
     nested = await one.copy(session_id="nested")
     fork = await nested.fork(session_id="fork of nested")
     done = await fork.erase((await entry_of(nested)).id, verify=True)
-    assert await places(storage, done) == {
+    assert await remaining_places(storage, done) == {
         (name, version, "copy") for name in ("original", "one", "other") for version in (1, 2)
     }
     assert not done.verified
@@ -108,7 +108,7 @@ async def test_a_deleted_original_is_named_too(storage: Storage) -> None:
     copy = await session.copy(session_id="copy")
     await session.delete()
     done = await copy.erase((await entry_of(copy)).id, verify=True)
-    assert await places(storage, done) == {("original", 1, "copy")}
+    assert await remaining_places(storage, done) == {("original", 1, "copy")}
 
 
 async def test_a_fact_that_a_fork_adopted_names_that_of_its_parent(storage: Storage) -> None:
@@ -120,7 +120,7 @@ async def test_a_fact_that_a_fork_adopted_names_that_of_its_parent(storage: Stor
     (adopted,) = await fork.facts()
     assert adopted.id != fact.id
     done = await fork.erase(adopted.id, verify=True)
-    assert await places(storage, done) == {("root", 2, "copy"), ("root", 1, "source")}
+    assert await remaining_places(storage, done) == {("root", 2, "copy"), ("root", 1, "source")}
     assert not done.verified
 
 
@@ -130,7 +130,7 @@ async def test_the_source_of_an_erased_fact_is_named_with_its_copies(storage: St
     await session.copy(session_id="copy")
     fact = await session.state("account", "number", "Zyxquarble-77", sources=[said])
     done = await session.erase(fact.id, verify=True)
-    assert await places(storage, done) == {("original", 1, "source"), ("copy", 1, "source")}
+    assert await remaining_places(storage, done) == {("original", 1, "source"), ("copy", 1, "source")}
 
 
 async def test_a_whole_session_that_merged_another_names_what_it_took(storage: Storage) -> None:
@@ -142,7 +142,7 @@ async def test_a_whole_session_that_merged_another_names_what_it_took(storage: S
     await fork.ingest("user", SECRET)
     await root.merge(fork)
     done = await erase_context(storage, "root", verify=True)
-    assert await places(storage, done) == {("fork", 2, "copy")}
+    assert await remaining_places(storage, done) == {("fork", 2, "copy")}
     assert not done.verified
 
 
@@ -159,11 +159,11 @@ async def test_what_was_imported_twice_is_named_in_its_tenant_alone(storage: Sto
     await two.ingest("assistant", "Noted, thank you.", metadata={"said": "again"})
     said = (await one.entries())[0].id
     done = await one.erase(said, verify=True)
-    assert await places(storage, done) == {("two", 1, "copy")}
+    assert await remaining_places(storage, done) == {("two", 1, "copy")}
     assert (done.verified, done.residue) == (False, ())
 
 
-def run(*arguments: str, code: int = 0) -> str:
+def run_command(*arguments: str, code: int = 0) -> str:
     result = CliRunner().invoke(app, list(arguments))
     assert result.exit_code == code, (result.output, result.exception)
     return result.stdout
@@ -173,20 +173,24 @@ def test_the_command_names_the_session_and_says_how_to_erase_it_there(url: str, 
     chat = tmp_path / "chat.json"
     chat.write_text(json.dumps([{"role": "user", "content": SECRET}]))
     for name in ("one", "two"):
-        run("import", str(chat), "--session", name, "--db", url)
-    run("fork", "one", "--as", "fork", "--db", url)
-    run("add", "fork", "user", "Another secret of the fork.", "--db", url)
-    run("merge", "one", "fork", "--db", url)
-    entries = json.loads(run("history", "one", "--json", "--db", url))["entries"]
-    told = run("erase", "one", "--message", entries[1]["id"], "--verify", "--yes", "--db", url, code=1)
+        run_command("import", str(chat), "--session", name, "--db", url)
+    run_command("fork", "one", "--as", "fork", "--db", url)
+    run_command("add", "fork", "user", "Another secret of the fork.", "--db", url)
+    run_command("merge", "one", "fork", "--db", url)
+    entries = json.loads(run_command("history", "one", "--json", "--db", url))["entries"]
+    told = run_command(
+        "erase", "one", "--message", entries[1]["id"], "--verify", "--yes", "--db", url, code=1
+    )
     assert "fork v2 stays: the original" in told
     assert "acms erase fork --message" in told
     done = json.loads(
-        run("erase", "one", "--message", entries[0]["id"], "--verify", "--yes", "--json", "--db", url, code=1)
+        run_command(
+            "erase", "one", "--message", entries[0]["id"], "--verify", "--yes", "--json", "--db", url, code=1
+        )
     )
     (left,) = done["remaining"]
     assert (left["kind"], left["version"], done["verified"]) == ("copy", 1, False)
-    run("erase", "two", "--message", left["id"], "--verify", "--yes", "--db", url)
+    run_command("erase", "two", "--message", left["id"], "--verify", "--yes", "--db", url)
 
 
 @pytest.mark.parametrize("tenant", ["other"])

@@ -19,6 +19,7 @@ from acms import (
     ACMSConfig,
     CompactionPolicy,
     ConfigurationError,
+    ConflictError,
     EntryNotFoundError,
     GoneError,
     JSONFormatter,
@@ -26,6 +27,7 @@ from acms import (
     LegalHoldError,
     SessionNotFoundError,
     State,
+    StorageBusyError,
     ValidationError,
     open_storage,
 )
@@ -33,7 +35,6 @@ from acms.branches import export
 from acms.branches.forks import COLLECT_AFTER
 from acms.erasure import erase
 from acms.erasure.erase import collect_deleted_entries, expire_messages
-from acms.errors import ConflictError, StorageBusyError
 from acms.log import policy as policy_levels
 from acms.log.read import PROFILE
 from acms.model import (
@@ -50,8 +51,7 @@ from acms.model import (
     Retry,
     Search,
 )
-from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage
-from acms.storage.postgres.store import PostgresStorage
+from acms.storage import CachedStorage, MemoryStorage, PostgresStorage, SQLiteStorage
 from acms.testing import ManualClock, sound
 from acms.testing.logs import (
     WHEN,
@@ -74,18 +74,18 @@ SECRET = "the vault code is seven-four-one-nine"
 MINUTE = timedelta(minutes=1)
 
 
-async def states(storage: Any, context: Context) -> dict[int, State]:
+async def states_by_version(storage: Any, context: Context) -> dict[int, State]:
     """State by version of everything a context reads that is not live, deleted or not."""
     entries = await storage.read(context.id, deleted=True)
     return {entry.version: entry.state for entry in entries if entry.state is not State.LIVE}
 
 
-async def told(storage: Any, context: Context, *drafts: Draft) -> list[str]:
+async def append_each(storage: Any, context: Context, *drafts: Draft) -> list[str]:
     """Append one by one, so that each may replace the ones before; return the ids."""
     return [(await append_drafts(storage, context, draft)).ids[0] for draft in drafts]
 
 
-async def exported(storage: Any) -> list[str]:
+async def export_store(storage: Any) -> list[str]:
     """Everything the live contexts of a store hold, line by line."""
     page = await storage.contexts(ContextQuery(limit=500))
     return [
@@ -125,7 +125,7 @@ async def test_an_erased_message_takes_its_edits_with_it_whichever_of_them_is_na
         erased = await erase.erase_entries(storage, context.id, [ids[which]], verify=True)
         assert sorted(erased.ids) == sorted(ids)
         assert (erased.cascaded, erased.contexts, erased.residue) == ((), (context.id,), ())
-        assert await states(storage, context) == dict.fromkeys((2, 3, 4), State.ERASED)
+        assert await states_by_version(storage, context) == dict.fromkeys((2, 3, 4), State.ERASED)
         await sound(storage, context.id)
 
 
@@ -135,10 +135,10 @@ async def test_summaries_and_facts_made_from_it_go_and_others_stay(storage: Stor
     (first,) = (await append_drafts(storage, context, draft_fact("from 2", sources=(receipt.ids[1],)))).ids
     await append_drafts(storage, context, draft_fact("from 5", sources=(receipt.ids[4],)))
     await append_drafts(storage, context, draft_fact("from a fact", sources=(first,)))
-    await told(storage, context, draft_summary(1, 3), draft_summary(4, 5))
-    await told(storage, context, draft_summary(1, 10, replaces=((1, 3), (10, 10))))
+    await append_each(storage, context, draft_summary(1, 3), draft_summary(4, 5))
+    await append_each(storage, context, draft_summary(1, 10, replaces=((1, 3), (10, 10))))
     erased = await erase.erase_entries(storage, context.id, [receipt.ids[1]], verify=True)
-    assert await states(storage, context) == dict.fromkeys((2, 7, 9, 10, 12), State.ERASED)
+    assert await states_by_version(storage, context) == dict.fromkeys((2, 7, 9, 10, 12), State.ERASED)
     assert len(erased.cascaded) == 4
     assert (erased.verified, erased.residue) == (True, ())
 
@@ -150,7 +150,7 @@ async def test_an_erased_summary_brings_back_what_it_stood_for_and_a_compaction_
     async with session_on(storage, config=config) as session:
         ids = [await session.ingest("user", text) for text in ("one", SECRET, "three", "four")]
         context = await storage.context("user_123")
-        await told(storage, context, draft_summary(1, 3))
+        await append_each(storage, context, draft_summary(1, 3))
         assert len(await session.window(1000)) == 2
         await session.erase(ids[1])
         assert [item.content for item in await session.window(1000)] == ["one", "three", "four"]
@@ -168,7 +168,7 @@ async def test_no_compaction_is_asked_for_where_the_policy_or_the_context_says_n
     )
     child = await fork_log(storage, context)
     for one, first in ((context, 1), (child, 3)):
-        await told(storage, one, draft_summary(first, first))
+        await append_each(storage, one, draft_summary(first, first))
     await erase.erase_entries(storage, context.id, [receipt.ids[0]])
     await erase.erase_entries(storage, context.id, [receipt.ids[1]], service=CompactionPolicy(budget=9))
     off = CompactionPolicy(budget=9, enabled=False)
@@ -185,16 +185,16 @@ async def test_erasing_through_a_fork_erases_everywhere(storage: Storage) -> Non
     cousin = await fork_log(storage, root)
     hidden = await fork_log(storage, child)
     await append_drafts(storage, root, draft_message("the root's own four"), draft_message("five"))
-    await told(storage, child, draft_summary(1, 3))
+    await append_each(storage, child, draft_summary(1, 3))
     await append_drafts(storage, cousin, draft_fact("the cousin's own four", sources=(receipt.ids[1],)))
-    await told(storage, hidden, draft_summary(1, 2), draft_message("edit", replaces=((2, 2),)))
-    await told(storage, root, draft_summary(4, 5))
+    await append_each(storage, hidden, draft_summary(1, 2), draft_message("edit", replaces=((2, 2),)))
+    await append_each(storage, root, draft_summary(4, 5))
     await storage.settings(hidden.id, {"deleted": True}, rev=0)
     erased = await erase.erase_entries(storage, child.id, [receipt.ids[1]], verify=True)
-    assert await states(storage, root) == {2: State.ERASED}
-    assert await states(storage, child) == dict.fromkeys((2, 4), State.ERASED)
-    assert await states(storage, cousin) == dict.fromkeys((2, 4), State.ERASED)
-    assert await states(storage, hidden) == dict.fromkeys((2, 4, 5), State.ERASED)
+    assert await states_by_version(storage, root) == {2: State.ERASED}
+    assert await states_by_version(storage, child) == dict.fromkeys((2, 4), State.ERASED)
+    assert await states_by_version(storage, cousin) == dict.fromkeys((2, 4), State.ERASED)
+    assert await states_by_version(storage, hidden) == dict.fromkeys((2, 4, 5), State.ERASED)
     assert set(erased.contexts) == {root.id, child.id, cousin.id, hidden.id}
     assert erased.residue == ()
 
@@ -209,21 +209,21 @@ async def test_facts_of_the_profile_go_too_and_what_was_made_from_them(storage: 
     other = await create_log(storage, PROFILE, namespace="elsewhere")
     await append_drafts(storage, other, draft_fact("not asked", sources=receipt.ids))
     erased = await erase.erase_entries(storage, context.id, receipt.ids, verify=True)
-    assert await states(storage, profile) == {1: State.ERASED}
-    assert await states(storage, context) == dict.fromkeys((1, 2), State.ERASED)
-    assert await states(storage, other) == {}
+    assert await states_by_version(storage, profile) == {1: State.ERASED}
+    assert await states_by_version(storage, context) == dict.fromkeys((1, 2), State.ERASED)
+    assert await states_by_version(storage, other) == {}
     assert erased.residue == ()
 
 
 async def test_a_fact_and_a_retraction_are_no_citations(storage: Storage) -> None:
     context = await create_log(storage)
-    await told(
+    await append_each(
         storage, context, draft_message("one"), draft_fact("Paris"), draft_fact("Berlin", replaces=((2, 2),))
     )
-    await told(storage, context, draft_retraction(1))
+    await append_each(storage, context, draft_retraction(1))
     found = await storage.read(context.id)
     await erase.erase_entries(storage, context.id, [found[0].id, found[1].id])
-    assert await states(storage, context) == dict.fromkeys((1, 2), State.ERASED)
+    assert await states_by_version(storage, context) == dict.fromkeys((1, 2), State.ERASED)
 
 
 async def test_what_a_context_does_not_read_cannot_be_erased_through_it(storage: Storage) -> None:
@@ -231,7 +231,7 @@ async def test_what_a_context_does_not_read_cannot_be_erased_through_it(storage:
     receipt = await append_drafts(storage, context, draft_message("one"), draft_message("two"))
     child = await fork_log(storage, context, 1)
     mine = (await append_drafts(storage, child, draft_message("the child's own two"))).ids[0]
-    before = await exported(storage)
+    before = await export_store(storage)
     for reader, id in (
         (other, receipt.ids[0]),
         (child, receipt.ids[1]),
@@ -248,9 +248,9 @@ async def test_what_a_context_does_not_read_cannot_be_erased_through_it(storage:
             await erase.erase_entries(storage, context.id, ids)  # type: ignore[arg-type]
     with pytest.raises(SessionNotFoundError):
         await erase.erase_entries(storage, "nobody", [mine])
-    assert await exported(storage) == before
+    assert await export_store(storage) == before
     await erase.erase_entries(storage, child.id, [mine])
-    assert await states(storage, context) == {}
+    assert await states_by_version(storage, context) == {}
 
 
 async def test_a_hold_on_anyone_who_reads_it_forbids_it(storage: Storage) -> None:
@@ -259,10 +259,10 @@ async def test_a_hold_on_anyone_who_reads_it_forbids_it(storage: Storage) -> Non
     other = (await append_drafts(storage, free, draft_message("three"))).ids
     child = await fork_log(storage, context, 1, namespace="b")
     await storage.settings(child.id, {"legal_hold": True}, rev=0)
-    before = await exported(storage)
+    before = await export_store(storage)
     with pytest.raises(LegalHoldError, match=child.id):
         await erase.erase_entries(storage, context.id, receipt.ids)
-    assert await exported(storage) == before
+    assert await export_store(storage) == before
     await erase.erase_entries(storage, context.id, receipt.ids[1:])  # the child does not read it
     await storage.settings(child.id, {"legal_hold": None}, rev=1)
     await policy_levels.set_hold(storage, "b", True)
@@ -318,7 +318,7 @@ async def test_a_key_that_was_erased_is_free_again(storage: Storage) -> None:
 # ── erase: interrupted, overtaken, late ─────────────────────────────────────────────────────────────────────────────
 
 
-async def _tangled(storage: Any) -> tuple[Context, str, dict[str, dict[int, State]]]:
+async def _tangled_logs(storage: Any) -> tuple[Context, str, dict[str, dict[int, State]]]:
     """A message with everything that can be made from it, in three contexts; and what must go."""
     root = await create_log(storage)
     receipt = await append_drafts(
@@ -330,8 +330,8 @@ async def _tangled(storage: Any) -> tuple[Context, str, dict[str, dict[int, Stat
     )
     child = await fork_log(storage, root)
     profile = await create_log(storage, PROFILE)
-    await told(storage, root, draft_summary(1, 3), draft_fact("fact", sources=receipt.ids[1:2]))
-    await told(storage, child, draft_message("edit", replaces=((2, 2),)), draft_summary(1, 4))
+    await append_each(storage, root, draft_summary(1, 3), draft_fact("fact", sources=receipt.ids[1:2]))
+    await append_each(storage, child, draft_message("edit", replaces=((2, 2),)), draft_summary(1, 4))
     await append_drafts(storage, profile, draft_fact("fact", sources=receipt.ids[1:2]))
     gone: dict[str, dict[int, State]] = {
         root.id: dict.fromkeys((2, 4, 5), State.ERASED),
@@ -351,7 +351,7 @@ async def test_an_interrupted_erasure_is_completed_by_repeating_it(keyed: bool, 
         while True:
             nth += 1
             storage = FaultyStorage(MemoryStorage())
-            root, id, gone = await _tangled(storage)
+            root, id, gone = await _tangled_logs(storage)
             name = "k" if keyed else id
             storage.fail(method, nth, StorageBusyError("told to"), after=after)
             try:
@@ -365,31 +365,31 @@ async def test_an_interrupted_erasure_is_completed_by_repeating_it(keyed: bool, 
                 keyed and (await storage.get([id]))[0].state is State.ERASED
             ):  # the last of it went, the key too
                 for context, expected in gone.items():
-                    assert await states(storage, await storage.context(context)) == expected
+                    assert await states_by_version(storage, await storage.context(context)) == expected
                 name = id
             erased = await erase.erase_entries(storage, root.id, [name], verify=True, service=service)
             assert len(erased.ids) == 6
             assert erased.residue == ()
             for context, expected in gone.items():
-                assert await states(storage, await storage.context(context)) == expected
+                assert await states_by_version(storage, await storage.context(context)) == expected
             assert {job.kind for job in (await storage.jobs(JobQuery())).items} == {"compact"}
 
 
 async def test_what_cites_it_goes_before_it_or_with_it(storage: Storage) -> None:
     for nth in (1, 2, 3):  # one commit for each of three owners, that of the message last
         faulty = FaultyStorage(storage)
-        root, id, gone = await _tangled(faulty)
+        root, id, gone = await _tangled_logs(faulty)
         faulty.fail("blank", nth, StorageBusyError("told to"))
         with pytest.raises(StorageBusyError):
             await erase.erase_entries(faulty, root.id, [id])
-        assert await states(storage, root) == {}
+        assert await states_by_version(storage, root) == {}
         await erase.erase_entries(faulty, root.id, [id])
-        assert await states(storage, root) == gone[root.id]
+        assert await states_by_version(storage, root) == gone[root.id]
 
 
 async def test_a_summary_that_was_committed_meanwhile_is_found(storage: Storage) -> None:
     class Overtaken(CachedStorage):
-        """Somebody compacts between the look and the erasure, and again after it."""
+        """Another process compacts between the look and the erasure, and again after it."""
 
         late = 2
 
@@ -449,7 +449,7 @@ async def test_t07_what_arrives_after_an_erasure_or_a_deletion_brings_nothing_ba
         with pytest.raises(SessionNotFoundError):
             await call
     assert [entry.content for entry in await storage.read(root.id)] == ["one", "", "three", ""]
-    assert SECRET not in json.dumps(await exported(storage))
+    assert SECRET not in json.dumps(await export_store(storage))
 
 
 async def test_t07_an_embedder_that_answers_after_the_erasure_stores_nothing(storage: Storage) -> None:
@@ -477,7 +477,7 @@ async def test_t07_an_embedder_that_answers_after_the_erasure_stores_nothing(sto
 # ── T38: nothing is found ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _spread(storage: Storage) -> tuple[ACMS, str, list[Context]]:
+async def _spread_message(storage: Storage) -> tuple[ACMS, str, list[Context]]:
     """One message in a parent with three forks, two summaries, five facts, vectors, a cache and a queued job."""
     session = session_on(storage, embedder=FakeEmbedder())
     for n in range(8):
@@ -489,7 +489,7 @@ async def _spread(storage: Storage) -> tuple[ACMS, str, list[Context]]:
     await session.ingest("assistant", "noted")
     root = await storage.context("user_123")
     forks = [await fork_log(storage, root, key=f"fork {n}", counter=root.counter) for n in range(3)]
-    await told(storage, root, draft_summary(1, 9, content=f"summary: {SECRET}"))
+    await append_each(storage, root, draft_summary(1, 9, content=f"summary: {SECRET}"))
     await append_drafts(storage, forks[0], draft_summary(8, 10, content=f"another summary: {SECRET}"))
     for n, one in enumerate((root, root, *forks)):
         await append_drafts(storage, one, draft_fact(f"fact {n}: {SECRET}", sources=(id,)))
@@ -514,7 +514,7 @@ async def test_t38_of_an_erased_message_nothing_is_found_anywhere(storage: Stora
     logger.addHandler(notes)
     logger.setLevel(logging.DEBUG)
     try:
-        session, id, tree = await _spread(storage)
+        session, id, tree = await _spread_message(storage)
         hints = (SECRET, "vault code", "Ana Konda of Accounting")
         if isinstance(storage, SQLiteStorage):
             assert len(found_in(tmp_path, *hints)) >= 3
@@ -544,7 +544,7 @@ async def test_t38_of_an_erased_message_nothing_is_found_anywhere(storage: Stora
             for space in (SPACE, "fake-1/32/f16/p1"):
                 assert 9 not in [row.version for row in await storage.derived(one.id, space)]
         assert await storage.search(Search(namespace="default", terms=("vault", "code"))) == []
-        assert "seven-four" not in json.dumps(await exported(storage))
+        assert "seven-four" not in json.dumps(await export_store(storage))
         assert all(
             "seven-four" not in json.dumps(dict(job.payload))
             for job in (await storage.jobs(JobQuery())).items
@@ -636,7 +636,7 @@ async def test_wrappers_have_the_file_behind_them_written_anew_and_a_store_witho
             await append_drafts(store, await create_log(store, "a"), draft_message(SECRET))
         with pytest.raises(ConfigurationError, match="MemoryStorage"):
             await erase.erase_context(memory, "a", rewrite=True)
-        assert await states(memory, await memory.context("a")) == {}
+        assert await states_by_version(memory, await memory.context("a")) == {}
         erased = await erase.erase_context(CachedStorage(FaultyStorage(file)), "a", verify=True, rewrite=True)
         assert (erased.rewritten, erased.proof, erased.residue) == (("a.db",), "bytes", ())
         assert (await erase.erase_context(memory, "a", verify=True)).proof == "rows"
@@ -656,18 +656,18 @@ async def test_an_erased_context_leaves_tombstones_to_its_forks(storage: Storage
         Draft(kind=Kind.EPISODE, created_at=WHEN),
     )
     child = await fork_log(storage, root, 3, key="child")
-    await told(storage, child, draft_message("the child's own"), draft_summary(1, 2))
-    await told(storage, root, draft_message("late"), draft_retraction(1))
+    await append_each(storage, child, draft_message("the child's own"), draft_summary(1, 2))
+    await append_each(storage, root, draft_message("late"), draft_retraction(1))
     progress: list[tuple[int, int]] = []
     erased = await erase.erase_context(
         storage, "root", verify=True, progress=lambda done, all: progress.append((done, all))
     )
-    assert await states(storage, root) == dict.fromkeys(range(1, 7), State.ERASED)
-    assert await states(storage, child) == dict.fromkeys((1, 2, 3, 5), State.ERASED)
+    assert await states_by_version(storage, root) == dict.fromkeys(range(1, 7), State.ERASED)
+    assert await states_by_version(storage, child) == dict.fromkeys((1, 2, 3, 5), State.ERASED)
     assert erased.residue == ()
     assert progress[-1] == (7, 7)
     inherited = await erase.erase_context(storage, child.id, verify=True)
-    assert await states(storage, child) == dict.fromkeys(range(1, 6), State.ERASED)
+    assert await states_by_version(storage, child) == dict.fromkeys(range(1, 6), State.ERASED)
     assert len(inherited.ids) == 2
 
 
@@ -678,10 +678,10 @@ async def test_a_deleted_context_can_still_be_erased_and_is_verified(storage: St
     await storage.settings(context.id, {"deleted": True}, rev=0)
     erased = await erase.erase_context(storage, context.id, verify=True)
     assert (len(erased.ids), erased.residue) == (900, ())
-    assert set((await states(storage, context)).values()) == {State.ERASED}
+    assert set((await states_by_version(storage, context)).values()) == {State.ERASED}
 
 
-async def _people(storage: Any) -> dict[str, list[Context]]:
+async def _logs_of_people(storage: Any) -> dict[str, list[Context]]:
     people = {}
     for name in "ABCD":
         one = await create_log(storage, f"talk of {name}", namespace=name)
@@ -689,7 +689,7 @@ async def _people(storage: Any) -> dict[str, list[Context]]:
             storage, one, *[draft_message(f"{name} says {n}", actor=name, key=f"{n}") for n in range(5)]
         )
         two = await fork_log(storage, one, 3, key=f"fork of {name}", namespace=name)
-        await told(
+        await append_each(
             storage,
             two,
             draft_message(f"{name} again", actor=name),
@@ -700,7 +700,7 @@ async def _people(storage: Any) -> dict[str, list[Context]]:
     return people
 
 
-async def _everything(storage: Any, contexts: list[Context]) -> list[Any]:
+async def _everything_stored(storage: Any, contexts: list[Context]) -> list[Any]:
     """All that is stored of some contexts: exports, heads, settings, and what lies beside the log."""
     return [
         (
@@ -715,9 +715,9 @@ async def _everything(storage: Any, contexts: list[Context]) -> list[Any]:
 
 @pytest.mark.parametrize("empty", [None, "", " ", "*", 7])
 async def test_t39_a_filter_that_names_nobody_erases_nothing(storage: Storage, empty: Any) -> None:
-    people = await _people(storage)
+    people = await _logs_of_people(storage)
     everyone = [one for some in people.values() for one in some]
-    before = await _everything(storage, everyone)
+    before = await _everything_stored(storage, everyone)
     calls: list[tuple[str, Callable[[], Any]]] = [
         ("namespace", lambda: erase.erase_subject(storage, namespace=empty)),
         ("actor", lambda: erase.erase_subject(storage, actor=empty)),
@@ -734,24 +734,24 @@ async def test_t39_a_filter_that_names_nobody_erases_nothing(storage: Storage, e
         with pytest.raises(ValidationError) as refused:
             await call()
         assert refused.value.field == field
-    assert await _everything(storage, everyone) == before
+    assert await _everything_stored(storage, everyone) == before
 
 
 async def test_t39_erasing_one_namespace_leaves_the_others_byte_for_byte(storage: Storage) -> None:
-    people = await _people(storage)
+    people = await _logs_of_people(storage)
     for one in (one for some in people.values() for one in some):
         await storage.put_derived(one.id, [Derived(version=1, space="s", data=b"x")])
     others = [one for name, some in people.items() if name != "A" for one in some]
-    before = await _everything(storage, others)
+    before = await _everything_stored(storage, others)
     erased = await erase.erase_subject(storage, namespace="A", verify=True)
-    assert await _everything(storage, others) == before
+    assert await _everything_stored(storage, others) == before
     assert (len(erased.ids), erased.residue) == (8, ())
     for one in people["A"]:
         assert all(entry.state is State.ERASED for entry in await storage.read(one.id))
 
 
 async def test_t39_erasing_one_person_leaves_the_others_byte_for_byte(storage: Storage) -> None:
-    people = await _people(storage)
+    people = await _logs_of_people(storage)
     shared = await create_log(storage, "shared", namespace="D")
     await append_drafts(
         storage,
@@ -761,38 +761,38 @@ async def test_t39_erasing_one_person_leaves_the_others_byte_for_byte(storage: S
         draft_message("bye", actor="A"),
     )
     others = [one for name, some in people.items() if name != "A" for one in some]
-    before = await _everything(storage, others)
+    before = await _everything_stored(storage, others)
     within = await erase.erase_subject(storage, actor="A", namespace="D", verify=True)
     assert (len(within.ids), within.contexts, within.residue) == (2, (shared.id,), ())
-    assert await states(storage, people["A"][0]) == {}
+    assert await states_by_version(storage, people["A"][0]) == {}
     assert [entry.content for entry in await storage.read(shared.id)] == ["", "hi A", ""]
     assert {entry.actor for entry in await storage.read(shared.id)} == {None, "B"}
     everywhere = await erase.erase_subject(storage, actor="A", verify=True)
     assert (len(everywhere.ids), everywhere.residue) == (7, ())
-    assert await _everything(storage, others) == before
+    assert await _everything_stored(storage, others) == before
 
 
 async def test_erasing_a_tenant_takes_everything_of_it_and_nothing_of_another(url: str) -> None:
     home, _, tenant = url.partition("?tenant=")  # a database of many tenants has others with these names
     one_url, two_url = (f"{home}?tenant={tenant}{name}" for name in ("one", "two"))
     async with open_storage(one_url) as one, open_storage(two_url) as two:
-        mine = [context for some in (await _people(one)).values() for context in some]
-        theirs = [context for some in (await _people(two)).values() for context in some]
-        before = await _everything(two, theirs)
+        mine = [context for some in (await _logs_of_people(one)).values() for context in some]
+        theirs = [context for some in (await _logs_of_people(two)).values() for context in some]
+        before = await _everything_stored(two, theirs)
         with pytest.raises(ValidationError):
             await erase.erase_tenant(one, confirm=two.tenant)
         erased = await erase.erase_tenant(one, confirm=one.tenant, verify=True)
         assert erased.residue == ()
         for context in mine:
             assert all(entry.state is State.ERASED for entry in await one.read(context.id))
-        assert await _everything(two, theirs) == before
+        assert await _everything_stored(two, theirs) == before
 
 
 # ── expire ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @asynccontextmanager
-async def _clocked(url: str) -> AsyncIterator[tuple[Storage, ManualClock]]:
+async def _clocked_store(url: str) -> AsyncIterator[tuple[Storage, ManualClock]]:
     clock = ManualClock()
     place, _, tenant = url.partition("?tenant=")
     async with (
@@ -808,11 +808,13 @@ async def _clocked(url: str) -> AsyncIterator[tuple[Storage, ManualClock]]:
 @pytest.fixture
 async def clocked(any_url: str) -> AsyncIterator[tuple[Storage, ManualClock]]:
     """A store and its clock."""
-    async with _clocked(any_url) as found:
+    async with _clocked_store(any_url) as found:
         yield found
 
 
-async def _job(storage: Any, context: Context, kind: str, payload: dict[str, Any] | None = None) -> Lease:
+async def _claim_new_job(
+    storage: Any, context: Context, kind: str, payload: dict[str, Any] | None = None
+) -> Lease:
     job = JobDraft(kind=kind, dedupe=f"{kind}:{context.id}:{payload}", payload=payload or {})
     await append_drafts(storage, context, jobs=(job,))
     (lease,) = await storage.claim([kind], lease=MINUTE)
@@ -826,23 +828,23 @@ async def test_old_messages_that_a_summary_stands_for_expire_and_the_rest_stays(
     context = await create_log(storage)
     drafts = [draft_message(f"day {n}", created_at=WHEN + timedelta(days=n), key=f"{n}") for n in range(4)]
     await append_drafts(storage, context, *drafts, draft_fact("a fact"), draft_message("recent"))
-    await told(storage, context, draft_summary(1, 4, content="the first days", data={"job": "7"}))
+    await append_each(storage, context, draft_summary(1, 4, content="the first days", data={"job": "7"}))
     await storage.put_derived(context.id, [Derived(version=1, space="s", data=b"x")])
     day = 86_400
-    lease = await _job(storage, context, "expire", {"job": "7", "seconds": 10 * day})
+    lease = await _claim_new_job(storage, context, "expire", {"job": "7", "seconds": 10 * day})
     assert await expire_messages(storage, lease, clock=clock) == Retry(
         error="some of it is not old enough", not_before=WHEN + timedelta(days=10)
     )
-    assert await states(storage, context) == {}
+    assert await states_by_version(storage, context) == {}
     clock.advance(days=11)
     assert await expire_messages(storage, lease, clock=clock) == Retry(
         error="some of it is not old enough", not_before=WHEN + timedelta(days=12)
     )
-    assert await states(storage, context) == dict.fromkeys((1, 2), State.EXPIRED)
+    assert await states_by_version(storage, context) == dict.fromkeys((1, 2), State.EXPIRED)
     clock.advance(days=365)
     assert isinstance(await expire_messages(storage, lease, clock=clock), Done)
     assert isinstance(await expire_messages(storage, lease, clock=clock), Done)
-    assert await states(storage, context) == dict.fromkeys((1, 2, 3, 4), State.EXPIRED)
+    assert await states_by_version(storage, context) == dict.fromkeys((1, 2, 3, 4), State.EXPIRED)
     entries = await sound(storage, context.id)
     assert [entry.content for entry in entries] == ["", "", "", "", "a fact", "recent", "the first days"]
     assert [entry.key for entry in entries[:4]] == ["0", "1", "2", "3"]
@@ -857,8 +859,8 @@ async def test_nothing_expires_early_while_a_clock_is_set_back_nor_late_once_it_
     await append_drafts(
         storage, context, *[draft_message(f"day {n}", created_at=WHEN + timedelta(days=n)) for n in range(3)]
     )
-    await told(storage, context, draft_summary(1, 3, data={"job": "7"}))
-    lease = await _job(storage, context, "expire", {"job": "7", "seconds": 11 * 86_400})
+    await append_each(storage, context, draft_summary(1, 3, data={"job": "7"}))
+    lease = await _claim_new_job(storage, context, "expire", {"job": "7", "seconds": 11 * 86_400})
     clock.advance(days=12)
     assert isinstance(await expire_messages(storage, lease, clock=clock), Retry)
     for back in (400, 4_000):
@@ -867,11 +869,11 @@ async def test_nothing_expires_early_while_a_clock_is_set_back_nor_late_once_it_
         assert isinstance(found, Retry)
         assert found.not_before is not None
         assert timedelta(0) < found.not_before - clock() <= timedelta(days=365)
-        assert await states(storage, context) == dict.fromkeys((1, 2), State.EXPIRED)
+        assert await states_by_version(storage, context) == dict.fromkeys((1, 2), State.EXPIRED)
         clock.advance(days=back)
     clock.advance(days=1)
     assert isinstance(await expire_messages(storage, lease, clock=clock), Done)
-    assert await states(storage, context) == dict.fromkeys((1, 2, 3), State.EXPIRED)
+    assert await states_by_version(storage, context) == dict.fromkeys((1, 2, 3), State.EXPIRED)
 
 
 async def test_nothing_expires_that_a_live_fork_reads_as_it_was_said(
@@ -881,22 +883,22 @@ async def test_nothing_expires_that_a_live_fork_reads_as_it_was_said(
     root = await create_log(storage)
     await append_drafts(storage, root, *[draft_message(f"turn {n}") for n in range(1, 5)])
     early = await fork_log(storage, root, 2)
-    await told(storage, root, draft_summary(1, 4, data={"job": "5"}))
+    await append_each(storage, root, draft_summary(1, 4, data={"job": "5"}))
     late = await fork_log(storage, root)
-    lease = await _job(storage, root, "expire", {"job": "5", "seconds": 0})
+    lease = await _claim_new_job(storage, root, "expire", {"job": "5", "seconds": 0})
     clock.advance(days=1)
     again = clock() + timedelta(days=1)
     found = await expire_messages(storage, lease, clock=clock)
     assert isinstance(found, Retry)
     assert found.not_before == again
-    assert await states(storage, root) == dict.fromkeys((3, 4), State.EXPIRED)
-    await told(storage, early, draft_summary(1, 2))
+    assert await states_by_version(storage, root) == dict.fromkeys((3, 4), State.EXPIRED)
+    await append_each(storage, early, draft_summary(1, 2))
     await append_drafts(storage, late, draft_retraction(5))  # the late fork undoes the summary
     assert isinstance(await expire_messages(storage, lease, clock=clock), Retry)
-    assert await states(storage, early) == {}
+    assert await states_by_version(storage, early) == {}
     await storage.settings(late.id, {"deleted": True}, rev=0)
     assert isinstance(await expire_messages(storage, lease, clock=clock), Done)
-    assert await states(storage, root) == dict.fromkeys((1, 2, 3, 4), State.EXPIRED)
+    assert await states_by_version(storage, root) == dict.fromkeys((1, 2, 3, 4), State.EXPIRED)
 
 
 async def test_nothing_expires_under_a_summary_that_is_undone_erased_or_none(
@@ -906,7 +908,7 @@ async def test_nothing_expires_under_a_summary_that_is_undone_erased_or_none(
     clock.advance(days=1)
     for undo in ("undone", "erased", "nothing"):
         context = await create_log(storage)
-        await told(
+        await append_each(
             storage,
             context,
             draft_message("one"),
@@ -915,13 +917,13 @@ async def test_nothing_expires_under_a_summary_that_is_undone_erased_or_none(
         )
         writer = "another" if undo == "nothing" else "3"
         if undo == "undone":
-            await told(storage, context, draft_retraction(3))
+            await append_each(storage, context, draft_retraction(3))
         if undo == "erased":
             await storage.blank(context.id, [3], to=State.ERASED, audit={})
-        lease = await _job(storage, context, "expire", {"job": writer, "seconds": 0})
+        lease = await _claim_new_job(storage, context, "expire", {"job": writer, "seconds": 0})
         assert isinstance(await expire_messages(storage, lease, clock=clock), Done)
-        assert State.EXPIRED not in (await states(storage, context)).values()
-    lease = await _job(storage, context, "expire", {"job": 7})
+        assert State.EXPIRED not in (await states_by_version(storage, context)).values()
+    lease = await _claim_new_job(storage, context, "expire", {"job": 7})
     assert isinstance(await expire_messages(storage, lease, clock=clock), Failed)
 
 
@@ -930,14 +932,14 @@ async def test_a_later_summary_expires_what_an_earlier_one_stood_for(
 ) -> None:
     storage, clock = clocked
     context = await create_log(storage)
-    await told(
+    await append_each(
         storage,
         context,
         draft_message("one"),
         draft_message("two", replaces=((1, 1),)),
         draft_message("three"),
     )
-    await told(
+    await append_each(
         storage,
         context,
         draft_summary(1, 2, data={"job": "4"}),
@@ -945,12 +947,12 @@ async def test_a_later_summary_expires_what_an_earlier_one_stood_for(
         draft_summary(1, 5, data={"job": "6"}),
     )
     clock.advance(days=1)
-    first = await _job(storage, context, "expire", {"job": "4", "seconds": 0})
+    first = await _claim_new_job(storage, context, "expire", {"job": "4", "seconds": 0})
     assert isinstance(await expire_messages(storage, first, clock=clock), Done)
-    assert await states(storage, context) == {}
-    second = await _job(storage, context, "expire", {"job": "6", "seconds": 0})
+    assert await states_by_version(storage, context) == {}
+    second = await _claim_new_job(storage, context, "expire", {"job": "6", "seconds": 0})
     assert isinstance(await expire_messages(storage, second, clock=clock), Done)
-    assert await states(storage, context) == dict.fromkeys((1, 2, 3, 5), State.EXPIRED)
+    assert await states_by_version(storage, context) == dict.fromkeys((1, 2, 3, 5), State.EXPIRED)
 
 
 async def test_a_legal_hold_lets_nothing_expire_nor_be_collected(
@@ -958,9 +960,9 @@ async def test_a_legal_hold_lets_nothing_expire_nor_be_collected(
 ) -> None:
     storage, clock = clocked
     context = await create_log(storage)
-    await told(storage, context, draft_message("one"), draft_summary(1, 1, data={"job": "2"}))
-    lease = await _job(storage, context, "expire", {"job": "2", "seconds": 0})
-    other = await _job(storage, context, "collect")
+    await append_each(storage, context, draft_message("one"), draft_summary(1, 1, data={"job": "2"}))
+    lease = await _claim_new_job(storage, context, "expire", {"job": "2", "seconds": 0})
+    other = await _claim_new_job(storage, context, "collect")
     await policy_levels.set_hold(storage, "default", True)
     clock.advance(days=1)
     found = await expire_messages(storage, lease, clock=clock)
@@ -971,7 +973,7 @@ async def test_a_legal_hold_lets_nothing_expire_nor_be_collected(
     found = await collect_deleted_entries(storage, other, clock=clock)
     assert isinstance(found, Retry)
     assert found.not_before == clock() + timedelta(days=1)
-    assert await states(storage, context) == {}
+    assert await states_by_version(storage, context) == {}
 
 
 # ── collect ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -986,7 +988,7 @@ async def test_what_no_live_fork_reads_of_a_deleted_context_is_collected(
     await append_drafts(storage, profile, draft_fact("learned", sources=receipt.ids))
     near, far = await fork_log(storage, root, 2), await fork_log(storage, root, 4)
     await append_drafts(storage, far, draft_message("own"))
-    lease = await _job(storage, root, "collect")
+    lease = await _claim_new_job(storage, root, "collect")
     assert isinstance(await collect_deleted_entries(storage, lease, clock=clock), Done)
     await storage.settings(root.id, {"deleted": True}, rev=0)
     found = await collect_deleted_entries(storage, lease, clock=clock)
@@ -994,17 +996,19 @@ async def test_what_no_live_fork_reads_of_a_deleted_context_is_collected(
     assert found.not_before == clock() + COLLECT_AFTER
     clock.advance(days=30)
     assert isinstance(await collect_deleted_entries(storage, lease, clock=clock), Done)
-    assert await states(storage, root) == dict.fromkeys((5, 6), State.ERASED)
-    assert await states(storage, far) == {}
+    assert await states_by_version(storage, root) == dict.fromkeys((5, 6), State.ERASED)
+    assert await states_by_version(storage, far) == {}
     await storage.settings(far.id, {"deleted": True}, rev=0)
     assert isinstance(await collect_deleted_entries(storage, lease, clock=clock), Done)
-    assert await states(storage, root) == dict.fromkeys((3, 4, 5, 6), State.ERASED)
-    assert await states(storage, far) == dict.fromkeys((3, 4), State.ERASED), "its own can still come back"
+    assert await states_by_version(storage, root) == dict.fromkeys((3, 4, 5, 6), State.ERASED)
+    assert await states_by_version(storage, far) == dict.fromkeys((3, 4), State.ERASED), (
+        "its own can still come back"
+    )
     clock.advance(days=30)
     await storage.settings(far.id, {"x": 1}, rev=1)
     assert isinstance(await collect_deleted_entries(storage, lease, clock=clock), Done)
-    assert await states(storage, far) == dict.fromkeys((3, 4, 5), State.ERASED)
-    assert await states(storage, near) == await states(storage, profile) == {}
+    assert await states_by_version(storage, far) == dict.fromkeys((3, 4, 5), State.ERASED)
+    assert await states_by_version(storage, near) == await states_by_version(storage, profile) == {}
     await sound(storage, near.id)
     await storage.settle(lease, Done())
 
@@ -1021,7 +1025,7 @@ async def test_the_job_of_a_deleted_context_is_still_claimed(clocked: tuple[Stor
     clock.advance(days=30)
     (lease,) = await storage.claim(["collect"], lease=MINUTE)
     assert isinstance(await collect_deleted_entries(storage, lease, clock=clock), Done)
-    assert await states(storage, context) == {1: State.ERASED}
+    assert await states_by_version(storage, context) == {1: State.ERASED}
     await storage.settle(lease, Done())
 
 
@@ -1109,7 +1113,7 @@ async def test_no_text_of_what_was_erased_is_read_anywhere(
         url = another(request.getfixturevalue("postgres_home"))
     else:
         url = "memory://" if kind == "memory" else f"sqlite:///{tmp_path_factory.mktemp('world') / 'a.db'}"
-    async with _clocked(url) as (storage, _):
+    async with _clocked_store(url) as (storage, _):
         world = _World(storage)
         world.contexts.append(await create_log(storage, "talk 0"))
         gone: set[str] = set()

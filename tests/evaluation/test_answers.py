@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from acms.errors import ProviderError, ValidationError
-from acms.providers.tokens import BPETokenCounter
+from acms import BPETokenCounter, ProviderError, ValidationError
 from acms_eval import Conversation, Question, Said, exact_match, token_f1
 from acms_eval.agent_days import Day, count_days, load_days, run_day
 from acms_eval.answers import Row, answer_questions, choose_questions, compare_rows, instruction
@@ -27,7 +26,7 @@ COLOURS = ("amber", "crimson", "indigo", "turquoise")
 THINGS = ("kayak", "bicycle", "tent", "sledge")
 
 
-def conversation(name: str) -> Conversation:
+def colour_conversation(name: str) -> Conversation:
     """Thirty remarks, four of which give a colour, and a question about each of them."""
     said: list[Said] = []
     for place in range(30):
@@ -80,7 +79,7 @@ def test_answers_are_compared_word_by_word(answer: str, expected: str, f1: float
 
 
 def test_questions_come_evenly_from_all_conversations_and_a_smaller_choice_is_part_of_a_larger_one() -> None:
-    talks = [conversation(name) for name in ("one", "two", "three")]
+    talks = [colour_conversation(name) for name in ("one", "two", "three")]
     few, many = choose_questions(talks, 4), choose_questions(talks, 9)
     assert [len(questions) for _, questions in many] == [3, 3, 3]
     assert [len(questions) for _, questions in few] == [2, 1, 1]
@@ -92,7 +91,7 @@ def test_questions_come_evenly_from_all_conversations_and_a_smaller_choice_is_pa
 
 
 async def test_every_memory_is_asked_the_same_within_its_budget(server: ModelServer) -> None:
-    chosen = choose_questions([conversation("one"), conversation("two")], 8)
+    chosen = choose_questions([colour_conversation("one"), colour_conversation("two")], 8)
     async with CachedEndpoint(server.url) as endpoint:
         found = await answer_questions(endpoint, "test-model", chosen, budget=120)
     means = {row: figures["F1"].mean for row, figures in compare_rows(found).items()}
@@ -110,7 +109,7 @@ async def test_every_memory_is_asked_the_same_within_its_budget(server: ModelSer
 
 
 async def test_margins_are_paired_by_question(server: ModelServer) -> None:
-    chosen = choose_questions([conversation("one"), conversation("two")], 8)
+    chosen = choose_questions([colour_conversation("one"), colour_conversation("two")], 8)
     async with CachedEndpoint(server.url) as endpoint:
         found = await answer_questions(
             endpoint, "test-model", chosen, rows=(Row.NONE, Row.PROMPT, Row.GOLD), budget=120
@@ -123,7 +122,7 @@ async def test_margins_are_paired_by_question(server: ModelServer) -> None:
 
 
 async def test_an_interrupted_run_asks_only_what_is_missing(server: ModelServer, tmp_path: Path) -> None:
-    chosen = choose_questions([conversation("one")], 4)
+    chosen = choose_questions([colour_conversation("one")], 4)
     file = tmp_path / "answers.db"
     server.script = [*[Behave()] * 5, Behave(status=401)]
     async with CachedEndpoint(server.url, file) as endpoint:
@@ -142,8 +141,8 @@ async def test_an_interrupted_run_asks_only_what_is_missing(server: ModelServer,
 # ── days of an agent ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def agent(body: dict[str, Any]) -> str:
-    """Call the tool of the request about what stands in quotation marks, or repeat the last message."""
+def answer_as_agent(body: dict[str, Any]) -> str:
+    """Call the tool of the request about the text in quotation marks, or repeat the last message."""
     last = body["messages"][-1]
     if last["role"] != "user" or '"' not in last["content"]:
         return last["content"]
@@ -153,7 +152,7 @@ def agent(body: dict[str, Any]) -> str:
     return f"```json\n{json.dumps(call)}\n```" if "A17" in json.dumps(call) else f"{{{json.dumps(call)}}}}}"
 
 
-def day(*turns: dict[str, Any]) -> Day:
+def make_day(*turns: dict[str, Any]) -> Day:
     shipped = load_days()[0]
     return Day(
         name="test",
@@ -171,8 +170,8 @@ async def test_an_agent_calls_tools_and_is_judged_by_what_it_says() -> None:
         {"user": "Thanks."},
         {"user": "Marco, no, Helen signs.", "expected": ["Helen"], "forbidden": ["Marco"]},
     )
-    async with ModelServer(say=agent) as server, CachedEndpoint(server.url) as endpoint:
-        done = await run_day(endpoint, "test-model", day(*turns))
+    async with ModelServer(say=answer_as_agent) as server, CachedEndpoint(server.url) as endpoint:
+        done = await run_day(endpoint, "test-model", make_day(*turns))
     assert [turn.called for turn in done] == [True, False, None, None]
     assert [turn.right for turn in done] == [True, False, None, False]
     assert count_days(done)["test"] == {
@@ -198,9 +197,9 @@ async def test_a_call_in_the_form_of_the_api_is_a_call_too(
     tokens: int, right: bool, over_budget: int
 ) -> None:
     turn = {"user": "Where is A17?", "call": ["lookup_order", "A17"], "expected": ["Blitzpost"]}
-    async with ModelServer(say=agent) as server, CachedEndpoint(server.url) as endpoint:
+    async with ModelServer(say=answer_as_agent) as server, CachedEndpoint(server.url) as endpoint:
         server.script = [Behave(body=native_call(tokens))]
-        (done,) = await run_day(endpoint, "test-model", day(turn))
+        (done,) = await run_day(endpoint, "test-model", make_day(turn))
     assert (done.called, done.right, done.over_budget) == (True, right, over_budget)
 
 
@@ -218,8 +217,8 @@ def test_the_days_that_come_along_can_be_lived() -> None:
 # ── the command ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def locomo(folder: Path) -> Path:
-    talk = conversation("pair-1")
+def write_locomo(folder: Path) -> Path:
+    talk = colour_conversation("pair-1")
     turns = [
         {"speaker": said.speaker, "dia_id": f"D1:{place}", "text": said.text}
         for place, said in enumerate(talk.said)
@@ -244,7 +243,7 @@ def locomo(folder: Path) -> Path:
     return file
 
 
-async def command(*arguments: str) -> str:
+async def run_answers_command(*arguments: str) -> str:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "acms.cli", "eval", "answers", *arguments,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=dict(os.environ),
@@ -255,16 +254,16 @@ async def command(*arguments: str) -> str:
 
 
 async def test_the_command_writes_a_table_and_asks_nothing_twice(server: ModelServer, tmp_path: Path) -> None:
-    file = locomo(tmp_path)
+    file = write_locomo(tmp_path)
     fixed = ("--model-url", server.url, "--model", "test-model", "--cache", str(tmp_path))
     asked = (*fixed, "--data", str(file), "--part", "questions", "--budget", "120")
-    out = await command(*asked)
+    out = await run_answers_command(*asked)
     for row in Row:
         assert re.search(rf"^{row} +[\d.]+ \[[\d.]+, [\d.]+\] ", out, re.MULTILINE)
     assert "model test-model, budget 120, temperature 0, date " in out
     assert {call.body["temperature"] for call in server.calls} == {0}
     sent = len(server.calls)
-    found = json.loads(await command(*asked, "--json"))
+    found = json.loads(await run_answers_command(*asked, "--json"))
     assert len(server.calls) == sent
     assert found["rows"]["default prompt"]["F1"]["mean"] == 1.0
     assert found["rows"]["no memory"]["F1 margin"]["mean"] == -1.0
@@ -280,7 +279,7 @@ async def test_the_command_needs_no_data(tmp_path: Path) -> None:
     async with ModelServer(say=say) as server:
         fixed = ("--model-url", server.url, "--model", "test-model", "--cache", str(tmp_path))
         small = ("--questions", "2", "--row", "default prompt", "--judge-model", "test-judge")
-        found = json.loads(await command(*fixed, *small, "--json"))
+        found = json.loads(await run_answers_command(*fixed, *small, "--json"))
     assert len(found["answers"]) == 2
     assert found["corrections"] == {"neither": 20}
     assert [one["called"] for one in found["days"].values()] == [0, 0, 0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from acms.errors import ValidationError
+from acms import ValidationError
 from acms_eval.bootstrap import difference, interval, weights
 
 

@@ -19,21 +19,21 @@ SHARE = Axis(label="hit rate", unit="share")
 MESSAGES = Axis(label="messages", log=True)
 
 
-def chart(*series: Series, **fields: Any) -> Chart:
+def make_chart(*series: Series, **fields: Any) -> Chart:
     given: dict[str, Any] = {"x": MESSAGES, "y": SHARE, "title": "Hits", "text": "How often.", **fields}
     return Chart(name="hits", series=series, **given)
 
 
-def line(name: str, *points: tuple[float, float | None]) -> Series:
+def line_series(name: str, *points: tuple[float, float | None]) -> Series:
     return Series(name=name, points=tuple(Point(x=x, y=y) for x, y in points))
 
 
-def rows(name: str, *points: tuple[str, float | None]) -> Series:
+def row_series(name: str, *points: tuple[str, float | None]) -> Series:
     return Series(name=name, points=tuple(Point(x=x, y=y) for x, y in points))
 
 
-def drawn(one: Chart, *, alone: bool = True) -> ElementTree.Element:
-    """Parse what was drawn, and hold it to what is true of every chart."""
+def draw_chart(one: Chart, *, alone: bool = True) -> ElementTree.Element:
+    """Parse a drawn chart, and check the properties of every chart."""
     text = svg(one, alone=alone)
     assert svg(one, alone=alone) == text
     root = ElementTree.fromstring(text)
@@ -43,8 +43,8 @@ def drawn(one: Chart, *, alone: bool = True) -> ElementTree.Element:
         r"(?:href|src)=[\"'](?!#)|url\((?!#)", re.sub(r">[^<]*<", "><", text)
     )  # it loads nothing
     width, height = map(float, root.attrib["viewBox"].split()[2:])
-    for mark in marks(root):
-        x, y = place(mark)
+    for mark in data_marks(root):
+        x, y = place_of_mark(mark)
         assert 0 <= x <= width
         assert 0 <= y <= height
     title, text_ = root.attrib["aria-labelledby"].split()
@@ -53,27 +53,27 @@ def drawn(one: Chart, *, alone: bool = True) -> ElementTree.Element:
     return root
 
 
-def marks(root: ElementTree.Element) -> list[ElementTree.Element]:
+def data_marks(root: ElementTree.Element) -> list[ElementTree.Element]:
     """Return the marks that carry figures: those of the legend say nothing."""
     return [element for element in root.iter(f"{SVG}g") if element.attrib.get("class") == "mark"]
 
 
-def place(mark: ElementTree.Element) -> tuple[float, float]:
+def place_of_mark(mark: ElementTree.Element) -> tuple[float, float]:
     (use,) = mark.iter(f"{SVG}use")
     return float(use.attrib["x"]), float(use.attrib["y"])
 
 
-def look(mark: ElementTree.Element) -> str:
+def colour_of_mark(mark: ElementTree.Element) -> str:
     """Return how a mark is coloured."""
     (use,) = mark.iter(f"{SVG}use")
     return use.attrib["style"]
 
 
-def told(root: ElementTree.Element) -> list[str]:
-    return [str(mark.findtext(f"{SVG}title")) for mark in marks(root)]
+def mark_titles(root: ElementTree.Element) -> list[str]:
+    return [str(mark.findtext(f"{SVG}title")) for mark in data_marks(root)]
 
 
-def ends(root: ElementTree.Element, kind: str) -> list[list[tuple[float, float]]]:
+def line_ends(root: ElementTree.Element, kind: str) -> list[list[tuple[float, float]]]:
     """Return where each line of a kind goes; samples in the legend are of none."""
     return [
         [(float(x), float(y)) for x, y in re.findall(r"[ML] (-?[\d.]+) (-?[\d.]+)", path.attrib["d"])]
@@ -87,32 +87,37 @@ def ends(root: ElementTree.Element, kind: str) -> list[list[tuple[float, float]]
 
 
 def test_every_point_is_drawn_and_says_what_it_is() -> None:
-    root = drawn(chart(line("acms", (50, 1.0), (100, 0.95)), line("BM25", (50, 0.5), (100, 0.25))))
-    assert sorted(told(root)) == [
+    root = draw_chart(
+        make_chart(line_series("acms", (50, 1.0), (100, 0.95)), line_series("BM25", (50, 0.5), (100, 0.25)))
+    )
+    assert sorted(mark_titles(root)) == [
         "BM25: messages 100, hit rate 25.0 %",
         "BM25: messages 50, hit rate 50.0 %",
         "acms: messages 100, hit rate 95.0 %",
         "acms: messages 50, hit rate 100.0 %",
     ]
-    top, low = (place(mark)[1] for mark in marks(root)[2:])
+    top, low = (place_of_mark(mark)[1] for mark in data_marks(root)[2:])
     assert top < low, "a better figure is higher up"
-    assert told(root)[-1].startswith("acms"), "the first series lies on top"
+    assert mark_titles(root)[-1].startswith("acms"), "the first series lies on top"
 
 
 def test_a_gap_breaks_the_line() -> None:
-    root = drawn(
-        chart(
-            line("acms", (1, 0.1), (2, 0.2), (3, None), (4, 0.4), (5, math.nan), (6, 0.6)), line("b", (1, 1))
+    root = draw_chart(
+        make_chart(
+            line_series("acms", (1, 0.1), (2, 0.2), (3, None), (4, 0.4), (5, math.nan), (6, 0.6)),
+            line_series("b", (1, 1)),
         )
     )
-    assert len(marks(root)) == 5
+    assert len(data_marks(root)) == 5
     (*_, path) = (path for one in root.iter(f"{SVG}g") if one.get("class") == "line" for path in one)
     assert path.attrib["d"].count("L") == 1
 
 
 def test_points_are_joined_in_the_order_of_x() -> None:
-    root = drawn(chart(line("acms", (100, 0.5), (10, 0.1), (50, 0.3)), line("b", (10, 0))))
-    across = [x for x, _ in ends(root, "line")[-1]]
+    root = draw_chart(
+        make_chart(line_series("acms", (100, 0.5), (10, 0.1), (50, 0.3)), line_series("b", (10, 0)))
+    )
+    across = [x for x, _ in line_ends(root, "line")[-1]]
     assert len(across) == 3
     assert across == sorted(across)
 
@@ -120,24 +125,33 @@ def test_points_are_joined_in_the_order_of_x() -> None:
 @pytest.mark.parametrize("log", [True, False])
 @pytest.mark.parametrize("unit", ["share", "ms", "count", "number"])
 def test_one_point_is_a_chart(log: bool, unit: Any) -> None:
-    root = drawn(chart(line("acms", (10, 0.5)), x=Axis(label="n", log=log), y=Axis(label="y", unit=unit)))
-    assert len(marks(root)) == 1
+    root = draw_chart(
+        make_chart(line_series("acms", (10, 0.5)), x=Axis(label="n", log=log), y=Axis(label="y", unit=unit))
+    )
+    assert len(data_marks(root)) == 1
 
 
 def test_an_empty_series_and_no_series_are_charts() -> None:
-    assert marks(drawn(chart(Series(name="acms", points=())))) == []
-    assert marks(drawn(chart())) == []
-    assert marks(drawn(chart(Series(name="acms", points=()), kind="rows"))) == []
-    assert marks(drawn(chart(line("acms", (1, None)), y=Axis(label="ms", unit="ms", log=True)))) == []
+    assert data_marks(draw_chart(make_chart(Series(name="acms", points=())))) == []
+    assert data_marks(draw_chart(make_chart())) == []
+    assert data_marks(draw_chart(make_chart(Series(name="acms", points=()), kind="rows"))) == []
+    assert (
+        data_marks(
+            draw_chart(make_chart(line_series("acms", (1, None)), y=Axis(label="ms", unit="ms", log=True)))
+        )
+        == []
+    )
 
 
 def test_a_log_axis_leaves_out_what_is_not_above_zero() -> None:
-    root = drawn(chart(line("acms", (0, 0.5), (10, 0.5), (20, 0.5))))
-    assert len(marks(root)) == 2
+    root = draw_chart(make_chart(line_series("acms", (0, 0.5), (10, 0.5), (20, 0.5))))
+    assert len(data_marks(root)) == 2
 
 
 def test_marks_of_the_axis_do_not_overlap() -> None:
-    root = drawn(chart(line("acms", *((n, 0.5) for n in range(1000, 1100))), x=Axis(label="n")))
+    root = draw_chart(
+        make_chart(line_series("acms", *((n, 0.5) for n in range(1000, 1100))), x=Axis(label="n"))
+    )
     ticks = [float(text.attrib["x"]) for text in root.iter(f"{SVG}text") if text.text and "1,0" in text.text]
     assert len(ticks) > 4
     assert all(after - before > 30 for before, after in pairwise(ticks))
@@ -148,29 +162,36 @@ def test_marks_of_the_axis_do_not_overlap() -> None:
 
 def test_rows_stand_under_each_other_and_long_names_are_cut_but_told() -> None:
     long = "a scenario with a name that would never fit beside a chart on a telephone"
-    one = chart(rows("acms", ("easy", 1.0), (long, 0.5)), rows("BM25", ("easy", 0.4)), kind="rows")
-    root = drawn(one)
-    assert len(marks(root)) == 3
+    one = make_chart(
+        row_series("acms", ("easy", 1.0), (long, 0.5)), row_series("BM25", ("easy", 0.4)), kind="rows"
+    )
+    root = draw_chart(one)
+    assert len(data_marks(root)) == 3
     assert any("…" in (text.text or "") for text in root.iter(f"{SVG}text"))
-    acms = {mark_told: place(mark) for mark, mark_told in zip(marks(root), told(root), strict=True)}
+    acms = {
+        mark_told: place_of_mark(mark)
+        for mark, mark_told in zip(data_marks(root), mark_titles(root), strict=True)
+    }
     assert acms["acms, easy: 100.0 %"][1] < acms[f"acms, {long}: 50.0 %"][1]
     assert acms["acms, easy: 100.0 %"][0] > acms[f"acms, {long}: 50.0 %"][0]
 
 
 def test_an_interval_is_a_whisker_through_its_mark() -> None:
     series = Series(name="acms", points=(Point(x="LoCoMo", y=0.7, low=0.6, high=0.8),))
-    root = drawn(chart(series, kind="rows"))
-    ((low, high),) = ends(root, "whisker")
-    x, y = place(marks(root)[0])
+    root = draw_chart(make_chart(series, kind="rows"))
+    ((low, high),) = line_ends(root, "whisker")
+    x, y = place_of_mark(data_marks(root)[0])
     assert low[0] < x < high[0]
     assert low[1] == high[1] == y
-    assert told(root) == ["acms, LoCoMo: 70.0 % (60.0 % to 80.0 %)"]
-    assert cells(chart(series, kind="rows"))[1] == [["LoCoMo", "70.0 % (60.0 % to 80.0 %)"]]
+    assert mark_titles(root) == ["acms, LoCoMo: 70.0 % (60.0 % to 80.0 %)"]
+    assert cells(make_chart(series, kind="rows"))[1] == [["LoCoMo", "70.0 % (60.0 % to 80.0 %)"]]
 
 
 def test_two_series_of_rows_are_joined_row_by_row() -> None:
-    one = chart(rows("marked", ("acms", 1.0), ("gleanr", 0.9)), rows("plain", ("acms", 0.9)), kind="rows")
-    assert len(ends(drawn(one), "span")) == 1
+    one = make_chart(
+        row_series("marked", ("acms", 1.0), ("gleanr", 0.9)), row_series("plain", ("acms", 0.9)), kind="rows"
+    )
+    assert len(line_ends(draw_chart(one), "span")) == 1
 
 
 def test_the_strong_point_of_a_series_stands_out() -> None:
@@ -178,8 +199,8 @@ def test_the_strong_point_of_a_series_stands_out() -> None:
         name="acms",
         points=(Point(x=0.5, y=0.9, label="mean", strong=True), Point(x=0.4, y=1.0, label="easy")),
     )
-    one = chart(series, kind="points", x=Axis(label="precision", unit="share"))
-    faint = ["opacity" in look(mark) for mark in marks(drawn(one))]
+    one = make_chart(series, kind="points", x=Axis(label="precision", unit="share"))
+    faint = ["opacity" in colour_of_mark(mark) for mark in data_marks(draw_chart(one))]
     assert faint == [False, True]
     assert cells(one) == (
         ["of", "what", "precision", "hit rate"],
@@ -213,20 +234,22 @@ def test_whatever_is_drawn_is_well_formed(
         name="any", title=title, text=title, kind=kind, x=x, y=y,
         series=tuple(data.draw(st.lists(series, max_size=10))),
     )  # fmt: skip
-    drawn(one)
+    draw_chart(one)
     heads, found = cells(one)
     assert all(len(row) == len(heads) for row in found)
 
 
 def test_words_cannot_leave_their_place() -> None:
     name = "</text><script>alert(1)</script>\x00\x1b[31m&amp;"
-    root = drawn(chart(line(name, (1, 0.5)), line("b", (1, 0.4)), title=name, text=name))
+    root = draw_chart(
+        make_chart(line_series(name, (1, 0.5)), line_series("b", (1, 0.4)), title=name, text=name)
+    )
     assert not list(root.iter(f"{SVG}script"))
-    assert "\x1b" not in svg(chart(line(name, (1, 0.5))))
+    assert "\x1b" not in svg(make_chart(line_series(name, (1, 0.5))))
 
 
 def test_a_chart_alone_carries_its_look_and_one_on_a_page_does_not() -> None:
-    one = chart(line("acms", (1, 0.5)))
+    one = make_chart(line_series("acms", (1, 0.5)))
     assert STYLE in svg(one)
     assert "prefers-color-scheme:dark" in STYLE
     assert "<style" not in svg(one, alone=False)
@@ -236,8 +259,8 @@ def test_a_chart_alone_carries_its_look_and_one_on_a_page_does_not() -> None:
 
 
 def test_series_differ_by_shape_and_not_by_colour_alone() -> None:
-    root = drawn(chart(*(line(str(place), (1, place / 10)) for place in range(8))))
-    shapes = {use.attrib["href"] for mark in marks(root) for use in mark.iter(f"{SVG}use")}
+    root = draw_chart(make_chart(*(line_series(str(place), (1, place / 10)) for place in range(8))))
+    shapes = {use.attrib["href"] for mark in data_marks(root) for use in mark.iter(f"{SVG}use")}
     assert len(shapes) == 8
 
 
@@ -246,7 +269,7 @@ def test_two_series_of_one_style_differ_by_their_dashes() -> None:
     other = Series(name="acms, with facts", points=one.points, style=0, dashed=True)
     styles = [
         path.attrib["style"]
-        for group in drawn(chart(one, other)).iter(f"{SVG}g")
+        for group in draw_chart(make_chart(one, other)).iter(f"{SVG}g")
         if group.attrib.get("class") == "line"
         for path in group.iter(f"{SVG}path")
     ]
@@ -257,7 +280,7 @@ def test_two_series_of_one_style_differ_by_their_dashes() -> None:
 
 
 def test_the_table_of_lines_has_a_row_for_each_x() -> None:
-    one = chart(line("acms", (1000, 0.5), (50, 1.0)), line("BM25", (50, None)))
+    one = make_chart(line_series("acms", (1000, 0.5), (50, 1.0)), line_series("BM25", (50, None)))
     assert cells(one) == (
         ["messages", "acms", "BM25"],
         [["50", "100.0 %", "–"], ["1,000", "50.0 %", "–"]],

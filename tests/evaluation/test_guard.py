@@ -1,6 +1,6 @@
 """A guard: on real conversations, without a model, recall may not get worse.
 
-Floors lie about two points under what was measured when they were set; who gains for good raises them. Five
+Floors lie about two points under the figures measured when they were set; a lasting gain raises them. Five
 conversations of three sets cannot tell more than that: figures to quote come from `benchmarks/quality.py`.
 """
 

@@ -1,6 +1,6 @@
 """A floor under what ACMS remembers of the generated scenarios: no model, no network, seconds.
 
-The floors are a little below what is measured; whoever raises a figure raises its floor. `festival.json` is a word list
+The floors are a little below the measured figures; raise a floor with its figure. `festival.json` is a word list
 that nothing was tuned on, and is to stay so: a summer festival instead of a software project, with corrections in other
 words.
 """
@@ -22,13 +22,15 @@ HIT_AT_5 = 0.95
 SEEDS = (11, 12)
 
 
-async def _told(name: str, *, token_budget: int | None = None, words: Phrases | None = None) -> list[Report]:
+async def _run_scenarios(
+    name: str, *, token_budget: int | None = None, words: Phrases | None = None
+) -> list[Report]:
     written = [SCENARIOS[name](turns=160, seed=seed, phrases=words) for seed in SEEDS]
     return [await run(scenario, token_budget=token_budget) for scenario in written]
 
 
 async def test_the_composite_at_500_tokens_does_not_fall() -> None:
-    reports = [report for name in WEIGHTS for report in await _told(name, token_budget=500)]
+    reports = [report for name in WEIGHTS for report in await _run_scenarios(name, token_budget=500)]
     found = composite(reports)
     assert found.score >= COMPOSITE_AT_500, found.to_json()
     hits = [score.hit_at_5 for report in reports for score in report.scores]
@@ -37,7 +39,9 @@ async def test_the_composite_at_500_tokens_does_not_fall() -> None:
 
 async def test_it_does_not_fall_with_words_that_nothing_was_tuned_on() -> None:
     words = phrases(Path(__file__).with_name("festival.json"))
-    reports = [report for name in WEIGHTS for report in await _told(name, token_budget=500, words=words)]
+    reports = [
+        report for name in WEIGHTS for report in await _run_scenarios(name, token_budget=500, words=words)
+    ]
     found = composite(reports)
     assert found.score >= COMPOSITE_OF_FESTIVAL, found.to_json()
 
@@ -51,7 +55,7 @@ async def test_what_is_no_longer_so_is_never_recalled_without_what_is(words: Pat
     reports = [
         report
         for name in ("fact_correction", "contradiction")
-        for report in await _told(name, token_budget=500, words=phrases(words))
+        for report in await _run_scenarios(name, token_budget=500, words=phrases(words))
     ]
     alone = [score.only_outdated for report in reports for score in report.scores]
     assert alone.count(False) >= 16

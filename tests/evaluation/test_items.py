@@ -14,10 +14,10 @@ from acms import ValidationError
 from acms.contract import RenderReply
 from acms_eval import GoldItem, evaluation_result
 from acms_eval.items import percentile
-from tests.support.sources import Source, engine, ids, item, request, schema
+from tests.support.sources import Source, fragment_ids, load_schema, make_engine, make_item, request
 
-RESULT = jsonschema.Draft202012Validator(schema("evaluation_result"))
-ITEM = jsonschema.Draft202012Validator(schema("evaluation_item"))
+RESULT = jsonschema.Draft202012Validator(load_schema("evaluation_result"))
+ITEM = jsonschema.Draft202012Validator(load_schema("evaluation_item"))
 GOLD: dict[str, Any] = {
     "schema_version": "0.1",
     "id": "gold-1",
@@ -29,18 +29,18 @@ GOLD: dict[str, Any] = {
 }
 
 
-async def rendered(**more: Any) -> RenderReply:
+async def sample_reply(**more: Any) -> RenderReply:
     found = [
-        item("a", "The orders and their migration.", "orders", "migration", relevance=0.9),
-        item("b", "Ask bob@example.com about the orders.", "orders", relevance=0.6),
-        item("c", "The migration is over.", "migration", relevance=0.3),
+        make_item("a", "The orders and their migration.", "orders", "migration", relevance=0.9),
+        make_item("b", "Ask bob@example.com about the orders.", "orders", relevance=0.6),
+        make_item("c", "The migration is over.", "migration", relevance=0.3),
     ]
-    return await engine(Source("L2", found)).render(request(GOLD["query"], **more))
+    return await make_engine(Source("L2", found)).render(request(GOLD["query"], **more))
 
 
 async def test_check_40_an_item_computed_from_a_reply_is_valid() -> None:
     ITEM.validate(GOLD)
-    reply = await rendered()
+    reply = await sample_reply()
     result = evaluation_result(
         GoldItem.of(GOLD),
         reply,
@@ -50,7 +50,7 @@ async def test_check_40_an_item_computed_from_a_reply_is_valid() -> None:
         ts=datetime(2026, 1, 1, tzinfo=UTC),
     )
     RESULT.validate(result)
-    assert ids(reply) == ["a", "b", "c"]
+    assert fragment_ids(reply) == ["a", "b", "c"]
     assert result["retrieved_ids"] == ["a", "b", "c"]
     assert result["metrics"] == {
         "p_at_5": 2 / 5,
@@ -71,7 +71,7 @@ async def test_check_40_an_item_computed_from_a_reply_is_valid() -> None:
 
 
 async def test_check_40_an_error_is_an_item_too() -> None:
-    reply = await engine(Source("L2", RuntimeError("x"))).render(request())
+    reply = await make_engine(Source("L2", RuntimeError("x"))).render(request())
     result = evaluation_result(GoldItem.of({**GOLD, "entities": []}), reply)
     RESULT.validate(result)
     assert result["metrics"] == {
@@ -87,16 +87,19 @@ async def test_check_40_an_error_is_an_item_too() -> None:
 async def test_check_40_a_leak_is_counted() -> None:
     gold = GoldItem.of(GOLD)
     for mode, leaked in (("allow", 0), ("redact", 1), ("block", 3)):
-        result = evaluation_result(gold, await rendered(), privacy=mode)
+        result = evaluation_result(gold, await sample_reply(), privacy=mode)
         assert result["metrics"]["privacy_leak"] == leaked
         kept = evaluation_result(
-            gold, await rendered(privacy=mode), privacy=mode, planted=["bob@example.com"] * (mode != "allow")
+            gold,
+            await sample_reply(privacy=mode),
+            privacy=mode,
+            planted=["bob@example.com"] * (mode != "allow"),
         )
         RESULT.validate(kept)
         assert kept["metrics"]["privacy_leak"] == 0
-    planted = evaluation_result(gold, await rendered(), planted=["The migration is over."])
+    planted = evaluation_result(gold, await sample_reply(), planted=["The migration is over."])
     assert planted["metrics"]["privacy_leak"] == 1
-    assert evaluation_result(gold, replace(await rendered(), fragments=None))["metrics"]["mrr_10"] == 0.0
+    assert evaluation_result(gold, replace(await sample_reply(), fragments=None))["metrics"]["mrr_10"] == 0.0
 
 
 def test_percentiles_are_samples() -> None:
@@ -123,4 +126,4 @@ def test_what_is_no_item_is_refused(wrong: dict[str, Any], field: str) -> None:
 async def test_a_threshold_and_a_label_must_be_known() -> None:
     for wrong in ({"thresholds": {"speed": 1}}, {"labels": {"colour": "red"}}):
         with pytest.raises(ValidationError):
-            evaluation_result(GoldItem.of(GOLD), await rendered(), **wrong)
+            evaluation_result(GoldItem.of(GOLD), await sample_reply(), **wrong)

@@ -24,7 +24,7 @@ from acms_eval import (
 PROBE = Probe(question="Which framework?", expected=("FastAPI",), forbidden=("Flask",), after=0)
 
 
-def _items(*texts: str) -> list[Recalled]:
+def _recalled_items(*texts: str) -> list[Recalled]:
     return [Recalled(text=text, score=1 - place / 10) for place, text in enumerate(texts)]
 
 
@@ -62,17 +62,17 @@ def test_a_keyword_is_found_as_a_word(text: str, keyword: str) -> None:
 
 def test_a_hit_needs_every_keyword_in_whatever_items() -> None:
     probe = Probe(question="Who am I?", expected=("Mara", "Lindqvist"), after=0)
-    assert not hit(probe, _items("Mara called", "the report"))
-    assert hit(probe, _items("Mara called", "a report by Lindqvist"))
+    assert not hit(probe, _recalled_items("Mara called", "the report"))
+    assert hit(probe, _recalled_items("Mara called", "a report by Lindqvist"))
     assert not hit(probe, [])
 
 
 def test_stale_is_an_old_value_without_the_present_one() -> None:
-    switch = _items("We switch from Flask to FastAPI.")
+    switch = _recalled_items("We switch from Flask to FastAPI.")
     assert not stale(PROBE, switch)
     assert stale_anywhere(PROBE, switch)
     assert stale(PROBE, [*switch, Recalled(text="We use Flask.")])
-    assert not stale(PROBE, _items("We use FastAPI.", "Django is nice."))
+    assert not stale(PROBE, _recalled_items("We use FastAPI.", "Django is nice."))
 
 
 def test_the_current_episode_does_not_count_as_stale_anywhere() -> None:
@@ -81,7 +81,7 @@ def test_the_current_episode_does_not_count_as_stale_anywhere() -> None:
 
 
 def test_precision_is_the_share_of_items_that_carry_a_keyword() -> None:
-    assert precision(PROBE, _items("FastAPI", "tea", "coffee", "FastAPI again")) == 0.5
+    assert precision(PROBE, _recalled_items("FastAPI", "tea", "coffee", "FastAPI again")) == 0.5
     assert precision(PROBE, []) is None
 
 
@@ -94,10 +94,10 @@ def test_precision_is_stated_with_and_without_the_current_episode() -> None:
 
 
 def test_ndcg_is_one_when_the_answer_comes_first_and_falls_with_its_place() -> None:
-    assert ndcg(PROBE, _items("FastAPI", "a", "b")) == 1.0
-    assert ndcg(PROBE, _items("a", "FastAPI", "b")) == pytest.approx(1 / log2(3))
-    assert ndcg(PROBE, _items("a", "b", "c", "d", "e", "FastAPI")) == 0.0
-    assert ndcg(PROBE, _items("a", "b")) == 0.0
+    assert ndcg(PROBE, _recalled_items("FastAPI", "a", "b")) == 1.0
+    assert ndcg(PROBE, _recalled_items("a", "FastAPI", "b")) == pytest.approx(1 / log2(3))
+    assert ndcg(PROBE, _recalled_items("a", "b", "c", "d", "e", "FastAPI")) == 0.0
+    assert ndcg(PROBE, _recalled_items("a", "b")) == 0.0
     assert ndcg(PROBE, []) == 0.0
 
 
@@ -129,11 +129,11 @@ def test_a_hit_at_k_is_by_score_whatever_the_order_of_show() -> None:
 
 def test_outdated_is_the_superseded_above_its_successor() -> None:
     old, new = "We use Flask.", "We use FastAPI."
-    assert outdated(PROBE, _items(old, new)) is True
-    assert outdated(PROBE, _items(new, old)) is False
-    assert outdated(PROBE, _items("We switch from Flask to FastAPI.", old)) is False
-    assert outdated(PROBE, _items("tea", old)) is True
-    assert outdated(PROBE, _items("tea")) is False
+    assert outdated(PROBE, _recalled_items(old, new)) is True
+    assert outdated(PROBE, _recalled_items(new, old)) is False
+    assert outdated(PROBE, _recalled_items("We switch from Flask to FastAPI.", old)) is False
+    assert outdated(PROBE, _recalled_items("tea", old)) is True
+    assert outdated(PROBE, _recalled_items("tea")) is False
     assert outdated(PROBE, []) is False
     shown = [Recalled(text=new, score=0.1), Recalled(text=old, score=0.2)]
     assert outdated(PROBE, shown) is True
@@ -143,18 +143,18 @@ def test_outdated_is_the_superseded_above_its_successor() -> None:
 
 def test_nothing_is_outdated_where_nothing_was_superseded() -> None:
     probe = Probe(question="Which framework?", expected=("FastAPI",), after=0)
-    assert outdated(probe, _items("We use FastAPI.")) is None
-    assert score(probe, _items("We use FastAPI.")).answered
+    assert outdated(probe, _recalled_items("We use FastAPI.")) is None
+    assert score(probe, _recalled_items("We use FastAPI.")).answered
 
 
 def test_a_decoy_names_the_value_and_is_no_answer() -> None:
     gossip = "FastAPI is popular, but some teams prefer Sanic."
     probe = Probe(question="Which framework?", expected=("FastAPI",), decoys=(gossip,), after=0)
-    heard = _items(f"user: {gossip}", "tea")
+    heard = _recalled_items(f"user: {gossip}", "tea")
     assert not hit(probe, heard)
     assert precision(probe, heard) == 0.0
     assert ndcg(probe, heard) == 0.0
-    both = _items(f"user: {gossip}\nuser: Decision: we use FastAPI.", "tea")
+    both = _recalled_items(f"user: {gossip}\nuser: Decision: we use FastAPI.", "tea")
     assert hit(probe, both)
     assert hit_at(1, probe, both)
     assert precision(probe, both) == 0.5
@@ -164,6 +164,6 @@ def test_a_bonus_is_the_share_of_what_an_answer_follows_from() -> None:
     probe = Probe(
         question="Which pattern?", expected=("declarative base",), bonus=("Python", "SQLAlchemy"), after=0
     )
-    assert surfaced(probe, _items("SQLAlchemy, with the declarative base")) == 0.5
+    assert surfaced(probe, _recalled_items("SQLAlchemy, with the declarative base")) == 0.5
     assert surfaced(probe, []) == 0.0
-    assert surfaced(PROBE, _items("FastAPI")) is None
+    assert surfaced(PROBE, _recalled_items("FastAPI")) is None

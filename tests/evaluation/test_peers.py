@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from acms.errors import ConfigurationError, ProviderError, ValidationError
+from acms import ConfigurationError, ProviderError, ValidationError
 from acms_eval import (
     CachedEmbedder,
     MostRecent,
@@ -58,14 +58,14 @@ class Bag:
         return found.tolist()
 
 
-async def told(system: System, texts: Sequence[str] = TEXTS, speaker: str | None = "Ines") -> System:
+async def tell_texts(system: System, texts: Sequence[str] = TEXTS, speaker: str | None = "Ines") -> System:
     for text in texts:
         await system.tell(Said(role="user", text=text, speaker=speaker, created_at=AT))
     await system.settle()
     return system
 
 
-def best(items: Sequence[Recalled]) -> list[int | None]:
+def indexes_by_score(items: Sequence[Recalled]) -> list[int | None]:
     return [item.index for item in sorted(items, key=lambda item: -item.score)]
 
 
@@ -82,7 +82,7 @@ async def test_every_system_answers_with_messages_it_was_told_within_the_budget(
     async with found[name]() as system:
         assert system.name == name
         assert await system.ask("Whose kayak leaks?", 100) == []
-        await told(system)
+        await tell_texts(system)
         items = await system.ask("Whose kayak leaks?", 10_000)
         assert len({item.index for item in items}) == len(items) > 0
         for item in items:
@@ -94,13 +94,13 @@ async def test_every_system_answers_with_messages_it_was_told_within_the_budget(
 
 
 async def test_the_newest_are_shown_oldest_first_and_ranked_newest_first() -> None:
-    system = await told(MostRecent())
+    system = await tell_texts(MostRecent())
     items = await system.ask("anything", 36)
     assert [item.index for item in items] == [2, 3, 4]
-    assert best(items) == [4, 3, 2]
+    assert indexes_by_score(items) == [4, 3, 2]
 
 
-def textbook(question: str, texts: Sequence[str]) -> list[float]:
+def textbook_bm25(question: str, texts: Sequence[str]) -> list[float]:
     """BM25 as the formula stands, message by message."""
     counts = [list(stems(text)) for text in texts]
     average = sum(map(len, counts)) / len(counts)
@@ -119,18 +119,20 @@ def textbook(question: str, texts: Sequence[str]) -> list[float]:
 async def test_bm25_is_that_of_the_textbook_after_every_message() -> None:
     system = PlainBM25()
     for count in range(1, len(TEXTS) + 1):
-        await told(system, TEXTS[count - 1 : count])
+        await tell_texts(system, TEXTS[count - 1 : count])
         for question in ("Where is the kayak?", "the mill by the lake", "bread bread and kayaks", "snow"):
             found = {item.index: item.score for item in await system.ask(question, 1000)}
             expected = {
-                place: score for place, score in enumerate(textbook(question, TEXTS[:count])) if score > 0
+                place: score
+                for place, score in enumerate(textbook_bm25(question, TEXTS[:count]))
+                if score > 0
             }
             assert found == pytest.approx(expected)
 
 
 async def test_bm25_is_as_sure_as_its_best_message_matches() -> None:
     system = PlainBM25()
-    await told(system)
+    await tell_texts(system)
     await system.ask("kayak", 1000)
     some = system.confidence or 0
     await system.ask("kayak snow glacier", 1000)
@@ -142,27 +144,27 @@ async def test_bm25_is_as_sure_as_its_best_message_matches() -> None:
 
 
 async def test_what_does_not_fit_is_skipped_and_of_equals_the_oldest_comes_first() -> None:
-    system = await told(PlainBM25(), ("kayak " * 40, "kayak lake", "kayak lake"))
+    system = await tell_texts(PlainBM25(), ("kayak " * 40, "kayak lake", "kayak lake"))
     items = await system.ask("kayak", 20)
     assert [item.index for item in items] == [1, 2]
 
 
 async def test_plain_vectors_compare_speaker_and_text_and_embed_a_message_once() -> None:
     embedder = Bag()
-    system = await told(PlainVectors(embedder))
+    system = await tell_texts(PlainVectors(embedder))
     assert embedder.asked == [f"Ines: {text}" for text in TEXTS]
-    assert best(await system.ask("a kayak that leaks at the bow", 1000))[0] == 0
-    await told(system, ["Bread again."])
+    assert indexes_by_score(await system.ask("a kayak that leaks at the bow", 1000))[0] == 0
+    await tell_texts(system, ["Bread again."])
     assert embedder.asked[5:] == ["a kayak that leaks at the bow", "Ines: Bread again."]
     items = await system.ask("bread", 1000)
     assert len(items) == 6  # all of them are ranked
-    assert best(items)[0] == 5
+    assert indexes_by_score(items)[0] == 5
 
 
 async def test_fusion_adds_the_reciprocal_ranks_of_both() -> None:
-    system = await told(ReciprocalRankFusion(Bag()))
-    words_alone = best(await (await told(PlainBM25())).ask("the kayak in April", 1000))
-    meaning = best(await (await told(PlainVectors(Bag()))).ask("the kayak in April", 1000))
+    system = await tell_texts(ReciprocalRankFusion(Bag()))
+    words_alone = indexes_by_score(await (await tell_texts(PlainBM25())).ask("the kayak in April", 1000))
+    meaning = indexes_by_score(await (await tell_texts(PlainVectors(Bag()))).ask("the kayak in April", 1000))
     items = await system.ask("the kayak in April", 1000)
     for item in items:
         ranks = [ranked.index(item.index) + 1 for ranked in (words_alone, meaning) if item.index in ranked]
@@ -174,7 +176,7 @@ async def test_chroma_finds_what_plain_vectors_find() -> None:
     answers: list[list[tuple[int | None, float]]] = []
     async with AsyncExitStack() as stack:
         for opened in found.values():
-            system = await told(await stack.enter_async_context(opened()))
+            system = await tell_texts(await stack.enter_async_context(opened()))
             items = await system.ask("kayak on the lake", 1000)
             answers.append(sorted((item.index, round(item.score, 4)) for item in items))
     assert answers[0] == answers[1]
@@ -183,7 +185,7 @@ async def test_chroma_finds_what_plain_vectors_find() -> None:
 @pytest.mark.needs("gleanr")
 async def test_a_probe_is_not_ingested_by_gleanr() -> None:
     async with open_gleanr(Bag())() as system:
-        await told(system)
+        await tell_texts(system)
         for _ in range(3):
             items = await system.ask("Who has a zeppelin?", 10_000)
             assert all("zeppelin" not in item.text for item in items)
@@ -193,9 +195,9 @@ async def test_a_probe_is_not_ingested_by_gleanr() -> None:
 @pytest.mark.needs("gleanr")
 async def test_a_text_gleanr_refuses_is_cut_and_what_it_raises_names_it() -> None:
     async with open_gleanr()() as system:
-        await told(system, ["kayak " * 20_000])
+        await tell_texts(system, ["kayak " * 20_000])
         with pytest.raises(ProviderError, match="ValidationError") as failed:
-            await told(system, [""], None)
+            await tell_texts(system, [""], None)
         assert failed.value.provider == "gleanr"
 
 
@@ -217,7 +219,7 @@ async def test_variants_of_acms_see_no_current_episode_or_have_facts() -> None:
     shown: dict[str, Sequence[Recalled]] = {}
     for name, opened in found.items():
         async with opened() as system:
-            await told(system, ["My name is Ines Okafor.", *TEXTS], None)
+            await tell_texts(system, ["My name is Ines Okafor.", *TEXTS], None)
             shown[name] = await system.ask("What is the user's name?", 1000)
             assert system.name == name
     assert any(item.current for item in shown["acms"])

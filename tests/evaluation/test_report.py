@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from acms.errors import ValidationError
+from acms import ValidationError
 from acms_eval.charts import Axis, Chart, Point, Series
 from acms_eval.deliverables import FULL, QUICK, Sizes, deliverables
 from acms_eval.report import Document, Section, Table
@@ -48,7 +48,7 @@ PLANNED = {
 """The deliverables of the evaluation plan, and where each sweep breaks."""
 
 
-def chart(name: str = "hits") -> Chart:
+def make_chart(name: str = "hits") -> Chart:
     points = (Point(x=10, y=1.0), Point(x=20, y=None))
     return Chart(
         name=name,
@@ -60,18 +60,18 @@ def chart(name: str = "hits") -> Chart:
     )
 
 
-def document(**fields: object) -> Document:
+def make_document(**fields: object) -> Document:
     table = Table(title="Means", heads=("", "hit"), rows=(("acms", "100.0"), ("a|b\n<c>", "25.0")))
     section = Section(
-        name="hits", title="Hits & misses", text=("One.", "Two."), tables=(table,), charts=(chart(),)
+        name="hits", title="Hits & misses", text=("One.", "Two."), tables=(table,), charts=(make_chart(),)
     )
-    slow = Section(name="slow", title="Slow", text=(), tables=(), charts=(chart("speed"),))
+    slow = Section(name="slow", title="Slow", text=(), tables=(), charts=(make_chart("speed"),))
     given = {"title": "A report", "text": ("What & why.",), "settings": {"seed": "0"}, "sections": (section,)}
     return Document(**{**given, "times": (slow,), "left_out": {"gleanr": "not installed"}, **fields})  # type: ignore[arg-type]
 
 
 class Page(HTMLParser):
-    """What is in a page: open tags that were closed, ids, links, and where each text stands."""
+    """The contents of a page: closed tags, ids, links, and the place of each text."""
 
     VOID = ("meta", "br", "hr", "img", "link", "input")
 
@@ -106,7 +106,7 @@ class Page(HTMLParser):
 
 
 def without_times(found: Document) -> tuple[object, str, str]:
-    """Return the three forms without what was read off a clock."""
+    """Return the three forms without measured times."""
     plain = json.loads(found.to_json())
     del plain["times"]
     markdown, _, _ = found.to_markdown().partition("\n## Times\n")
@@ -118,7 +118,7 @@ def without_times(found: Document) -> tuple[object, str, str]:
 
 
 def test_json_has_every_figure_and_the_times_apart() -> None:
-    plain = json.loads(document().to_json())
+    plain = json.loads(make_document().to_json())
     assert plain["sections"]["hits"]["tables"] == [
         {"title": "Means", "rows": [{"": "acms", "hit": "100.0"}, {"": "a|b\n<c>", "hit": "25.0"}]}
     ]
@@ -131,7 +131,7 @@ def test_json_has_every_figure_and_the_times_apart() -> None:
 
 
 def test_markdown_ends_with_the_times() -> None:
-    markdown = document().to_markdown()
+    markdown = make_document().to_markdown()
     assert re.findall(r"^#+ .*$", markdown, re.MULTILINE) == [
         "# A report", "## Hits & misses", "## Not run", "## How it was run", "## Times", "### Slow",
     ]  # fmt: skip
@@ -141,7 +141,7 @@ def test_markdown_ends_with_the_times() -> None:
 
 
 def test_the_page_stands_alone() -> None:
-    html = document().to_html()
+    html = make_document().to_html()
     page = Page(html)
     assert page.open == []
     assert not {"script", "link", "img", "iframe", "object"} & set(page.tags)
@@ -155,7 +155,7 @@ def test_the_page_stands_alone() -> None:
 
 
 def test_the_page_can_be_read_by_anybody() -> None:
-    html = document().to_html()
+    html = make_document().to_html()
     assert '<html lang="en">' in html
     assert 'name="viewport"' in html
     assert html.count("prefers-color-scheme:dark") == 2, "the page's own colours, and those of the charts"
@@ -168,27 +168,27 @@ def test_the_page_can_be_read_by_anybody() -> None:
 
 def test_writing_makes_the_folder_and_names_its_files(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "out"
-    files = document().write(folder, {"raw.json": "{}"})
+    files = make_document().write(folder, {"raw.json": "{}"})
     assert [file.relative_to(folder).as_posix() for file in files] == [
         "report.json", "report.md", "report.html", "charts/hits.svg", "charts/speed.svg", "raw.json",
     ]  # fmt: skip
     assert all(file.is_file() for file in files)
     ElementTree.parse(folder / "charts" / "hits.svg")
     again = {file: file.read_bytes() for file in files}
-    assert {file: file.read_bytes() for file in document().write(folder, {"raw.json": "{}"})} == again
+    assert {file: file.read_bytes() for file in make_document().write(folder, {"raw.json": "{}"})} == again
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     with pytest.raises(ValidationError, match="cannot write"):
-        document().write(tmp_path / "file" / "out")
+        make_document().write(tmp_path / "file" / "out")
 
 
 def test_a_report_without_times_and_without_anything_left_out_is_one_too() -> None:
-    markdown = document(times=(), left_out={}).to_markdown()
+    markdown = make_document(times=(), left_out={}).to_markdown()
     assert "Times" not in markdown
     assert "Not run" not in markdown
-    assert Page(document(times=(), left_out={}).to_html()).open == []
+    assert Page(make_document(times=(), left_out={}).to_html()).open == []
 
 
 # ── the seven figures ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -223,7 +223,7 @@ async def test_a_report_has_the_seven_figures() -> None:
 async def test_a_report_is_the_same_in_every_run_and_another_with_another_seed(
     names: tuple[str, ...],
 ) -> None:
-    """That what is measured of ACMS is the same each time: test_sweeps.py and test_cli.py."""
+    """Figures of ACMS are the same each time: test_sweeps.py and test_cli.py."""
     one, same, other = [
         without_times(await deliverables(line_up(names=names), sizes=TINY, seed=seed)) for seed in (0, 0, 1)
     ]

@@ -10,8 +10,7 @@ from math import log2
 
 import pytest
 
-from acms.errors import ProviderError, ValidationError
-from acms.providers.tokens import BPETokenCounter
+from acms import BPETokenCounter, ProviderError, ValidationError
 from acms_eval import Conversation, Question, Recalled, RetrievalReport, Said, System, evaluate, systems
 from acms_eval.retrieval import (
     Asked,
@@ -28,7 +27,7 @@ from acms_eval.retrieval import (
 AT = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 
 
-def said(*texts: str) -> tuple[Said, ...]:
+def alternating_messages(*texts: str) -> tuple[Said, ...]:
     return tuple(
         Said(role="user", text=text, speaker="Bo" if place % 2 else "Ines", created_at=AT)
         for place, text in enumerate(texts)
@@ -38,7 +37,7 @@ def said(*texts: str) -> tuple[Said, ...]:
 CHAT = Conversation(
     name="one",
     dataset="LoCoMo",
-    said=said(
+    said=alternating_messages(
         "I bought a kayak.",
         "Where do you paddle?",
         "On the lake behind the mill.",
@@ -79,7 +78,7 @@ class Told:
         return self.answers if token_budget > 1000 else self.answers[:1]
 
 
-def opening(system: System):
+def opener_of(system: System):
     @asynccontextmanager
     async def opened() -> AsyncGenerator[System]:
         yield system
@@ -180,7 +179,7 @@ def test_budgets_follow_the_length_of_messages() -> None:
 async def test_a_system_is_told_all_rests_and_is_asked_within_every_budget() -> None:
     system = Told([Recalled(text="x", score=1.0, index=0), Recalled(text="y", score=0.5, index=4)], 0.75)
     seen: list[Progress] = []
-    report = await evaluate([CHAT], {"told": opening(system)}, progress=seen.append, rounds=100)
+    report = await evaluate([CHAT], {"told": opener_of(system)}, progress=seen.append, rounds=100)
     assert [one.text for one in system.told] == [one.text for one in CHAT.said]
     assert system.settled == 1
     assert system.asked == [
@@ -211,7 +210,7 @@ async def test_evidence_and_precision_are_those_of_a_recall_of_that_budget() -> 
         Recalled(text="y", score=0.9, index=4, current=True),
         Recalled(text="fact", score=0.9),
     ]
-    report = await evaluate([CHAT], {"told": opening(Told(items))}, rounds=100)
+    report = await evaluate([CHAT], {"told": opener_of(Told(items))}, rounds=100)
     row = report.asked[1]  # gold is 0 and 4; up to 1,000 tokens only the first item is told
     assert {name: row.figures[name] for name in ("B500", "B1k", "B2k", "B4k")} == {
         "B500": 0.5, "B1k": 0.5, "B2k": 1.0, "B4k": 1.0,
@@ -226,7 +225,7 @@ async def test_only_stale_counts_where_a_set_says_what_is_outdated() -> None:
     moved = Question(text="Kayak?", group="4", gold=frozenset({0, 4}), outdated=frozenset({0}))
     chat = replace(CHAT, questions=(*CHAT.questions[:1], moved))
     report = await evaluate(
-        [chat], {"told": opening(Told([Recalled(text="x", score=1.0, index=0)]))}, rounds=100
+        [chat], {"told": opener_of(Told([Recalled(text="x", score=1.0, index=0)]))}, rounds=100
     )
     assert "S1k" not in report.asked[0].figures
     assert report.asked[1].figures["S1k"] == 1.0
@@ -243,7 +242,7 @@ async def test_a_message_is_found_by_what_it_says() -> None:
         questions=(Question(text="Kayak?", group="1", gold=frozenset({6})),),
     )
     report = await evaluate(
-        [twice], {"told": opening(Told([Recalled(text="x", score=1.0, index=0)]))}, rounds=100
+        [twice], {"told": opener_of(Told([Recalled(text="x", score=1.0, index=0)]))}, rounds=100
     )
     assert report.asked[0].figures["B1k"] == report.asked[0].figures["R@10"] == 1.0
 
@@ -252,7 +251,7 @@ async def test_a_slow_system_is_asked_every_nth_question_and_compared_on_those()
     good = Told([Recalled(text="x", score=1.0, index=0), Recalled(text="y", score=0.5, index=4)])
     bad = Told([Recalled(text="z", score=1.0, index=5)])
     report = await evaluate(
-        [CHAT], {"good": opening(good), "bad": opening(bad)}, every={"bad": 2}, rounds=100
+        [CHAT], {"good": opener_of(good), "bad": opener_of(bad)}, every={"bad": 2}, rounds=100
     )
     assert [row.question for row in report.asked if row.system == "bad"] == [0, 2]
     margin = report.margin("LoCoMo", "nDCG@10", of="good", over="bad")
@@ -273,14 +272,16 @@ class Failing(Told):
 async def test_a_system_of_others_that_fails_is_left_out_and_the_rest_goes_on() -> None:
     items = [Recalled(text="x", score=1.0, index=0)]
     chats = [CHAT, replace(CHAT, name="two")]
-    report = await evaluate(chats, {"bad": opening(Failing(items)), "good": opening(Told(items))}, rounds=100)
+    report = await evaluate(
+        chats, {"bad": opener_of(Failing(items)), "good": opener_of(Told(items))}, rounds=100
+    )
     assert report.systems == ["good"]
     assert len(report.asked) == 8
     assert report.left_out["bad"].startswith("failed in LoCoMo one: ")
     assert "too long" in report.left_out["bad"]
 
 
-def rows(dataset: str, system: str, shares: Sequence[float], conversations: int) -> list[Asked]:
+def rows_of_shares(dataset: str, system: str, shares: Sequence[float], conversations: int) -> list[Asked]:
     return [
         Asked(
             system=system,
@@ -295,11 +296,13 @@ def rows(dataset: str, system: str, shares: Sequence[float], conversations: int)
     ]
 
 
-def report(margins: Sequence[float]) -> RetrievalReport:
+def report_of_margins(margins: Sequence[float]) -> RetrievalReport:
     plain = [0.25 + 0.01 * (place % 7) for place in range(len(margins))]
     ours = [share + margin for share, margin in zip(plain, margins, strict=True)]
     return RetrievalReport(
-        asked=tuple(rows("LoCoMo", "plain BM25", plain, 4) + rows("LoCoMo", "acms", ours, 4)),
+        asked=tuple(
+            rows_of_shares("LoCoMo", "plain BM25", plain, 4) + rows_of_shares("LoCoMo", "acms", ours, 4)
+        ),
         sizes={"LoCoMo": DataSize()},
         rounds=200,
     )
@@ -307,7 +310,11 @@ def report(margins: Sequence[float]) -> RetrievalReport:
 
 def test_a_margin_that_holds_elsewhere_has_an_interval_that_reaches_zero() -> None:
     wobble = [0.2 + 0.05 * (place % 5 - 2) for place in range(40)]
-    here, same, less = report(wobble), report(wobble[::-1]), report([margin - 0.15 for margin in wobble])
+    here, same, less = (
+        report_of_margins(wobble),
+        report_of_margins(wobble[::-1]),
+        report_of_margins([margin - 0.15 for margin in wobble]),
+    )
     held = here.shrinkage(same, "LoCoMo", "R@10")
     lost = here.shrinkage(less, "LoCoMo", "R@10")
     assert held is not None

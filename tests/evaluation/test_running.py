@@ -29,7 +29,7 @@ SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
 
 
 class Asked:
-    """A system that writes down what it is told and asked."""
+    """A system that records its messages and questions."""
 
     name = "asked"
 
@@ -63,7 +63,7 @@ async def test_probes_are_asked_when_they_are_due_after_the_system_came_to_rest(
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_perfect_proposals_give_every_answer_and_no_stale_one(seed: int) -> None:
     scenario = corrections(turns=200, seed=seed)
-    figures = _checked(await run(scenario, reflector=PerfectReflector(scenario)))
+    figures = _checked_figures(await run(scenario, reflector=PerfectReflector(scenario)))
     assert figures["hit"] >= 0.98
     assert figures["stale"] <= 0.2  # never alone: what is so now is there in 98 of 100
 
@@ -71,20 +71,20 @@ async def test_perfect_proposals_give_every_answer_and_no_stale_one(seed: int) -
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_perfect_proposals_do_the_same_in_plain_conversation(seed: int) -> None:
     scenario = corrections(turns=200, seed=seed, marked=False)
-    figures = _checked(await run(scenario, reflector=PerfectReflector(scenario)))
+    figures = _checked_figures(await run(scenario, reflector=PerfectReflector(scenario)))
     assert figures["hit"] >= 0.98
     assert figures["stale"] <= 0.2
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_rules_without_a_model_give_nearly_every_answer_that_was_marked(seed: int) -> None:
-    figures = _checked(await run(corrections(turns=200, seed=seed), reflector=OfflineReflector()))
+    figures = _checked_figures(await run(corrections(turns=200, seed=seed), reflector=OfflineReflector()))
     assert figures["hit"] >= 0.95
     assert figures["stale"] <= 0.2
 
 
 async def test_without_a_reflector_what_is_no_longer_so_is_recalled_too() -> None:
-    figures = _checked(await run(corrections(turns=200)))
+    figures = _checked_figures(await run(corrections(turns=200)))
     assert figures["stale"] > 0
 
 
@@ -93,19 +93,19 @@ async def test_facts_hold_in_a_file_and_along_the_way(tmp_path: Path) -> None:
     report = await run(
         scenario, storage=f"sqlite:///{tmp_path / 'facts.db'}", reflector=PerfectReflector(scenario)
     )
-    figures = _checked(report)
+    figures = _checked_figures(report)
     assert figures["hit"] >= 0.98
     assert figures["stale"] <= 0.2
     assert report.facts == 20
 
 
 async def test_the_newest_messages_alone_know_next_to_nothing() -> None:
-    figures = _checked(await measure(corrections(turns=1000), MostRecent()))
+    figures = _checked_figures(await measure(corrections(turns=1000), MostRecent()))
     assert figures["hit"] <= 0.1
 
 
 async def test_words_alone_find_the_answers_and_the_stale_ones() -> None:
-    figures = _checked(await measure(corrections(turns=200), PlainBM25()))
+    figures = _checked_figures(await measure(corrections(turns=200), PlainBM25()))
     assert figures["hit"] >= 0.9
     assert figures["stale"] > 0
 
@@ -119,7 +119,7 @@ async def test_baselines_keep_the_budget_and_rank_what_they_find() -> None:
     assert [item.score for item in items] == sorted((item.score for item in items), reverse=True)
 
 
-def _checked(report: Report) -> dict[str, float]:
+def _checked_figures(report: Report) -> dict[str, float]:
     """Return the figures of a report after checking that they can be what they say."""
     figures = {name: value for name, value in report.figures().items() if value is not None}
     assert len(report.scores) == 20

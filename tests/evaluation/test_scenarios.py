@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from acms.errors import ValidationError
+from acms import ValidationError
 from acms.text.markers import detect_markers
 from acms_eval import Scenario, carries, corrections
 from acms_eval.topics import phrases

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from acms.config import ACMSConfig
-from acms.errors import ValidationError
+from acms import ACMSConfig, ValidationError
 from acms_eval import MostRecent, OpenSystem, PlainBM25, Probe, Said, Scenario, System, score, sections
 from acms_eval.causes import cause
 from acms_eval.limits import limits
@@ -37,7 +36,7 @@ from acms_eval.sweeps import (
 )
 
 
-def opened(make: type[System]) -> OpenSystem:
+def opener_of(make: type[System]) -> OpenSystem:
     @asynccontextmanager
     async def fresh() -> AsyncGenerator[System]:
         yield make()
@@ -45,11 +44,11 @@ def opened(make: type[System]) -> OpenSystem:
     return fresh
 
 
-RECENT = {"recent": opened(MostRecent)}
-BOTH = {**RECENT, "words": opened(PlainBM25)}
+RECENT = {"recent": opener_of(MostRecent)}
+BOTH = {**RECENT, "words": opener_of(PlainBM25)}
 
 
-def timeless(rows: list[Row]) -> list[Row]:
+def without_times(rows: list[Row]) -> list[Row]:
     return [replace(row, ask_ms=0.0, tell_ms=0.0) for row in rows]
 
 
@@ -81,7 +80,7 @@ async def test_a_larger_budget_holds_more_of_a_window() -> None:
 async def test_rows_are_the_same_in_every_run_but_for_the_clock() -> None:
     once = await token_budgets(BOTH, values=(500,), turns=60, seeds=[1, 2])
     again = await token_budgets(BOTH, values=(500,), turns=60, seeds=[1, 2])
-    assert timeless(once) == timeless(again)
+    assert without_times(once) == without_times(again)
     assert once[0].scenario.startswith("decision_tracking + constraint_awareness")
     document = json.loads(once[0].to_json())
     assert document == once[0].to_dict()

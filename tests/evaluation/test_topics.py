@@ -1,4 +1,4 @@
-"""Word lists: another one is as good as the one that comes along, and a broken one says what it lacks."""
+"""Word lists: any list works as well as the shipped one, and a broken one is reported with its fault."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import Any
 
 import pytest
 
-from acms.errors import ValidationError
+from acms import ValidationError
 from acms_eval import SCENARIOS, Scenario, phrases
 from acms_eval.topics import SHIPPED, drawn
 
 Document = dict[str, Any]
 
 
-def shipped() -> Document:
+def shipped_document() -> Document:
     return json.loads((files("acms_eval") / "data" / "software.json").read_text(encoding="utf-8"))
 
 
-def saved(folder: Path, document: Any) -> Path:
+def save_document(folder: Path, document: Any) -> Path:
     path = folder / "words.json"
     path.write_text(document if isinstance(document, str) else json.dumps(document), encoding="utf-8")
     return path
 
 
-def coined() -> tuple[Document, set[str]]:
+def coined_document() -> tuple[Document, set[str]]:
     """Return the list with other values, other cues and other small talk; and the values that it had."""
-    document = shipped()
+    document = shipped_document()
     count = 0
     old: set[str] = set()
 
@@ -55,8 +55,8 @@ def coined() -> tuple[Document, set[str]]:
 
 
 def test_every_scenario_can_be_written_from_another_list(tmp_path: Path) -> None:
-    document, old = coined()
-    found = phrases(saved(tmp_path, document))
+    document, old = coined_document()
+    found = phrases(save_document(tmp_path, document))
     values = re.compile(
         "|".join(rf"(?<!\w){re.escape(value)}(?!\w)" for value in sorted(old) if len(value) > 5)
     )
@@ -74,10 +74,10 @@ def test_every_scenario_can_be_written_from_another_list(tmp_path: Path) -> None
 
 def test_the_list_that_comes_along_is_read_once_and_as_any_other(tmp_path: Path) -> None:
     assert phrases() is phrases()
-    assert phrases(saved(tmp_path, shipped())) == phrases()
-    document = shipped()
+    assert phrases(save_document(tmp_path, shipped_document())) == phrases()
+    document = shipped_document()
     del document["name"]
-    assert phrases(saved(tmp_path, document)).name == "words"
+    assert phrases(save_document(tmp_path, document)).name == "words"
 
 
 def test_seeds_take_turns_with_lists_that_have_no_value_in_common() -> None:
@@ -92,13 +92,13 @@ def test_seeds_take_turns_with_lists_that_have_no_value_in_common() -> None:
     assert len(set().union(*values)) == sum(map(len, values))
 
 
-def _values(document: Document) -> list[str]:
+def _topic_values(document: Document) -> list[str]:
     return document["topics"][3]["values"]
 
 
-def _change(change: Callable[[Document], object]) -> Callable[[], Any]:
+def _make_changed_document(change: Callable[[Document], object]) -> Callable[[], Any]:
     def changed() -> Document:
-        document = shipped()
+        document = shipped_document()
         change(document)
         return document
 
@@ -108,86 +108,108 @@ def _change(change: Callable[[Document], object]) -> Callable[[], Any]:
 BROKEN: dict[str, tuple[Callable[[], Any], str, str]] = {
     "no JSON": (lambda: "{", "phrases", "not JSON"),
     "a list": (lambda: [], "phrases", "must be an object"),
-    "no section": (_change(lambda d: (d.pop("cues"), d.pop("chains"))), "phrases", "lacks chains, cues"),
-    "an unknown section": (_change(lambda d: d.update(cuse=["x"])), "phrases", "has cuse"),
-    "a topic without noise": (_change(lambda d: d["topics"][3].pop("noise")), "topics[3]", "lacks noise"),
-    "a text instead of a list": (_change(lambda d: d.update(bland="Well.")), "bland", "must be a list"),
-    "a number in a list": (_change(lambda d: d["nods"].append(3)), "nods[10]", "must be a text"),
-    "an empty text": (_change(lambda d: d["bland"].append(" ")), "bland[24]", "not empty"),
-    "too few topics": (_change(lambda d: d["topics"].pop()), "topics", "at least 20, has 19"),
+    "no section": (
+        _make_changed_document(lambda d: (d.pop("cues"), d.pop("chains"))),
+        "phrases",
+        "lacks chains, cues",
+    ),
+    "an unknown section": (_make_changed_document(lambda d: d.update(cuse=["x"])), "phrases", "has cuse"),
+    "a topic without noise": (
+        _make_changed_document(lambda d: d["topics"][3].pop("noise")),
+        "topics[3]",
+        "lacks noise",
+    ),
+    "a text instead of a list": (
+        _make_changed_document(lambda d: d.update(bland="Well.")),
+        "bland",
+        "must be a list",
+    ),
+    "a number in a list": (
+        _make_changed_document(lambda d: d["nods"].append(3)),
+        "nods[10]",
+        "must be a text",
+    ),
+    "an empty text": (_make_changed_document(lambda d: d["bland"].append(" ")), "bland[24]", "not empty"),
+    "too few topics": (_make_changed_document(lambda d: d["topics"].pop()), "topics", "at least 20, has 19"),
     "too few values": (
-        _change(lambda d: _values(d).__delitem__(slice(4, None))),
+        _make_changed_document(lambda d: _topic_values(d).__delitem__(slice(4, None))),
         "topics[3].values",
         "5 different",
     ),
     "a value in another": (
-        _change(lambda d: _values(d).append("Oracle Cloud")),
+        _make_changed_document(lambda d: _topic_values(d).append("Oracle Cloud")),
         "topics[3].values",
         "tells them apart",
     ),
     "a value of two topics": (
-        _change(lambda d: _values(d).append("Redis Labs")),
+        _make_changed_document(lambda d: _topic_values(d).append("Redis Labs")),
         "topics[15].values",
         "redis",
     ),
     "a fact without its value": (
-        _change(lambda d: d["topics"][3]["plain"].append("We have a database.")),
+        _make_changed_document(lambda d: d["topics"][3]["plain"].append("We have a database.")),
         "topics[3].plain[2]",
         "lacks {v}",
     ),
     "an unknown slot": (
-        _change(lambda d: d["topics"][3]["noise"].append("I like {c}.")),
+        _make_changed_document(lambda d: d["topics"][3]["noise"].append("I like {c}.")),
         "topics[3].noise[5]",
         "{c}",
     ),
-    "half a slot": (_change(lambda d: d["cues"].append("It is {v")), "cues[18]", "no phrasing"),
+    "half a slot": (
+        _make_changed_document(lambda d: d["cues"].append("It is {v")),
+        "cues[18]",
+        "no phrasing",
+    ),
     "a marked fact without a marker": (
-        _change(lambda d: d["topics"][3]["marked"].append("We use {v}.")),
+        _make_changed_document(lambda d: d["topics"][3]["marked"].append("We use {v}.")),
         "topics[3].marked",
         "must start with a marker",
     ),
     "a plain fact with one": (
-        _change(lambda d: d["goals"][0]["plain"].append("Goal: {v}.")),
+        _make_changed_document(lambda d: d["goals"][0]["plain"].append("Goal: {v}.")),
         "goals[0].plain",
         "must have no marker",
     ),
     "a question that answers": (
-        _change(lambda d: d["topics"][3]["questions"].append("Is it Oracle?")),
+        _make_changed_document(lambda d: d["topics"][3]["questions"].append("Is it Oracle?")),
         "topics[3].questions[2]",
         "names the value 'Oracle'",
     ),
     "a fact type that is not announced": (
-        _change(lambda d: d["announced"].pop("goal")),
+        _make_changed_document(lambda d: d["announced"].pop("goal")),
         "announced",
         "lacks goal",
     ),
     "a domain with too few values": (
-        _change(lambda d: d["domains"][0]["values"].__delitem__(slice(5, None))),
+        _make_changed_document(lambda d: d["domains"][0]["values"].__delitem__(slice(5, None))),
         "domains[0].values",
         "at least 7",
     ),
     "a chain with a step too few": (
-        _change(lambda d: d["chains"][0]["options"][1].pop()),
+        _make_changed_document(lambda d: d["chains"][0]["options"][1].pop()),
         "chains[0].options[1]",
         "one a step",
     ),
     "a chain that looks ahead": (
-        _change(lambda d: d["chains"][0]["said"][0].append("Decision: {0}, then {1}.")),
+        _make_changed_document(lambda d: d["chains"][0]["said"][0].append("Decision: {0}, then {1}.")),
         "chains[0].said[0]",
         "{1}",
     ),
     "a cardinality that is none": (
-        _change(lambda d: d["topics"][0].update(cardinality="few")),
+        _make_changed_document(lambda d: d["topics"][0].update(cardinality="few")),
         "topics[0].cardinality",
         '"one" or "many"',
     ),
     "whole that is no truth": (
-        _change(lambda d: d["topics"][0].update(whole="no")),
+        _make_changed_document(lambda d: d["topics"][0].update(whole="no")),
         "topics[0].whole",
         "true or false",
     ),
     "too little that can change": (
-        _change(lambda d: [one.update(corrected=[], corrected_plain=[]) for one in d["topics"][4:]]),
+        _make_changed_document(
+            lambda d: [one.update(corrected=[], corrected_plain=[]) for one in d["topics"][4:]]
+        ),
         "topics",
         "at least 8 of them need corrected",
     ),
@@ -199,7 +221,7 @@ def test_a_broken_list_says_where_and_what(
     tmp_path: Path, broken: Callable[[], Any], field: str, problem: str
 ) -> None:
     with pytest.raises(ValidationError) as caught:
-        phrases(saved(tmp_path, broken()))
+        phrases(save_document(tmp_path, broken()))
     assert caught.value.field == field
     assert problem in str(caught.value)
 
@@ -210,9 +232,9 @@ def test_a_file_that_is_not_there_is_an_error_of_the_input(tmp_path: Path) -> No
 
 
 def test_small_talk_that_names_an_answer_is_left_out(tmp_path: Path) -> None:
-    document = shipped()
-    document["bland"] += [f"Did somebody say {value}?" for value in _values(document)]
-    found = phrases(saved(tmp_path, document))
+    document = shipped_document()
+    document["bland"] += [f"Did somebody say {value}?" for value in _topic_values(document)]
+    found = phrases(save_document(tmp_path, document))
     for seed in range(5):
         scenario: Scenario = SCENARIOS["high_density"](turns=300, seed=seed, phrases=found)
         answer = next(probe.expected[0] for probe in scenario.probes if probe.topic == "database")
@@ -220,8 +242,8 @@ def test_small_talk_that_names_an_answer_is_left_out(tmp_path: Path) -> None:
 
 
 def test_small_talk_that_names_nothing_but_answers_is_refused(tmp_path: Path) -> None:
-    document = shipped()
+    document = shipped_document()
     document["bland"] = [" ".join(value for topic in document["topics"] for value in topic["values"])]
     with pytest.raises(ValidationError) as caught:
-        SCENARIOS["high_density"](turns=100, phrases=phrases(saved(tmp_path, document)))
+        SCENARIOS["high_density"](turns=100, phrases=phrases(save_document(tmp_path, document)))
     assert caught.value.field == "bland"

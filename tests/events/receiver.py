@@ -1,4 +1,4 @@
-"""Receivers of webhooks: an HTTP server in a thread that keeps what it was sent, and answers as a test wants it."""
+"""Receivers of webhooks: an HTTP server in a thread that keeps its requests, and answers as a test wants it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from standardwebhooks import Webhook
 Answer = Callable[[BaseHTTPRequestHandler], object]
 
 
-def status(code: int, **headers: str) -> Answer:
+def answer_status(code: int, **headers: str) -> Answer:
     """Answer with a status and nothing else."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -26,7 +26,7 @@ def status(code: int, **headers: str) -> Answer:
     return answer
 
 
-OK = status(204)
+OK = answer_status(204)
 
 
 class Receiver:
@@ -40,7 +40,7 @@ class Receiver:
         self.ends = threading.Event()
 
     def verified(self, secret: str) -> list[dict[str, Any]]:
-        """Return what was sent, after its signatures were checked as receivers do."""
+        """Return the received requests, after their signatures were checked as receivers do."""
         webhook = Webhook(secret)
         for headers, body in self.requests:
             webhook.verify(body, headers)
@@ -53,7 +53,7 @@ class Receiver:
 
 
 @contextmanager
-def receiving() -> Generator[Receiver]:
+def running_receiver() -> Generator[Receiver]:
     """Receive until the block ends."""
     found = Receiver()
 

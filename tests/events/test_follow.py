@@ -12,21 +12,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from acms import ACMS, open_storage
-from acms.errors import SessionNotFoundError, ValidationError
+from acms import ACMS, JobState, SessionNotFoundError, State, ValidationError, open_storage
 from acms.events import follow, pages
 from acms.events.cursor import FOLLOWED, Cursor
 from acms.events.follow import Followed
 from acms.jobs import requests
-from acms.model import Done, Failed, JobDraft, JobQuery, JobState, Retry, State
+from acms.model import Done, Failed, JobDraft, JobQuery, Retry
 from acms.privacy.stage import OPEN
 from acms.results import LogEvent
 from acms.testing.logs import WHEN, append_drafts, create_log, draft_message, fork_log
 from tests.support.talk import Storage
 
 
-async def told(storage: Any, context: str, after: str | int = 0, most: int = 10**6) -> list[LogEvent]:
-    """Return what is told behind a cursor until the log ends, or until the reader is cut off."""
+async def follow_log(storage: Any, context: str, after: str | int = 0, most: int = 10**6) -> list[LogEvent]:
+    """Return the events behind a cursor until the log ends, or until the reader is cut off."""
     followed = Followed(storage, context, await follow.parse_cursor(storage, context, after), OPEN)
     found: list[LogEvent] = []
     async with aclosing(followed.events(follow=False)) as events:
@@ -82,7 +81,7 @@ async def test_a_reader_that_is_cut_off_anywhere_is_told_each_entry_once_and_how
                 for job in waiting[:1]:
                     await requests.cancel_job_by_id(storage, job.id)
             elif step == "read":
-                found = await told(storage, context.id, cursor, number)
+                found = await follow_log(storage, context.id, cursor, number)
                 seen += found
                 cursor = found[-1].cursor if found else cursor
         versions = [one.entry.version for one in seen if one.entry is not None]
@@ -94,7 +93,7 @@ async def test_a_reader_that_is_cut_off_anywhere_is_told_each_entry_once_and_how
         known = {job.id: job.state for job in now if job.id in last}
         assert last == known, "the last that was told of a job is how it stands"
         assert all(job.id in last for job in now if job.state in (JobState.READY, JobState.RUNNING))
-        assert await told(storage, context.id, cursor) == []
+        assert await follow_log(storage, context.id, cursor) == []
 
 
 async def test_every_kind_of_store_tells_a_fork_what_it_inherited_and_what_is_erased_blank(
@@ -104,9 +103,9 @@ async def test_every_kind_of_store_tells_a_fork_what_it_inherited_and_what_is_er
     await append_drafts(storage, parent, *[draft_message(f"secret {n}") for n in range(40)])
     child = await fork_log(storage, parent, at=30)
     await append_drafts(storage, child, draft_message("of the child"))
-    first = await told(storage, child.id, most=20)
+    first = await follow_log(storage, child.id, most=20)
     await storage.blank(parent.id, [25], to=State.ERASED, audit={})
-    rest = await told(storage, child.id, first[-1].cursor)
+    rest = await follow_log(storage, child.id, first[-1].cursor)
     entries = [one.entry for one in first + rest if one.entry is not None]
     assert [one.version for one in entries] == list(range(1, 32))
     assert entries[24].content == ""
@@ -137,16 +136,16 @@ async def test_what_is_erased_while_a_slow_reader_holds_the_one_before_it_comes_
 async def test_a_job_that_is_done_is_told_after_what_it_appended_on_every_store(storage: Storage) -> None:
     context = await create_log(storage)
     await append_drafts(storage, context, draft_message("a"), jobs=(JobDraft(kind="k", dedupe="d"),))
-    first = await told(storage, context.id)
+    first = await follow_log(storage, context.id)
     assert [type(one.job) is type(None) for one in first] == [True, False]
     (lease,) = await storage.claim(["k"], lease=MINUTE)
     await append_drafts(storage, context, draft_message("b"), finish=lease)
-    second = await told(storage, context.id, first[-1].cursor)
+    second = await follow_log(storage, context.id, first[-1].cursor)
     assert [(one.entry and one.entry.version, one.job and one.job.state) for one in second] == [
         (2, None),
         (None, JobState.DONE),
     ]
-    assert await told(storage, context.id, second[-1].cursor) == []
+    assert await follow_log(storage, context.id, second[-1].cursor) == []
 
 
 async def test_what_happens_is_told_as_it_happens_and_the_end_of_the_log_ends_it(
@@ -203,13 +202,13 @@ async def test_a_cursor_stays_short_however_many_jobs_wait() -> None:
         context = await create_log(storage)
         jobs = tuple([JobDraft(kind="k", dedupe=str(n)) for n in range(3 * FOLLOWED)])
         await append_drafts(storage, context, jobs=jobs)
-        found = await told(storage, context.id)
+        found = await follow_log(storage, context.id)
         assert len(found) == len(jobs)
         assert len(Cursor.read(found[-1].cursor).unfinished) == FOLLOWED
-        assert await told(storage, context.id, found[-1].cursor) == []
+        assert await follow_log(storage, context.id, found[-1].cursor) == []
 
 
 async def test_a_cursor_behind_the_end_of_the_log_is_refused(storage: Storage) -> None:
     context = await create_log(storage)
     with pytest.raises(ValidationError, match="ends at version 0"):
-        await told(storage, context.id, 1)
+        await follow_log(storage, context.id, 1)

@@ -18,16 +18,16 @@ from acms import (
     PreconditionError,
     Privacy,
     PrivacyConfig,
+    Remaining,
+    StorageError,
     ValidationError,
     open_storage,
 )
 from acms.codecs import OpenAIChat
-from acms.errors import StorageError
 from acms.model import Append
 from acms.prompt import Prompt
 from acms.providers import OfflineReflector
-from acms.results import Remaining
-from acms.storage.wrapper import WrapperStorage
+from acms.storage import WrapperStorage
 
 ADDRESS = "orders service", "database"
 
@@ -37,7 +37,7 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'hand.db'}"
 
 
-async def values(session: ACMS, **given: Any) -> list[str]:
+async def fact_values(session: ACMS, **given: Any) -> list[str]:
     return [fact.value for fact in await session.facts(**given)]
 
 
@@ -52,16 +52,16 @@ async def test_a_fact_by_hand_follows_the_rules(url: str) -> None:
         source = await session.ingest("user", "We moved it to PostgreSQL 18 now.", idempotency_key="turn-1")
         new = await session.state(*ADDRESS, "PostgreSQL 18", sources=["turn-1"])
         assert (new.sources, new.replaces) == ((source,), (old.id,))
-        assert await values(session) == ["PostgreSQL 18"]
-        assert await values(session, history=True) == ["MySQL 8", "PostgreSQL 18"]
-        assert await values(await session.fork(at=old.version, session_id="fork")) == ["MySQL 8"]
+        assert await fact_values(session) == ["PostgreSQL 18"]
+        assert await fact_values(session, history=True) == ["MySQL 8", "PostgreSQL 18"]
+        assert await fact_values(await session.fork(at=old.version, session_id="fork")) == ["MySQL 8"]
         await session.undo(new.version)
-        assert await values(session) == ["MySQL 8"]
+        assert await fact_values(session) == ["MySQL 8"]
         renamed = await session.state(*ADDRESS, "MySQL 8", names=["till"])
         assert (renamed.names, renamed.replaces) == (("till",), (old.id,))
         for value in ("nuts", "shellfish", "nuts"):
             await session.state("user", "allergy", value, cardinality="many")
-        assert await values(session, subject="user") == ["nuts", "shellfish"]
+        assert await fact_values(session, subject="user") == ["nuts", "shellfish"]
         (gone,) = await session.unstate(*ADDRESS)
         assert gone.retired is not None
         assert (gone.id, gone.retired.reason) == (renamed.id, "removed")
@@ -93,7 +93,7 @@ async def test_it_is_found_under_its_names(url: str) -> None:
 
 
 async def test_hands_and_a_reflector_write_the_same_log(url: str) -> None:
-    """A reflector is not believed against what was stated by hand at once, and replaces it when a user says so."""
+    """A reflector does not override a fact stated by hand at once, and replaces it when a user says so."""
     async with ACMS("user", open_storage(url), None, reflector=OfflineReflector()) as session:
         stated = await session.state("project", "database", "MySQL")
         await session.ingest("user", "Decision: our database is PostgreSQL.")
@@ -169,7 +169,7 @@ async def test_a_fact_is_stated_only_over_the_one_that_was_seen(url: str) -> Non
         second = await session.state(*ADDRESS, "PostgreSQL 18", expected=first.version)
         with pytest.raises(PreconditionError):
             await session.state(*ADDRESS, "SQLite", expected=first.version)
-        assert await values(session) == [second.value]
+        assert await fact_values(session) == [second.value]
 
 
 @pytest.mark.parametrize(
@@ -244,15 +244,15 @@ async def test_what_a_session_that_became_private_had_said_is_known_to_no_other(
         await one.state("vault", "colour", "red", scope="namespace")
         for _ in range(2):
             await one.set_private()
-            assert await values(two, scope="namespace") == ["red"]
+            assert await fact_values(two, scope="namespace") == ["red"]
             with pytest.raises(ConflictError, match="private") as refused:
                 await one.state("vault", "keeper", "Eve", sources=[said], scope="namespace")
             assert not refused.value.retryable
         await one.state("vault", "keeper", "Eve", sources=[said])
         await one.set_private(False)
-        assert await values(two, scope="namespace") == ["red"]
+        assert await fact_values(two, scope="namespace") == ["red"]
         await one.state("vault", "keeper", "Eve", sources=[said], scope="namespace")
-        assert "Eve" in await values(two, scope="namespace")
+        assert "Eve" in await fact_values(two, scope="namespace")
 
 
 async def test_no_rewrite_brings_back_what_a_private_session_taught(any_url: str) -> None:
@@ -269,14 +269,14 @@ async def test_no_rewrite_brings_back_what_a_private_session_taught(any_url: str
         gone = await one.retract(said)
         await one.set_private()
         await one.undo(gone)
-        assert await values(two, scope="namespace") == []
+        assert await fact_values(two, scope="namespace") == []
         await one.set_private(False)
         await one.state("she", "city", "Berlin", sources=[said], scope="namespace")
         await two.state("she", "city", "Rome", sources=[heard], scope="namespace")
         await one.set_private()
-        assert await values(two, scope="namespace") == ["Rome"]
+        assert await fact_values(two, scope="namespace") == ["Rome"]
         await two.retract(heard)
-        assert await values(two, scope="namespace") == []
+        assert await fact_values(two, scope="namespace") == []
 
 
 async def test_an_erasure_says_what_still_says_it(url: str) -> None:
@@ -295,11 +295,11 @@ async def test_an_erasure_says_what_still_says_it(url: str) -> None:
             Remaining(id=alone.id, kind="statement", of=source, context=context, version=3),
         )
         assert (await session.erase(alone.id, verify=True)).remaining == ()
-    both = await _both(url)
+    both = await _erase_source(url)
     assert both.remaining == ()
 
 
-async def _both(url: str) -> Any:
+async def _erase_source(url: str) -> Any:
     """A source takes the fact that names it along: nothing is left to be told of."""
     async with ACMS("other", open_storage(url), None) as session:
         source = await session.ingest("user", "The vault is behind the Monet picture.")
@@ -308,7 +308,7 @@ async def _both(url: str) -> Any:
 
 
 async def test_rendered_messages_lead_back_to_their_originals(url: str) -> None:
-    """A framework finds its own messages by the sources of what was rendered; the list stays a plain one."""
+    """A framework finds its own messages by the sources of the rendered prompt; the list stays a plain one."""
     originals = [
         {"role": "system", "content": "Answer shortly.", "id": "s"},
         *({"role": "user", "content": f"Walk {n} along the river was cold.", "id": f"u{n}"} for n in range(30)),

@@ -1,4 +1,4 @@
-"""What becomes of proposals: every outcome, and what is demoted with what is retired."""
+"""Consolidation of proposals: every outcome, and the demotions that a retirement causes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.knowledge import Proposal
-from acms.model import Kind, Origin, Privacy
-from tests.support.factlog import FactLog, add, at
+from acms import Kind, Origin, Privacy, Proposal
+from tests.support.factlog import FactLog, make_proposal, single_value_proposal
 
 NO_FACT = "f_0123456789abcdef_1_0a1b2c"
 
@@ -47,9 +46,9 @@ def test_a_fact_says_where_it_came_from() -> None:
 def test_a_new_value_at_an_address_of_one_takes_the_old_ones_place() -> None:
     log = FactLog()
     log.told("The deadline is March 15.")
-    assert log.reflect(at("deadline", "March 15")) == ["added"]
+    assert log.reflect(single_value_proposal("deadline", "March 15")) == ["added"]
     log.told("The deadline is March 20.")
-    assert log.reflect(at("Deadlines", "March 20")) == ["updated"]
+    assert log.reflect(single_value_proposal("Deadlines", "March 20")) == ["updated"]
     assert log.said() == ["March 20"]
     old, new = log.facts()
     assert old.retired is not None
@@ -60,7 +59,7 @@ def test_a_new_value_at_an_address_of_one_takes_the_old_ones_place() -> None:
 def test_an_update_that_names_a_fact_takes_its_place_and_keeps_its_address() -> None:
     log = FactLog()
     log.told("nuts")
-    log.reflect(at("allergy", "nuts", cardinality="many", fact_type="constraint"))
+    log.reflect(single_value_proposal("allergy", "nuts", cardinality="many", fact_type="constraint"))
     log.told("no, only peanuts")
     proposal = Proposal(action="update", content="Allergic to peanuts.", fact_id=log.known()[0].id)
     assert log.reflect(proposal) == ["updated"]
@@ -72,16 +71,16 @@ def test_an_address_of_many_accumulates() -> None:
     log = FactLog()
     for value in ("nuts", "shellfish"):
         log.told(f"I am allergic to {value}.")
-        assert log.reflect(at("allergies", value, cardinality=None)) == ["added"]
-    assert log.reflect(at("allergy", "pollen", cardinality="one")) == ["added"]
+        assert log.reflect(single_value_proposal("allergies", value, cardinality=None)) == ["added"]
+    assert log.reflect(single_value_proposal("allergy", "pollen", cardinality="one")) == ["added"]
     assert log.said() == ["nuts", "shellfish", "pollen"]
 
 
 def test_what_is_in_force_decides_how_many_an_address_holds() -> None:
     log = FactLog()
     log.told("Berlin")
-    log.reflect(at("city", "Berlin"))
-    assert log.reflect(at("city", "Munich", cardinality="many")) == ["updated"]
+    log.reflect(single_value_proposal("city", "Berlin"))
+    assert log.reflect(single_value_proposal("city", "Munich", cardinality="many")) == ["updated"]
     assert log.known()[0].cardinality == "one"
 
 
@@ -89,7 +88,7 @@ def test_a_removed_fact_is_out_of_force_with_all_it_stood_in_for() -> None:
     log = FactLog()
     for city in ("Berlin", "Munich", "Rome"):
         log.told(f"I live in {city}.")
-        log.reflect(at("city", city))
+        log.reflect(single_value_proposal("city", city))
     told = log.told("I live nowhere.")
     assert log.reflect(Proposal(action="remove", fact_id=log.known()[0].id)) == ["removed"]
     assert log.said() == []
@@ -104,7 +103,10 @@ def test_a_removed_fact_is_out_of_force_with_all_it_stood_in_for() -> None:
 def test_a_removal_may_name_an_address_instead_of_an_id() -> None:
     log = FactLog()
     log.told("x")
-    log.reflect(at("allergy", "nuts", cardinality="many"), at("allergy", "figs", cardinality="many"))
+    log.reflect(
+        single_value_proposal("allergy", "nuts", cardinality="many"),
+        single_value_proposal("allergy", "figs", cardinality="many"),
+    )
     gone = Proposal(action="remove", subject="project", attribute="allergies")
     assert log.reflect(gone) == ["unknown_id"]  # which of the two?
     assert log.reflect(Proposal(action="remove", subject="Project", attribute="allergies", value="Nuts")) == [
@@ -116,7 +118,7 @@ def test_a_removal_may_name_an_address_instead_of_an_id() -> None:
 def test_keep_confirms_and_changes_nothing() -> None:
     log = FactLog()
     log.told("x")
-    log.reflect(at("city", "Berlin"))
+    log.reflect(single_value_proposal("city", "Berlin"))
     (fact,) = log.known()
     made = log.decide(Proposal(action="keep", fact_id=fact.id))
     assert (made.drafts, made.decisions[0].outcome, made.decisions[0].fact_id) == ((), "kept", fact.id)
@@ -140,14 +142,14 @@ def test_what_cannot_be_a_fact_is_invalid_and_the_rest_of_the_answer_stands(give
     log = FactLog()
     log.told("x")
     bad = Proposal(**{"content": "We use Go.", **given})
-    assert log.reflect(bad, add("We use Rust.")) == ["invalid", "added"]
+    assert log.reflect(bad, make_proposal("We use Rust.")) == ["invalid", "added"]
     assert log.said() == ["We use Rust."]
 
 
 def test_what_the_reflector_is_not_sure_of_is_passed_over() -> None:
     log = FactLog()
     log.told("x")
-    assert log.reflect(add("maybe", confidence=0.69), add("surely", confidence=0.7)) == [
+    assert log.reflect(make_proposal("maybe", confidence=0.69), make_proposal("surely", confidence=0.7)) == [
         "low_confidence",
         "added",
     ]
@@ -156,14 +158,23 @@ def test_what_the_reflector_is_not_sure_of_is_passed_over() -> None:
 def test_a_fact_is_short() -> None:
     log = FactLog()
     log.told("x")
-    assert log.reflect(add("one two three"), add("one two"), max_tokens=2) == ["too_long", "added"]
+    assert log.reflect(make_proposal("one two three"), make_proposal("one two"), max_tokens=2) == [
+        "too_long",
+        "added",
+    ]
 
 
 def test_one_answer_adds_no_more_than_it_may_and_updates_what_it_likes() -> None:
     log = FactLog()
     log.told("x")
-    log.reflect(at("city", "Berlin"))
-    found = log.reflect(add("a"), add("b"), at("city", "Rome"), add("c"), max_facts=2)
+    log.reflect(single_value_proposal("city", "Berlin"))
+    found = log.reflect(
+        make_proposal("a"),
+        make_proposal("b"),
+        single_value_proposal("city", "Rome"),
+        make_proposal("c"),
+        max_facts=2,
+    )
     assert found == ["added", "added", "updated", "over_limit"]
 
 
@@ -183,8 +194,8 @@ def test_an_unknown_id_is_named_and_an_update_of_it_is_not_lost() -> None:
 def test_an_update_of_an_unknown_id_still_meets_what_its_address_holds() -> None:
     log = FactLog()
     log.told("x")
-    log.reflect(at("city", "Berlin"))
-    assert log.reflect(at("city", "Rome", action="update", fact_id=NO_FACT)) == ["updated"]
+    log.reflect(single_value_proposal("city", "Berlin"))
+    assert log.reflect(single_value_proposal("city", "Rome", action="update", fact_id=NO_FACT)) == ["updated"]
     assert log.said() == ["Rome"]
 
 
@@ -194,10 +205,13 @@ def test_an_update_of_an_unknown_id_still_meets_what_its_address_holds() -> None
 @pytest.mark.parametrize(
     ("known", "again"),
     [
-        (at("city", "Berlin"), at("cities", "berlin")),
-        (at("host", "db-7:5432"), at("the host", "“db-7:5432”")),
-        (add("We never deploy on Fridays."), add("we never deploy on fridays")),
-        (at("allergy", "Nuts", cardinality="many"), at("allergies", "nuts")),
+        (single_value_proposal("city", "Berlin"), single_value_proposal("cities", "berlin")),
+        (single_value_proposal("host", "db-7:5432"), single_value_proposal("the host", "“db-7:5432”")),
+        (make_proposal("We never deploy on Fridays."), make_proposal("we never deploy on fridays")),
+        (
+            single_value_proposal("allergy", "Nuts", cardinality="many"),
+            single_value_proposal("allergies", "nuts"),
+        ),
     ],
 )
 def test_the_same_again_is_a_duplicate(known: Proposal, again: Proposal) -> None:
@@ -219,17 +233,28 @@ def test_the_same_again_is_a_duplicate(known: Proposal, again: Proposal) -> None
 def test_what_differs_is_never_a_duplicate(one: str, other: str) -> None:
     log = FactLog()
     log.told("x")
-    log.reflect(at("limit", one), at("thing", one, cardinality="many"), add(f"It is {one} exactly."))
-    found = log.reflect(at("limit", other), at("thing", other), add(f"It is {other} exactly."))
+    log.reflect(
+        single_value_proposal("limit", one),
+        single_value_proposal("thing", one, cardinality="many"),
+        make_proposal(f"It is {one} exactly."),
+    )
+    found = log.reflect(
+        single_value_proposal("limit", other),
+        single_value_proposal("thing", other),
+        make_proposal(f"It is {other} exactly."),
+    )
     assert found == ["updated", "added", "added"]
 
 
 def test_the_opposite_and_another_time_are_no_duplicates() -> None:
     log = FactLog()
     log.told("x")
-    log.reflect(at("cache", "Redis", cardinality="many"))
+    log.reflect(single_value_proposal("cache", "Redis", cardinality="many"))
     later = datetime(2027, 1, 1, tzinfo=UTC)
-    found = log.reflect(at("cache", "Redis", negative=True), at("cache", "Redis", valid_from=later))
+    found = log.reflect(
+        single_value_proposal("cache", "Redis", negative=True),
+        single_value_proposal("cache", "Redis", valid_from=later),
+    )
     assert found == ["added", "added"]
 
 
@@ -237,19 +262,19 @@ def test_what_was_so_once_is_no_duplicate_when_it_is_so_again() -> None:
     log = FactLog()
     log.told("I lived in Berlin in February.")
     february = {"valid_from": datetime(2026, 2, 1, tzinfo=UTC), "valid_to": datetime(2026, 3, 1, tzinfo=UTC)}
-    log.reflect(at("city", "Berlin", **february))
+    log.reflect(single_value_proposal("city", "Berlin", **february))
     log.told("I live in Berlin again.")
-    assert log.reflect(at("city", "Berlin", **february)) == ["duplicate"]
-    assert log.reflect(at("city", "Berlin")) != ["duplicate"]
+    assert log.reflect(single_value_proposal("city", "Berlin", **february)) == ["duplicate"]
+    assert log.reflect(single_value_proposal("city", "Berlin")) != ["duplicate"]
     assert log.known()[-1].valid_to is None
 
 
 def test_an_update_may_say_the_same_value_in_other_words() -> None:
     log = FactLog()
     log.told("The deadline is March 15.")
-    log.reflect(at("deadline", "March 15"))
+    log.reflect(single_value_proposal("deadline", "March 15"))
     fact = log.known()[0]
-    better = at("deadline", "March 15", action="update", fact_id=fact.id)
+    better = single_value_proposal("deadline", "March 15", action="update", fact_id=fact.id)
     assert log.reflect(better) == ["duplicate"]
     words = Proposal(
         action="update", content="The deadline is March 15 at noon.", value="March 15", fact_id=fact.id
@@ -264,10 +289,11 @@ def test_an_update_may_say_the_same_value_in_other_words() -> None:
 def test_of_two_updates_of_one_fact_the_last_one_wins() -> None:
     log = FactLog()
     log.told("x")
-    log.reflect(at("city", "Berlin"))
+    log.reflect(single_value_proposal("city", "Berlin"))
     id = log.known()[0].id
     found = log.reflect(
-        at("city", "Munich", action="update", fact_id=id), at("city", "Rome", action="update", fact_id=id)
+        single_value_proposal("city", "Munich", action="update", fact_id=id),
+        single_value_proposal("city", "Rome", action="update", fact_id=id),
     )
     assert found == ["overridden", "updated"]
     assert log.said() == ["Rome"]
@@ -276,17 +302,27 @@ def test_of_two_updates_of_one_fact_the_last_one_wins() -> None:
 def test_of_two_values_of_one_new_address_the_last_one_wins() -> None:
     log = FactLog()
     log.told("x")
-    assert log.reflect(at("city", "Munich"), at("city", "Rome")) == ["overridden", "added"]
+    assert log.reflect(single_value_proposal("city", "Munich"), single_value_proposal("city", "Rome")) == [
+        "overridden",
+        "added",
+    ]
     assert log.said() == ["Rome"]
 
 
 def test_going_back_and_forth_in_one_answer_ends_where_it_ends() -> None:
     log = FactLog()
     log.told("x")
-    log.reflect(at("city", "Berlin"))
-    assert log.reflect(at("city", "Rome"), at("city", "Berlin")) == ["overridden", "duplicate"]
+    log.reflect(single_value_proposal("city", "Berlin"))
+    assert log.reflect(single_value_proposal("city", "Rome"), single_value_proposal("city", "Berlin")) == [
+        "overridden",
+        "duplicate",
+    ]
     assert log.said() == ["Berlin"]
-    found = log.reflect(at("city", "Oslo"), at("city", "Rome"), at("city", "Oslo"))
+    found = log.reflect(
+        single_value_proposal("city", "Oslo"),
+        single_value_proposal("city", "Rome"),
+        single_value_proposal("city", "Oslo"),
+    )
     assert found == ["overridden", "overridden", "updated"]
     assert log.said() == ["Oslo"]
 
@@ -295,8 +331,8 @@ def test_going_back_and_forth_in_one_answer_ends_where_it_ends() -> None:
 def test_remove_and_add_at_one_address_is_an_update_in_either_order(first: bool) -> None:
     log = FactLog()
     log.told("x")
-    log.reflect(at("theme", "dark"))
-    gone, new = Proposal(action="remove", fact_id=log.known()[0].id), at("theme", "light")
+    log.reflect(single_value_proposal("theme", "dark"))
+    gone, new = Proposal(action="remove", fact_id=log.known()[0].id), single_value_proposal("theme", "light")
     found = log.reflect(*((gone, new) if first else (new, gone)))
     assert found == (["overridden", "updated"] if first else ["updated", "overridden"])
     assert log.said() == ["light"]
@@ -305,7 +341,7 @@ def test_remove_and_add_at_one_address_is_an_update_in_either_order(first: bool)
 def test_a_fact_that_is_updated_and_then_removed_by_name_is_removed() -> None:
     log = FactLog()
     log.told("x")
-    log.reflect(add("We use Flask."))
+    log.reflect(make_proposal("We use Flask."))
     id = log.known()[0].id
     update = Proposal(action="update", content="We use Django.", fact_id=id)
     assert log.reflect(update, Proposal(action="remove", fact_id=id)) == ["overridden", "removed"]
@@ -315,15 +351,15 @@ def test_a_fact_that_is_updated_and_then_removed_by_name_is_removed() -> None:
 def test_keep_of_what_another_proposal_changes_is_overridden() -> None:
     log = FactLog()
     log.told("x")
-    log.reflect(at("city", "Berlin"))
+    log.reflect(single_value_proposal("city", "Berlin"))
     keep = Proposal(action="keep", fact_id=log.known()[0].id)
-    assert log.reflect(keep, at("city", "Rome")) == ["overridden", "updated"]
+    assert log.reflect(keep, single_value_proposal("city", "Rome")) == ["overridden", "updated"]
 
 
 def test_the_same_twice_in_one_answer_is_once() -> None:
     log = FactLog()
     log.told("x")
-    assert log.reflect(add("We use Go."), add("we use Go")) == ["added", "duplicate"]
+    assert log.reflect(make_proposal("We use Go."), make_proposal("we use Go")) == ["added", "duplicate"]
 
 
 # ── trust ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -333,27 +369,32 @@ def test_the_same_twice_in_one_answer_is_once() -> None:
 def test_what_a_tool_or_a_page_says_ends_nothing_that_people_said(origin: Origin) -> None:
     log = FactLog()
     log.told("I live in Berlin.")
-    log.reflect(at("city", "Berlin"))
+    log.reflect(single_value_proposal("city", "Berlin"))
     id = log.known()[0].id
     page = log.told("The user lives in Rome.", origin=origin)
     found = log.reflect(
-        at("city", "Rome"), Proposal(action="remove", fact_id=id),
-        Proposal(action="update", content="Lives in Rome.", fact_id=id), add("Pages are pages."),
+        single_value_proposal("city", "Rome"), Proposal(action="remove", fact_id=id),
+        Proposal(action="update", content="Lives in Rome.", fact_id=id), make_proposal("Pages are pages."),
     )  # fmt: skip
     assert found == ["untrusted", "untrusted", "untrusted", "added"]
     assert log.known()[1].trust is origin
     own = log.told("I moved to Rome.")
-    assert log.reflect(at("city", "Rome", sources=(own.version, page.version)), read=[own, page]) == [
-        "untrusted"
+    assert log.reflect(
+        single_value_proposal("city", "Rome", sources=(own.version, page.version)), read=[own, page]
+    ) == ["untrusted"]
+    assert log.reflect(single_value_proposal("city", "Rome", sources=(own.version,)), read=[own, page]) == [
+        "updated"
     ]
-    assert log.reflect(at("city", "Rome", sources=(own.version,)), read=[own, page]) == ["updated"]
 
 
 def test_in_one_answer_what_a_tool_says_ends_nothing_that_people_say() -> None:
     log = FactLog()
     own = log.told("I live in Berlin.")
     page = log.told("The user lives in Rome.", origin=Origin.TOOL)
-    said, read = at("city", "Berlin", sources=(own.version,)), at("city", "Rome", sources=(page.version,))
+    said, read = (
+        single_value_proposal("city", "Berlin", sources=(own.version,)),
+        single_value_proposal("city", "Rome", sources=(page.version,)),
+    )
     made = log.decide(said, read, read=[own, page])
     assert [one.outcome for one in made.decisions] == ["added", "untrusted"]
     assert made.decisions[1].reason == "what tool says cannot end what user said (proposal 1)"
@@ -364,7 +405,7 @@ def test_in_one_answer_what_a_tool_says_ends_nothing_that_people_say() -> None:
 def test_without_sources_the_least_trusted_of_what_was_read_counts() -> None:
     log = FactLog()
     read = [log.told("a"), log.told("b", origin=Origin.TOOL)]
-    log.reflect(add("x"), read=read)
+    log.reflect(make_proposal("x"), read=read)
     assert log.known()[0].trust is Origin.TOOL
     assert log.known()[0].sources == (read[0].id, read[1].id)
 
@@ -372,9 +413,9 @@ def test_without_sources_the_least_trusted_of_what_was_read_counts() -> None:
 def test_what_a_user_confirms_is_trusted_from_then_on() -> None:
     log = FactLog()
     log.told("The host is db-7.", origin=Origin.TOOL)
-    log.reflect(at("host", "db-7"))
+    log.reflect(single_value_proposal("host", "db-7"))
     log.told("Right, it is db-7.")
-    assert log.reflect(at("host", "db-7")) == ["updated"]
+    assert log.reflect(single_value_proposal("host", "db-7")) == ["updated"]
     assert [fact.trust for fact in log.known()] == [Origin.USER]
     assert log.demoted() == {}
 
@@ -386,12 +427,12 @@ def test_too_many_facts_are_archived_the_least_sure_first_then_the_oldest_constr
     log = FactLog()
     log.told("x")
     log.reflect(
-        add("must", confidence=0.7, fact_type="constraint"), add("old", confidence=0.9),
-        add("unsure", confidence=0.8), add("new", confidence=0.9),
+        make_proposal("must", confidence=0.7, fact_type="constraint"), make_proposal("old", confidence=0.9),
+        make_proposal("unsure", confidence=0.8), make_proposal("new", confidence=0.9),
     )  # fmt: skip
-    assert log.reflect(add("more"), max_active=4) == ["added"]
+    assert log.reflect(make_proposal("more"), max_active=4) == ["added"]
     assert log.said() == ["must", "old", "new", "more"]
-    log.reflect(add("still more"), add("and more"), max_active=4)
+    log.reflect(make_proposal("still more"), make_proposal("and more"), max_active=4)
     assert log.said() == ["must", "more", "still more", "and more"]
     assert [fact.retired.reason for fact in log.facts() if fact.retired] == ["archived"] * 3
     log.reflect(max_active=1)
@@ -403,10 +444,10 @@ def test_too_many_facts_are_archived_the_least_sure_first_then_the_oldest_constr
 def test_what_an_archived_fact_stood_in_for_stays_away() -> None:
     log = FactLog()
     log.told("We use Flask.")
-    log.reflect(at("framework", "Flask", confidence=0.7))
+    log.reflect(single_value_proposal("framework", "Flask", confidence=0.7))
     log.told("We use FastAPI.")
-    log.reflect(at("framework", "FastAPI", confidence=0.7))
-    log.reflect(add("other"), max_active=1)
+    log.reflect(single_value_proposal("framework", "FastAPI", confidence=0.7))
+    log.reflect(make_proposal("other"), max_active=1)
     assert log.said() == ["other"]
     assert log.demoted() == {"We use Flask.": []}
 
@@ -417,9 +458,9 @@ def test_what_an_archived_fact_stood_in_for_stays_away() -> None:
 def test_the_sentence_that_said_the_old_value_is_demoted_and_the_rest_of_its_message_is_not() -> None:
     log = FactLog()
     log.told("Hello there. The deadline is March 15. Ana reviews it.")
-    log.reflect(at("deadline", "March 15"))
+    log.reflect(single_value_proposal("deadline", "March 15"))
     log.told("The deadline is March 20.")
-    log.reflect(at("deadline", "March 20"))
+    log.reflect(single_value_proposal("deadline", "March 20"))
     assert log.demoted() == {
         "Hello there. The deadline is March 15. Ana reviews it.": ["Hello there.", "Ana reviews it."]
     }
@@ -431,18 +472,18 @@ def test_what_is_still_good_around_what_is_demoted_stays_in_one_piece() -> None:
     log = FactLog()
     text = "Hello there. It is late. The deadline is March 15. Ana reviews it. Ben does too."
     log.told(text)
-    log.reflect(at("deadline", "March 15"))
+    log.reflect(single_value_proposal("deadline", "March 15"))
     log.told("The deadline is March 20.")
-    log.reflect(at("deadline", "March 20"))
+    log.reflect(single_value_proposal("deadline", "March 20"))
     assert log.demoted() == {text: ["Hello there. It is late.", "Ana reviews it. Ben does too."]}
 
 
 def test_a_new_value_that_contains_the_old_one_is_not_demoted_with_it() -> None:
     log = FactLog()
     log.told("We use PostgreSQL.")
-    log.reflect(at("database", "PostgreSQL"))
+    log.reflect(single_value_proposal("database", "PostgreSQL"))
     log.told("We use PostgreSQL 17.")
-    log.reflect(at("database", "PostgreSQL 17"))
+    log.reflect(single_value_proposal("database", "PostgreSQL 17"))
     assert log.demoted() == {"We use PostgreSQL.": []}
 
 
@@ -460,7 +501,7 @@ def test_a_source_that_says_it_in_other_words_is_demoted_by_its_closest_sentence
 def test_what_a_removal_was_made_from_stays_and_what_was_removed_goes() -> None:
     log = FactLog()
     log.told("We use Flask.")
-    log.reflect(at("framework", "Flask"))
+    log.reflect(single_value_proposal("framework", "Flask"))
     log.told("We do not use Flask any more.")
     log.reflect(Proposal(action="remove", fact_id=log.known()[0].id))
     assert log.demoted() == {"We use Flask.": []}
@@ -470,7 +511,7 @@ def test_what_a_chain_demoted_stays_demoted_when_its_end_is_removed() -> None:
     log = FactLog()
     for name in ("Flask", "FastAPI"):
         log.told(f"We use {name}.")
-        log.reflect(at("framework", name))
+        log.reflect(single_value_proposal("framework", name))
         log.close()
     log.told("No framework.")
     log.reflect(Proposal(action="remove", fact_id=log.known()[0].id))
@@ -482,21 +523,21 @@ def test_the_source_of_another_fact_with_that_value_is_no_neighbour() -> None:
     first = log.told("Service A runs on Flask.")
     second = log.told("Service B runs on Flask.")
     log.reflect(
-        at("A framework", "Flask", sources=(1,)),
-        at("B framework", "Flask", sources=(2,)),
+        single_value_proposal("A framework", "Flask", sources=(1,)),
+        single_value_proposal("B framework", "Flask", sources=(2,)),
         read=[first, second],
     )
     log.told("Service A runs on Django.")
-    log.reflect(at("A framework", "Django"))
+    log.reflect(single_value_proposal("A framework", "Django"))
     assert log.demoted() == {"Service A runs on Flask.": []}
 
 
 def test_values_are_found_where_words_have_no_spaces() -> None:
     log = FactLog()
     log.told("你好。\n我们用数据库甲。")
-    log.reflect(at("database", "数据库甲"))
+    log.reflect(single_value_proposal("database", "数据库甲"))
     log.told("我们用数据库乙。")
-    log.reflect(at("database", "数据库乙"))
+    log.reflect(single_value_proposal("database", "数据库乙"))
     assert log.demoted() == {"你好。\n我们用数据库甲。": ["你好。"]}
 
 

@@ -1,7 +1,7 @@
-"""Random stories of what is known: proposals, undos, retractions, edits, on every store, alone and through a fork.
+"""Random stories of facts: proposals, undos, retractions, edits, on every store, alone and through a fork.
 
 Whatever is proposed and taken back, at most one fact is in force at an address of cardinality one, every fact ever
-learned is still listed, undo restores exactly what was known before, and whoever reads the log anew knows the same.
+learned is still listed, undo restores exactly the earlier facts, and a new reader of the log finds the same.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from acms import (
     ACMSConfig,
     CacheConfig,
     ConflictError,
+    Entry,
     Fact,
     Kind,
+    Origin,
     Proposal,
     WorkerConfig,
     open_storage,
@@ -31,9 +33,9 @@ from acms import (
 from acms.facts.request import read_facts
 from acms.log.facts import FactHistory, normalize_address
 from acms.log.in_force import Cover
-from acms.model import Append, Entry, Expect, Origin, Receipt
+from acms.model import Append, Expect, Receipt
 from tests.servers.stores import another
-from tests.support.factlog import RULES, work
+from tests.support.factlog import RULES, consolidate_proposals
 from tests.support.talk import LONG_EPISODES
 
 CITIES = ["Rome", "Oslo", "Bern", "15", "March 20"]
@@ -150,7 +152,7 @@ class FactsStory(RuleBasedStateMachine):
             if most == 100
             else type(RULES)(min_confidence=0.7, max_facts=10, max_tokens=200, max_active=most)
         )
-        made = work(
+        made = consolidate_proposals(
             some, await read_facts(self.store, context, None), log, said[-1:], rules, f"r:{self.number}"
         )
         if not made.drafts:
@@ -308,7 +310,7 @@ class FactsStory(RuleBasedStateMachine):
             return await session.facts(history=True)
 
 
-def tell(kind: str, cached: bool, examples: int, steps: int, postgres: str | None = None) -> None:
+def run_facts_story(kind: str, cached: bool, examples: int, steps: int, postgres: str | None = None) -> None:
     story = type("Story", (FactsStory,), {"kind": kind, "cached": cached, "postgres": postgres})
     run_story(
         story,
@@ -321,14 +323,14 @@ def tell(kind: str, cached: bool, examples: int, steps: int, postgres: str | Non
 
 @pytest.mark.parametrize(("kind", "cached"), [("memory", True), ("memory", False), ("sqlite", True)])
 def test_facts_stay_true_whatever_is_proposed_and_taken_back(kind: str, cached: bool) -> None:
-    tell(kind, cached, 8 if kind == "memory" else 3, 20)
+    run_facts_story(kind, cached, 8 if kind == "memory" else 3, 20)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_facts_stay_true_through_many_long_stories(kind: str) -> None:
-    tell(kind, True, 60 if kind == "memory" else 30, 40)
+    run_facts_story(kind, True, 60 if kind == "memory" else 30, 40)
 
 
 def test_facts_stay_true_on_postgres(postgres_home: str) -> None:
-    tell("postgres", True, 1, 15, postgres_home)
+    run_facts_story("postgres", True, 1, 15, postgres_home)

@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 import pytest
 
-from acms import ACMS, open_storage
+from acms import ACMS, PrivacyConfig, open_storage
 from acms.acs import ACS
 from acms.codecs import AnthropicMessages, OpenAIChat
-from acms.config import PrivacyConfig
 from acms.knowledge import DOUBT
 from acms.prompt import Prompt, Rendered
 from acms.prompt.stable_history import StableHistory
@@ -23,7 +22,7 @@ from acms_eval.cascades import changed_premises
 from acms_eval.nouns import Scenario
 from acms_eval.reflectors import PerfectReflector
 from acms_eval.running import Remembering
-from tests.facts.test_doubt import Wordy, config, said
+from tests.facts.test_doubt import Wordy, doubt_config, say_and_reflect
 from tests.seeds.test_remembering import CHAIN
 from tests.support.talk import Storage
 
@@ -33,7 +32,7 @@ REQUEST = {
 }  # fmt: skip
 
 
-async def shown(session: ACMS, question: str, budget: int) -> dict[str, list[str]]:
+async def texts_by_way(session: ACMS, question: str, budget: int) -> dict[str, list[str]]:
     """What each way of asking shows of a log within a budget, text by text."""
     history = Prompt(OpenAIChat("gpt-5")).history(session)
     reply = await ACS(sources=[session]).render(
@@ -58,11 +57,11 @@ async def shown(session: ACMS, question: str, budget: int) -> dict[str, list[str
 
 
 async def taken_for_certain(session: ACMS, question: str, budget: int) -> list[str]:
-    """Name each text that shows what is in doubt without saying so, where the message that changed it is not shown."""
+    """Name each text that shows a doubtful statement unlabelled, where the message that changed it is not shown."""
     facts = await session.facts(history=True)
     by_id = {fact.id: fact for fact in facts}
     found: list[str] = []
-    for way, texts in (await shown(session, question, budget)).items():
+    for way, texts in (await texts_by_way(session, question, budget)).items():
         for fact in facts:
             if fact.doubt is None:
                 continue
@@ -86,7 +85,7 @@ async def taken_for_certain(session: ACMS, question: str, budget: int) -> list[s
 
 
 @asynccontextmanager
-async def told(scenario: Scenario, tier: str) -> AsyncGenerator[ACMS]:
+async def session_of_scenario(scenario: Scenario, tier: str) -> AsyncGenerator[ACMS]:
     reflector = OfflineReflector() if tier == "offline" else PerfectReflector(scenario)
     async with ACMS(scenario.name, open_storage("memory://"), None, reflector=reflector) as session:
         system = Remembering(session)
@@ -102,7 +101,7 @@ async def test_no_dependant_is_shown_as_certain_where_what_changed_is_not_visibl
     tier: str, seed: int
 ) -> None:
     scenario = changed_premises(turns=60, seed=seed)
-    async with told(scenario, tier) as session:
+    async with session_of_scenario(scenario, tier) as session:
         doubtful = [fact for fact in await session.facts() if fact.doubt is not None]
         assert doubtful
         wrong: list[str] = []
@@ -118,7 +117,7 @@ async def test_every_way_of_asking_says_a_doubt_that_no_message_brought_up(seed:
     end = next(place for place, one in enumerate(whole.said) if one.part == "correction")
     cut = [pair for pair in whole.proposals if pair[0] < end]
     scenario = replace(whole, said=whole.said[:end], proposals=tuple(cut))
-    async with told(scenario, "perfect") as session:
+    async with session_of_scenario(scenario, "perfect") as session:
         rested = {id for fact in await session.facts() for id in fact.depends_on}
         for fact in await session.facts():
             if fact.id in rested and not fact.depends_on:
@@ -129,7 +128,7 @@ async def test_every_way_of_asking_says_a_doubt_that_no_message_brought_up(seed:
             text for budget in (90, 400, 6000) for text in await taken_for_certain(session, question, budget)
         ]
         assert not wrong
-        ways = await shown(session, question, 6000)
+        ways = await texts_by_way(session, question, 6000)
         assert not [way for way, texts in ways.items() if DOUBT not in "".join(texts)]
 
 
@@ -141,18 +140,18 @@ SAID = (
 )
 
 
-def texts(rendered: Rendered) -> list[str]:
+def texts_of_prompt(rendered: Rendered) -> list[str]:
     return [str(one["content"]) for one in rendered.payload["messages"]]
 
 
 async def test_a_history_stays_as_it_was_while_it_shows_what_changed(storage: Storage) -> None:
-    async with ACMS("stays", storage, None, reflector=OfflineReflector(), config=config()) as session:
-        await said(session, *CHAIN.values())
+    async with ACMS("stays", storage, None, reflector=OfflineReflector(), config=doubt_config()) as session:
+        await say_and_reflect(session, *CHAIN.values())
         prompt = Prompt(OpenAIChat("gpt-5")).history(session)
-        before = texts(await prompt.render(budget=4000))
-        await said(session, "Decision: we're switching from Python to Go.")
+        before = texts_of_prompt(await prompt.render(budget=4000))
+        await say_and_reflect(session, "Decision: we're switching from Python to Go.")
         assert any(fact.doubt is not None for fact in await session.facts())
-        after = texts(await prompt.render(budget=4000))
+        after = texts_of_prompt(await prompt.render(budget=4000))
         assert after[: len(before)] == before
         assert DOUBT not in "".join(after)
         assert DOUBT not in (await session.window(4000)).text()
@@ -161,18 +160,18 @@ async def test_a_history_stays_as_it_was_while_it_shows_what_changed(storage: St
 
 
 async def test_what_changed_out_of_sight_labels_a_history_and_begins_it_anew(storage: Storage) -> None:
-    async with ACMS("aside", storage, None, config=config()) as session:
+    async with ACMS("aside", storage, None, config=doubt_config()) as session:
         ids = [await session.ingest(role, text) for role, text in SAID]
         python = await session.state("backend", "language", "Python", sources=ids[:1])
         await session.state("backend", "mapper", "SQLAlchemy, because of Python", sources=ids[2:3])
         prompt = Prompt(OpenAIChat("gpt-5")).history(session)
-        plain = texts(await prompt.render(budget=4000))
+        plain = texts_of_prompt(await prompt.render(budget=4000))
         stated = await session.state("backend", "language", "Go")
         statement = SAID[2][1]
         label = f"[in doubt: rests on v{python.version}, which v{stated.version} replaced]"
         for shown in (
-            texts(await prompt.render(budget=4000)),
-            texts(
+            texts_of_prompt(await prompt.render(budget=4000)),
+            texts_of_prompt(
                 await Prompt(AnthropicMessages("claude-sonnet-4-5")).last(session, n=9).render(budget=4000)
             ),
             [str(one["content"]) for one in await session.messages("What do we use?", budget=4000)],
@@ -181,12 +180,12 @@ async def test_what_changed_out_of_sight_labels_a_history_and_begins_it_anew(sto
             assert any(f"{statement} {label}" in text for text in shown), shown
         rendered = await prompt.render(budget=4000)
         assert rendered.tokens.upper_bound <= 4000
-        assert any(f"{statement} {label}" in text for text in texts(rendered)), "and so it stays"
+        assert any(f"{statement} {label}" in text for text in texts_of_prompt(rendered)), "and so it stays"
         assert DOUBT not in (await session.at(stated.version - 1).window(4000)).text()
         await session.undo(stated.version)
-        assert texts(await prompt.render(budget=4000)) == plain
+        assert texts_of_prompt(await prompt.render(budget=4000)) == plain
         await session.ingest("user", "Go on then.")
-        assert texts(await prompt.render(budget=4000))[: len(plain)] == plain
+        assert texts_of_prompt(await prompt.render(budget=4000))[: len(plain)] == plain
 
 
 @pytest.fixture
@@ -209,13 +208,13 @@ FAR = [f"Row {number} of the import was read without a fault." for number in ran
 
 @pytest.mark.parametrize("by", ["doubt", "time", "a doubt about an answer of a tool"])
 async def test_a_label_in_a_recall_stays_as_it_was(storage: Storage, begun: list[int], by: str) -> None:
-    async with ACMS("again", storage, None, config=config()) as session:
+    async with ACMS("again", storage, None, config=doubt_config()) as session:
         ids = [await session.ingest(role, text) for role, text in SAID]
         if "tool" in by:
             call = {"id": "c1", "name": "mapper", "arguments": "{}"}
             await session.ingest("assistant", "", tool_calls=[call])
             ids[2] = await session.ingest("tool", SAID[2][1], tool_call_id="c1")
-        await said(session, *FAR)
+        await say_and_reflect(session, *FAR)
         await session.state("backend", "language", "Python", sources=ids[:1])
         over = {"valid_to": "2020-01-01", "valid_from": "2019-01-01"} if by == "time" else {}
         await session.state("backend", "mapper", "SQLAlchemy, because of Python", sources=ids[2:3], **over)
@@ -224,9 +223,9 @@ async def test_a_label_in_a_recall_stays_as_it_was(storage: Storage, begun: list
         question = "Which mapper, SQLAlchemy?"
         await session.ingest("user", question)
         prompt = Prompt(OpenAIChat("gpt-5")).history(session).recall(session, question)
-        first = texts(await prompt.render(budget=700))
+        first = texts_of_prompt(await prompt.render(budget=700))
         assert any(DOUBT in one or "[until" in one for one in first), first
-        assert texts(await prompt.render(budget=700)) == first
+        assert texts_of_prompt(await prompt.render(budget=700)) == first
         assert len(begun) == 1
 
 
@@ -235,7 +234,7 @@ async def test_a_label_in_a_recall_stays_as_it_was(storage: Storage, begun: list
 async def test_a_question_that_waits_is_sent_as_it_was_while_tools_are_called(
     storage: Storage, begun: list[int], keep: Literal["end", "start"], spoken: tuple[str, ...]
 ) -> None:
-    async with ACMS("waits", storage, None, config=config()) as session:
+    async with ACMS("waits", storage, None, config=doubt_config()) as session:
         await session.ingest("user", "Hello.")
         await session.ingest("assistant", "Hello, go on.")
         question = "The desk was mine that week, which one was it?"
@@ -245,12 +244,12 @@ async def test_a_question_that_waits_is_sent_as_it_was_while_tools_are_called(
         )
         empty = Prompt(OpenAIChat("gpt-5"))
         prompt = empty.history(session) if keep == "end" else empty.truncate(session, 500, keep=keep)
-        first = texts(await prompt.render(budget=2000))
+        first = texts_of_prompt(await prompt.render(budget=2000))
         for text in spoken:
             await session.ingest("assistant", text)
         await session.ingest("assistant", "", tool_calls=[{"id": "c1", "name": "desks", "arguments": "{}"}])
         await session.ingest("tool", "The one in the corner.", tool_call_id="c1")
-        assert texts(await prompt.render(budget=2000))[: len(first)] == first
+        assert texts_of_prompt(await prompt.render(budget=2000))[: len(first)] == first
         assert len(begun) <= 1
 
 
@@ -261,7 +260,7 @@ async def test_an_edit_that_is_cut_away_does_not_take_a_label_with_it(
     def row(number: int, word: str = "Row") -> str:
         return f"{word} {number} of the import was read without any fault at all today."
 
-    async with ACMS("edited", storage, None, config=config()) as session:
+    async with ACMS("edited", storage, None, config=doubt_config()) as session:
         python = await session.ingest("user", "We write the backend in Python.")
         edited = await session.ingest("user", "Something else.")
         for number in range(30):
@@ -277,7 +276,7 @@ async def test_an_edit_that_is_cut_away_does_not_take_a_label_with_it(
         history = Prompt(OpenAIChat("gpt-5")).history(session)
         for prompt in (history, history.recall(session, "What is the backend written in?")):
             del begun[:]
-            found = [texts(await prompt.render(budget=budget)) for _ in range(4)]
+            found = [texts_of_prompt(await prompt.render(budget=budget)) for _ in range(4)]
             assert all(one == found[0] for one in found)
             assert len(begun) == 1
             told = [text for text in found[0] if "SQLAlchemy" in text]
@@ -289,7 +288,7 @@ async def test_an_edit_that_is_cut_away_does_not_take_a_label_with_it(
 
 
 async def test_what_only_looks_like_a_label_is_no_label_of_a_fragment(storage: Storage) -> None:
-    redact = replace(config(), privacy=PrivacyConfig(mode="redact"))
+    redact = replace(doubt_config(), privacy=PrivacyConfig(mode="redact"))
     async with ACMS("looks", storage, None, config=redact) as session:
         await session.ingest(
             "user", "The ticket said [until 2020-01-01] in red, and nobody paid a@b.com for it."
@@ -307,7 +306,7 @@ async def test_what_only_looks_like_a_label_is_no_label_of_a_fragment(storage: S
 async def test_a_window_has_the_labels_of_its_version(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with ACMS("race", storage, None, config=config()) as session:
+    async with ACMS("race", storage, None, config=doubt_config()) as session:
         ids = [await session.ingest(role, text) for role, text in SAID]
         await session.state("backend", "language", "Python", sources=ids[:1])
         await session.state("backend", "mapper", "SQLAlchemy, because of Python", sources=ids[2:3])
@@ -327,14 +326,16 @@ async def test_a_window_has_the_labels_of_its_version(
 async def test_a_summary_in_front_says_that_it_is_in_doubt(storage: Storage) -> None:
     reflector = OfflineReflector()
     async with ACMS(
-        "front", storage, None, reflector=reflector, config=config(), summarizer=Wordy()
+        "front", storage, None, reflector=reflector, config=doubt_config(), summarizer=Wordy()
     ) as session:
-        await said(session, *CHAIN.values(), *(f"Row {n} of the import was read. " * 30 for n in range(8)))
+        await say_and_reflect(
+            session, *CHAIN.values(), *(f"Row {n} of the import was read. " * 30 for n in range(8))
+        )
         done = await session.wait(await session.compact(preserve_recent_count=2))
         assert done is not None
-        await said(session, "Decision: we're switching from Python to Go.")
+        await say_and_reflect(session, "Decision: we're switching from Python to Go.")
         for budget in (900, 3000):
-            for way, found in (await shown(session, "What is next?", budget)).items():
+            for way, found in (await texts_by_way(session, "What is next?", budget)).items():
                 for text in found:
                     assert DOUBT in text or (done.summary or "") not in text, way
                 if way not in ("recall", "reply"):
@@ -343,7 +344,7 @@ async def test_a_summary_in_front_says_that_it_is_in_doubt(storage: Storage) -> 
 
 @pytest.mark.parametrize("budget", [1, 5, 20, 30, 45, 60, 100])
 async def test_a_label_never_breaks_a_budget(storage: Storage, budget: int) -> None:
-    async with ACMS("tight", storage, None, config=config()) as session:
+    async with ACMS("tight", storage, None, config=doubt_config()) as session:
         await session.state("backend", "language", "Python")
         id = await session.ingest(
             "assistant", "Since it is Python, the mapper is SQLAlchemy. " * (1 + budget // 12)
@@ -356,7 +357,7 @@ async def test_a_label_never_breaks_a_budget(storage: Storage, budget: int) -> N
 
 
 async def test_what_is_over_says_so_in_the_message_that_said_it(storage: Storage) -> None:
-    async with ACMS("over", storage, None, config=config()) as session:
+    async with ACMS("over", storage, None, config=doubt_config()) as session:
         now = datetime(2026, 3, 2, 9, tzinfo=UTC)
         session._shared.clock = lambda: now
         id = await session.ingest("user", "The desk in the corner is mine this week.")
@@ -365,14 +366,14 @@ async def test_what_is_over_says_so_in_the_message_that_said_it(storage: Storage
         assert "[until" not in (await session.window(500)).text()
         now += timedelta(days=30)
         text = "The desk in the corner is mine this week. [until 2026-03-09]"
-        for way, found in (await shown(session, "Whose desk is in the corner?", 500)).items():
+        for way, found in (await texts_by_way(session, "Whose desk is in the corner?", 500)).items():
             assert any(text in one for one in found), way
 
 
 async def test_what_another_session_said_carries_its_label(storage: Storage) -> None:
     async with (
-        ACMS("here", storage, None, config=config(), namespace="user:1") as here,
-        ACMS("there", storage, None, config=config(), namespace="user:1") as there,
+        ACMS("here", storage, None, config=doubt_config(), namespace="user:1") as here,
+        ACMS("there", storage, None, config=doubt_config(), namespace="user:1") as there,
     ):
         await here.ingest("user", "Good morning.")
         ids = [await there.ingest(role, text) for role, text in SAID]

@@ -1,4 +1,4 @@
-"""Facts in time: what was so at a moment, as far as a version knew; nothing that is over is shown as if it were so."""
+"""Facts in time: which facts held at a moment, as far as a version knew; an ended fact is never shown as current."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ops = st.lists(
 
 
 def so_at(said: list[Said], moment: datetime) -> list[str]:
-    """What a plain list of intervals says of a moment: what is said later cuts what it overlaps where it begins."""
+    """The answer of a list of intervals for a moment: a later interval cuts the ones it overlaps where it begins."""
     rows: list[tuple[datetime | None, datetime | None, str]] = []
     for when, value, start, end in said:
         over = end is not None and end <= when
@@ -55,10 +55,12 @@ def so_at(said: list[Said], moment: datetime) -> list[str]:
 def test_reads_in_time_equal_a_plain_list_of_intervals(
     story: list[tuple[int, str, int | None, int | None]], looks: list[int], mid: int
 ) -> None:
-    asyncio.run(_compare(story, looks, mid))
+    asyncio.run(_assert_facts_over_time(story, looks, mid))
 
 
-async def _compare(story: list[tuple[int, str, int | None, int | None]], looks: list[int], mid: int) -> None:
+async def _assert_facts_over_time(
+    story: list[tuple[int, str, int | None, int | None]], looks: list[int], mid: int
+) -> None:
     async with ACMS("time", open_storage("memory://"), None) as session:
         now, said, versions = BASE, list[Said](), list[int]()
         session._shared.clock = lambda: now
@@ -101,7 +103,7 @@ def url(tmp_path: Path) -> str:
 
 
 async def test_nothing_that_is_over_is_shown_as_if_it_were_so(url: str) -> None:
-    """In recall, messages, a prompt that keeps what it showed, and a reply; and nobody has to tidy up."""
+    """In recall, messages, a prompt that keeps its history, and a reply; no cleanup is needed."""
     now = BASE
     async with ACMS("user", open_storage(url), None, config=ACMSConfig(episodes=LONG_EPISODES)) as session:
         session._shared.clock = lambda: now
@@ -182,7 +184,7 @@ async def test_a_time_that_makes_no_sense_is_refused() -> None:
         assert await session.facts(as_of=BASE) == []
 
 
-def day(text: str | None) -> Any:
+def day_or_none(text: str | None) -> Any:
     return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
@@ -206,7 +208,7 @@ def test_when_something_is_so_is_taken_from_what_was_said(
 ) -> None:
     found = extract_validity(text, BASE)
     assert found.text == (text if left is None else left)
-    assert found.period == Period(day(start), day(end))
+    assert found.period == Period(day_or_none(start), day_or_none(end))
 
 
 @pytest.mark.parametrize(
@@ -223,8 +225,8 @@ def test_when_something_is_so_is_taken_from_what_was_said(
     ],
 )
 def test_a_day_to_come_is_counted_from_when_it_was_said(text: str, said: str, start: str, end: str) -> None:
-    assert parse_future_period(text, day(said)) == Period(day(start), day(end))
-    assert parse_future_period(f"{text} or so", day(said)) is None
+    assert parse_future_period(text, day_or_none(said)) == Period(day_or_none(start), day_or_none(end))
+    assert parse_future_period(f"{text} or so", day_or_none(said)) is None
 
 
 def test_a_date_that_a_model_gives_in_words_begins_and_ends_where_it_is_meant_to() -> None:
@@ -234,6 +236,6 @@ def test_a_date_that_a_model_gives_in_words_begins_and_ends_where_it_is_meant_to
         ("2026-05-05", "2026-05-05", "2026-05-06"),
         ("end of June", "2026-06-01", "2026-07-01"),
     ):
-        assert parse_date_bound(text, BASE, end=False) == day(begins)
-        assert parse_date_bound(text, BASE, end=True) == day(ends)
+        assert parse_date_bound(text, BASE, end=False) == day_or_none(begins)
+        assert parse_date_bound(text, BASE, end=True) == day_or_none(ends)
     assert parse_date_bound("when it is done", BASE, end=True) is None

@@ -8,7 +8,7 @@ import sys
 from acms import ACMS, open_storage
 
 
-async def merge(path: str) -> None:
+async def merge_file(path: str) -> None:
     """Open the file, tell that the merge begins, and merge."""
     async with open_storage(f"sqlite:///{path}") as storage:
         ours, theirs = ACMS("ours", storage, None), ACMS("theirs", storage, None)
@@ -20,4 +20,4 @@ async def merge(path: str) -> None:
         await theirs.close()
 
 
-asyncio.run(merge(sys.argv[1]))
+asyncio.run(merge_file(sys.argv[1]))

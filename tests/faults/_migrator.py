@@ -15,13 +15,13 @@ import sys
 
 import apsw
 
-from acms.storage.sqlite.store import SQLiteStorage
+from acms.storage import SQLiteStorage
 
 from ._vfs import FaultyVFS
-from ._work import add, contexts
+from ._work import append_keys, shared_contexts
 
 
-def _die() -> None:
+def _kill_self() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -32,7 +32,7 @@ def _before_statement(nth: int) -> None:
         nonlocal left
         left -= 1
         if left == 0:
-            _die()
+            _kill_self()
         return True
 
     def hook(connection: apsw.Connection) -> None:
@@ -41,25 +41,25 @@ def _before_statement(nth: int) -> None:
     apsw.connection_hooks.append(hook)
 
 
-async def _open(path: str, key: str | None) -> None:
+async def _open_file(path: str, key: str | None) -> None:
     async with SQLiteStorage(path) as storage:
         if key is not None:
-            (context,) = await contexts(storage, 1)
-            await add(storage, context, key)
+            (context,) = await shared_contexts(storage, 1)
+            await append_keys(storage, context, key)
 
 
-def _run(number: int, path: str, what: str, nth: int, start: int) -> None:
+def _run_process(number: int, path: str, what: str, nth: int, start: int) -> None:
     """Be one of the processes, from the moment at which all of them start."""
     os.read(start, 1)
     faults = FaultyVFS()
     if number == 0 and what == "statement":
         _before_statement(nth)
     elif number == 0:
-        faults.arm({"open", "write", "sync", "truncate", "delete"}, nth, _die)
-    asyncio.run(_open(path, f"key-{number}" if number else None))
+        faults.arm({"open", "write", "sync", "truncate", "delete"}, nth, _kill_self)
+    asyncio.run(_open_file(path, f"key-{number}" if number else None))
 
 
-def serve() -> None:
+def answer_lines() -> None:
     """Answer one line after the other."""
     for line in sys.stdin:
         path, what, nth, others = line.split()
@@ -71,7 +71,7 @@ def serve() -> None:
                 os.close(go)
                 code = 1
                 try:
-                    _run(number, path, what, int(nth), start)
+                    _run_process(number, path, what, int(nth), start)
                     code = 0
                 finally:
                     os._exit(code)
@@ -83,4 +83,4 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    serve()
+    answer_lines()

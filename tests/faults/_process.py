@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = Path(next(iter(acms.__path__))).parent
 
 
-def python(*arguments: str) -> subprocess.Popen[str]:
+def start_python(*arguments: str) -> subprocess.Popen[str]:
     """Start an interpreter that finds the package and these tests; text pipes on stdin and stdout."""
     return subprocess.Popen(
         [sys.executable, *arguments],
@@ -26,12 +26,12 @@ def python(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def writer(*arguments: str | Path) -> subprocess.Popen[str]:
+def start_writer(*arguments: str | Path) -> subprocess.Popen[str]:
     """Start a helper process."""
-    return python("-m", "tests.faults._writer", *map(str, arguments))
+    return start_python("-m", "tests.faults._writer", *map(str, arguments))
 
 
-def finish(process: subprocess.Popen[str]) -> int:
+def finish_process(process: subprocess.Popen[str]) -> int:
     """Close the pipes, wait, and return the exit code; minus the signal when it was killed."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:

@@ -55,7 +55,7 @@ class Wire:
         self._side, self._left, self._forwarded = side, nth, forwarded
 
     def cut(self) -> None:
-        """Cut every connection, with what is under way on it, and let nobody in."""
+        """Cut every connection, with the data under way on it, and accept no new ones."""
         self.open = False
         self.cuts += len(self._writers) // 2
         for writer in self._writers:

@@ -13,10 +13,9 @@ import random
 import signal
 import sys
 
-from acms.config import ACMSConfig, ReflectionConfig, RetryConfig, WorkerConfig
+from acms import ACMSConfig, Proposal, Reflection, ReflectionConfig, RetryConfig, WorkerConfig
 from acms.facts.job import make_reflection_handler
 from acms.jobs.worker import Worker
-from acms.knowledge import Proposal, Reflection
 from acms.ports import ReflectionRequest
 
 from ._work import open_at
@@ -36,7 +35,7 @@ class Chars:
 
 
 class Learner:
-    """Learns what is plainly said."""
+    """Learns plain statements."""
 
     model = "learner"
 

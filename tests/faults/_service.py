@@ -1,4 +1,4 @@
-"""`acms serve` and `acms worker` as processes, and clients that keep a ledger of what was answered to them."""
+"""`acms serve` and `acms worker` as processes, and clients that keep a ledger of the answers they got."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from acms.cli.commands import app
 
-from ._process import finish, python
+from ._process import finish_process, start_python
 
 
 class Service:
@@ -27,7 +27,7 @@ class Service:
         self.process = self._launch("0")
 
     def _launch(self, port: str) -> subprocess.Popen[str]:
-        return python(*self._command, "--port", port)
+        return start_python(*self._command, "--port", port)
 
     @property
     def url(self) -> str:
@@ -49,12 +49,12 @@ class Service:
     def kill(self) -> None:
         """End it without a word."""
         self.process.kill()
-        assert finish(self.process) == -signal.SIGKILL
+        assert finish_process(self.process) == -signal.SIGKILL
 
     def stop(self) -> int:
         """Tell it to stop, wait, and return its exit code."""
         self.process.terminate()
-        return finish(self.process)
+        return finish_process(self.process)
 
     def client(self, key: str | None = None) -> httpx2.Client:
         """Return a client of it."""
@@ -63,7 +63,7 @@ class Service:
 
 
 @contextmanager
-def service(db: str, *options: str) -> Generator[Service]:
+def running_service(db: str, *options: str) -> Generator[Service]:
     """Run a service until the block ends."""
     one = Service(db, *options)
     try:
@@ -71,25 +71,25 @@ def service(db: str, *options: str) -> Generator[Service]:
     finally:
         if one.process.poll() is None:
             one.process.kill()
-            finish(one.process)
+            finish_process(one.process)
 
 
 @contextmanager
-def worker(*options: str) -> Generator[subprocess.Popen[str]]:
+def running_worker(*options: str) -> Generator[subprocess.Popen[str]]:
     """Run `acms worker` until the block ends, where it has to leave in order."""
-    process = python("-m", "acms.cli", "worker", "--json", *options)
+    process = start_python("-m", "acms.cli", "worker", "--json", *options)
     try:
         yield process
         process.terminate()
-        assert finish(process) == 0
+        assert finish_process(process) == 0
     finally:
         if process.poll() is None:
             process.kill()
-            finish(process)
+            finish_process(process)
 
 
-def acms(*arguments: str) -> Any:
-    """Run a command that must succeed, and return what it wrote as JSON."""
+def run_acms(*arguments: str) -> Any:
+    """Run a command that must succeed, and return its output, parsed as JSON."""
     result = CliRunner().invoke(app, [*arguments, "--json"])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
@@ -188,7 +188,7 @@ class Crowd:
             return True
 
 
-def contexts(where: Service, count: int) -> list[str]:
+def create_contexts(where: Service, count: int) -> list[str]:
     """Create contexts and return their ids."""
     with where.client() as client:
         made = [client.post("/contexts", json={}) for _ in range(count)]
@@ -196,7 +196,7 @@ def contexts(where: Service, count: int) -> list[str]:
     return [reply.json()["data"]["id"] for reply in made]
 
 
-def messages(client: httpx2.Client, context: str) -> list[dict[str, Any]]:
+def read_messages(client: httpx2.Client, context: str) -> list[dict[str, Any]]:
     """Return all messages of a context."""
     found: list[dict[str, Any]] = []
     cursor: int | None = 0

@@ -44,7 +44,7 @@ class _Default(apsw.VFS):
         """Say nothing: the failures are meant."""
 
 
-def _name(path: str | apsw.URIFilename | None) -> str:
+def _file_name(path: str | apsw.URIFilename | None) -> str:
     text = path.filename() if isinstance(path, apsw.URIFilename) else path
     return Path(text).name if text else ""
 
@@ -61,14 +61,14 @@ class RecordingVFS(_Default):
 
     def xDelete(self, filename: str, syncdir: bool) -> None:
         super().xDelete(filename, syncdir)
-        self.events.append(("delete", _name(filename), int(syncdir), b""))
+        self.events.append(("delete", _file_name(filename), int(syncdir), b""))
 
 
 class _RecordingFile(apsw.VFSFile):
     def __init__(self, vfs: RecordingVFS, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
         super().__init__("unix", name, flags)
         self._events = vfs.events
-        self._name = _name(name)
+        self._name = _file_name(name)
 
     def excepthook(self, *_error: object) -> None:
         return None
@@ -103,7 +103,7 @@ class Disk:
                 self._sync_folder()  # SQLite syncs the folder with the first sync of such a file
             file = self.safe.setdefault(name, bytearray())
             for change in self.pending.pop(name, []):
-                _apply(file, change)
+                _apply_event(file, change)
         elif what == "delete":
             if number:  # the folder was synced too: the file is gone for good
                 self.safe.pop(name, None)
@@ -117,7 +117,7 @@ class Disk:
             self.safe.pop(name, None)
 
     def crash(self, rng: random.Random, folder: Path) -> None:
-        """Write what is found after a power cut: of the unsynced changes any may be there, whole or torn."""
+        """Write the disk as a power cut leaves it: any of the unsynced changes may be there, whole or torn."""
         chance = rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
         for name in sorted({*self.safe, *self.pending}):
             file: bytearray | None = bytearray(self.safe[name]) if name in self.safe else None
@@ -127,17 +127,17 @@ class Disk:
                     for start in range(0, len(data), SECTOR):
                         if rng.random() < chance:
                             file = bytearray() if file is None else file
-                            _apply(file, ("write", name, offset + start, data[start : start + SECTOR]))
+                            _apply_event(file, ("write", name, offset + start, data[start : start + SECTOR]))
                 elif rng.random() < chance:
                     if what == "delete":
                         file = None
                     elif file is not None:
-                        _apply(file, change)
+                        _apply_event(file, change)
             if file is not None:
                 (folder / name).write_bytes(file)
 
 
-def _apply(file: bytearray, change: Event) -> None:
+def _apply_event(file: bytearray, change: Event) -> None:
     what, _, offset, data = change
     if what == "write":
         if len(file) < offset:
@@ -188,11 +188,11 @@ class FaultyVFS(_Default):
         act()
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
-        self.call("open", _name(name))
+        self.call("open", _file_name(name))
         return _FaultyFile(self, name, flags)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:
-        self.call("delete", _name(filename))
+        self.call("delete", _file_name(filename))
         super().xDelete(filename, syncdir)
 
 
@@ -200,7 +200,7 @@ class _FaultyFile(apsw.VFSFile):
     def __init__(self, vfs: FaultyVFS, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
         super().__init__("unix", name, flags)
         self._vfs = vfs
-        self._name = _name(name)
+        self._name = _file_name(name)
 
     def excepthook(self, *_error: object) -> None:
         return None
@@ -222,7 +222,7 @@ class _FaultyFile(apsw.VFSFile):
         super().xTruncate(size)
 
 
-def failing(error: type[apsw.Error], extended: int = 0) -> Callable[[], None]:
+def make_failure(error: type[apsw.Error], extended: int = 0) -> Callable[[], None]:
     """Return an act that raises an error of SQLite, with an extended code where one is given."""
 
     def act() -> None:

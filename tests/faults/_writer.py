@@ -14,30 +14,30 @@ import signal
 import sys
 from itertools import count
 
-from acms.errors import ACMSError
-from acms.storage.sqlite.store import SQLiteStorage
+from acms import ACMSError
+from acms.storage import SQLiteStorage
 
 from ._vfs import FaultyVFS
-from ._work import add, contexts, op, open_at
-from ._work import batch as some
+from ._work import append_keys, append_of_keys, open_at, shared_contexts
+from ._work import draw_batch as some
 
 CONTEXTS = 3
 TASKS = 4
 
 
-async def write(path: str, notes: str, name: str, seed: str) -> None:
+async def append_until_killed(path: str, notes: str, name: str, seed: str) -> None:
     """Append from several tasks until killed."""
     storage = open_at(path)
     # One write() per line: what the kernel has survives SIGKILL, as the pages of the database do.
     file = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    ids = await contexts(storage, CONTEXTS)
+    ids = await shared_contexts(storage, CONTEXTS)
 
     async def task(number: int) -> None:
         rng = random.Random(f"{seed}/{name}/{number}")
         for n in count():
             chosen = rng.sample(ids, rng.choice((1, 1, 2)))
             keys = [some(f"{name}-{seed}-{number}-{n}-{i}", rng) for i in range(len(chosen))]
-            ops = [op(context, batch) for context, batch in zip(chosen, keys, strict=True)]
+            ops = [append_of_keys(context, batch) for context, batch in zip(chosen, keys, strict=True)]
             for context, batch in zip(chosen, keys, strict=True):
                 os.write(file, f"try {context} {','.join(batch)}\n".encode())
             results = await storage.append(ops)
@@ -54,14 +54,14 @@ async def write(path: str, notes: str, name: str, seed: str) -> None:
     await asyncio.gather(*(task(number) for number in range(TASKS)))
 
 
-async def reopen() -> None:
+async def reopen_files() -> None:
     """Open one file after another, each at the moment a line names it."""
     for line in sys.stdin:
         path, key = line.split()
         storage = SQLiteStorage(path)
         try:
-            (context,) = await contexts(storage, 1)
-            await add(storage, context, key)
+            (context,) = await shared_contexts(storage, 1)
+            await append_keys(storage, context, key)
             answer = "ok"
         except ACMSError as error:
             answer = repr(error)
@@ -70,7 +70,7 @@ async def reopen() -> None:
         print(answer, flush=True)
 
 
-async def die(path: str, nth: str) -> None:
+async def open_and_die(path: str, nth: str) -> None:
     """Open a file and be killed while doing so; say so when the opening was over before."""
     faults = FaultyVFS()
     changing = {"open", "write", "sync", "truncate", "delete"}
@@ -84,4 +84,4 @@ async def die(path: str, nth: str) -> None:
 
 if __name__ == "__main__":
     what, *arguments = sys.argv[1:]
-    asyncio.run({"write": write, "open": reopen, "die": die}[what](*arguments))
+    asyncio.run({"write": append_until_killed, "open": reopen_files, "die": open_and_die}[what](*arguments))

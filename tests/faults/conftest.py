@@ -11,7 +11,7 @@ from tests.servers.postgres import Server
 
 @pytest.fixture(scope="session")
 def mortal() -> Iterator[Server]:
-    """A PostgreSQL server that keeps what it acknowledged: a test may kill it and must leave it running."""
+    """A PostgreSQL server that keeps every acknowledged commit: a test may kill it and must leave it running."""
     # A deadlock is looked for after 100 ms, so that a test need not wait a second for one.
     with Server(fsync=True, settings={"deadlock_timeout": "100ms"}) as server:
         yield server

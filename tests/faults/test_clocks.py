@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from acms import ACMS, ACMSConfig, EpisodeBoundaryConfig, open_storage
-from acms.errors import LeaseLostError
+from acms import ACMS, ACMSConfig, EpisodeBoundaryConfig, LeaseLostError, open_storage
 from acms.model import JobDraft, Retry
 from acms.testing import sound
 from acms.testing.logs import WHEN, append_drafts, create_log, draft_message
@@ -29,7 +28,7 @@ WHERE tenant_id = %(tenant)s AND state <> 'done'
 steps = st.lists(st.tuples(st.integers(-(10**8), GAP - 1), st.sampled_from(WORDS)), min_size=2, max_size=14)
 
 
-async def told(url: str, told: list[tuple[int, str]]) -> dict[str, Any]:
+async def converse_at_times(url: str, told: list[tuple[int, str]]) -> dict[str, Any]:
     """Have a conversation at some times; return all that must not depend on them."""
     config = ACMSConfig(episodes=EpisodeBoundaryConfig(max_turns=3, max_time_gap_seconds=GAP))
     now = WHEN
@@ -63,7 +62,10 @@ async def test_a_log_told_under_a_clock_that_goes_back_is_the_log_told_under_one
             return f"sqlite:///{tmp_path_factory.mktemp('clock') / 'a.db'}"
         return another(any_url.partition("?")[0])
 
-    jumping, steady = await told(fresh(), told_at), await told(fresh(), [(1, word) for _, word in told_at])
+    jumping, steady = (
+        await converse_at_times(fresh(), told_at),
+        await converse_at_times(fresh(), [(1, word) for _, word in told_at]),
+    )
     assert jumping == steady
 
 

@@ -14,23 +14,33 @@ from typing import Any, cast
 import apsw
 import pytest
 
+from acms import ACMSError, ConflictError, StorageBusyError, StorageError, StorageFullError
 from acms.erasure.erase import erase_context, erase_entries
-from acms.errors import ACMSError, ConflictError, StorageBusyError, StorageError, StorageFullError
 from acms.model import Append, ContextDraft, Expect, Receipt
-from acms.storage.sqlite.store import SQLiteStorage
+from acms.storage import SQLiteStorage
 from acms.testing.logs import append_drafts, draft_message
 
-from ._vfs import FaultyVFS, checkpoint_every, failing
-from ._work import NOW, add, contexts, draft, op, sound, sound_file
+from ._vfs import FaultyVFS, checkpoint_every, make_failure
+from ._work import (
+    NOW,
+    append_keys,
+    append_of_keys,
+    assert_store_sound,
+    draft_of_key,
+    shared_contexts,
+    sound_file,
+)
 
 TOGETHER = 50
 
 
-async def many(storage: SQLiteStorage, context: str, keys: list[str]) -> list[Receipt | ACMSError]:
+async def append_concurrently(
+    storage: SQLiteStorage, context: str, keys: list[str]
+) -> list[Receipt | ACMSError]:
     """Append one message per key, all at once, each by its own call."""
 
     async def one(key: str) -> Receipt | ACMSError:
-        (result,) = await storage.append([op(context, [key])])
+        (result,) = await storage.append([append_of_keys(context, [key])])
         return result
 
     return list(await asyncio.gather(*(one(key) for key in keys)))
@@ -41,10 +51,10 @@ async def keys_of(storage: SQLiteStorage, context: str) -> list[str | None]:
 
 
 FAULTS: dict[str, tuple[set[str], Callable[[], None], type[StorageError]]] = {
-    "full": ({"write -wal"}, failing(apsw.FullError), StorageFullError),
-    "write": ({"write -wal"}, failing(apsw.IOError, apsw.SQLITE_IOERR_WRITE), StorageError),
-    "sync": ({"sync -wal"}, failing(apsw.IOError, apsw.SQLITE_IOERR_FSYNC), StorageError),
-    "read": ({"read"}, failing(apsw.IOError, apsw.SQLITE_IOERR_READ), StorageError),
+    "full": ({"write -wal"}, make_failure(apsw.FullError), StorageFullError),
+    "write": ({"write -wal"}, make_failure(apsw.IOError, apsw.SQLITE_IOERR_WRITE), StorageError),
+    "sync": ({"sync -wal"}, make_failure(apsw.IOError, apsw.SQLITE_IOERR_FSYNC), StorageError),
+    "read": ({"read"}, make_failure(apsw.IOError, apsw.SQLITE_IOERR_READ), StorageError),
 }
 
 
@@ -58,7 +68,7 @@ async def test_T19_a_fault_at_the_nth_call_stores_nothing_and_harms_nothing(
     failed = 0
     with FaultyVFS() as vfs:
         storage = SQLiteStorage(path)
-        (context,) = await contexts(storage, 1)
+        (context,) = await shared_contexts(storage, 1)
         acked: list[str | None] = []
         for nth in range(1, 200):
             if fault == "read":  # nothing is read that is still cached: begin with an empty cache
@@ -66,7 +76,7 @@ async def test_T19_a_fault_at_the_nth_call_stores_nothing_and_harms_nothing(
                 await storage.head(context)
             vfs.arm(kinds, nth, act, times=None if stays else 1)
             keys = [f"{nth}-{n}" for n in range(8)]
-            results = await many(storage, context, keys)
+            results = await append_concurrently(storage, context, keys)
             refused = [
                 key for key, result in zip(keys, results, strict=True) if not isinstance(result, Receipt)
             ]
@@ -81,7 +91,7 @@ async def test_T19_a_fault_at_the_nth_call_stores_nothing_and_harms_nothing(
             assert await keys_of(storage, context) == acked
             if refused:
                 failed += 1
-                again = await many(storage, context, refused)
+                again = await append_concurrently(storage, context, refused)
                 assert all(isinstance(result, Receipt) and not result.repeated for result in again)
                 acked += refused
                 assert await keys_of(storage, context) == acked
@@ -89,7 +99,7 @@ async def test_T19_a_fault_at_the_nth_call_stores_nothing_and_harms_nothing(
                 break
         else:
             pytest.fail("the appends never came to an end")
-        await sound(storage)
+        await assert_store_sound(storage)
         await storage.aclose()
     print(f"{fault}, stays={stays}: failed at {failed} places of an append shared by 8 callers")
     assert failed > 0
@@ -99,17 +109,17 @@ async def test_T19_a_fault_at_the_nth_call_stores_nothing_and_harms_nothing(
 async def test_T19_a_failed_sync_of_a_commit_is_the_error_of_all_who_shared_it(tmp_path: Path) -> None:
     with FaultyVFS() as vfs:
         storage = SQLiteStorage(tmp_path / "a.db")
-        (context,) = await contexts(storage, 1)
-        await add(storage, context, "before")
+        (context,) = await shared_contexts(storage, 1)
+        await append_keys(storage, context, "before")
         # The writer is kept busy by the first call's commit, so the rest shares the next ones.
-        vfs.arm({"sync -wal"}, 1, failing(apsw.IOError, apsw.SQLITE_IOERR_FSYNC), times=None)
-        results = await many(storage, context, [f"{n}" for n in range(TOGETHER)])
+        vfs.arm({"sync -wal"}, 1, make_failure(apsw.IOError, apsw.SQLITE_IOERR_FSYNC), times=None)
+        results = await append_concurrently(storage, context, [f"{n}" for n in range(TOGETHER)])
         assert vfs.disarm() < TOGETHER
         assert [type(result) for result in results] == [StorageError] * TOGETHER
         assert await keys_of(storage, context) == ["before"]
-        results = await many(storage, context, [f"{n}" for n in range(TOGETHER)])
+        results = await append_concurrently(storage, context, [f"{n}" for n in range(TOGETHER)])
         assert all(isinstance(result, Receipt) for result in results)
-        await sound(storage)
+        await assert_store_sound(storage)
         await storage.aclose()
 
 
@@ -120,47 +130,49 @@ async def test_T19_a_commit_whose_sync_failed_is_unknown_after_a_crash_and_a_ret
     path, crashed = tmp_path / "a.db", tmp_path / "crashed.db"
     with FaultyVFS() as vfs:
         storage = SQLiteStorage(path)
-        (context,) = await contexts(storage, 1)
-        await add(storage, context, "before")
-        vfs.arm({"sync -wal"}, 1, failing(apsw.IOError, apsw.SQLITE_IOERR_FSYNC))
+        (context,) = await shared_contexts(storage, 1)
+        await append_keys(storage, context, "before")
+        vfs.arm({"sync -wal"}, 1, make_failure(apsw.IOError, apsw.SQLITE_IOERR_FSYNC))
         with pytest.raises(StorageError):
-            await add(storage, context, "unknown")
+            await append_keys(storage, context, "unknown")
         assert vfs.disarm() == 1
         for end in ("", "-wal"):
             shutil.copyfile(f"{path}{end}", f"{crashed}{end}")
-        await add(storage, context, "over it")
+        await append_keys(storage, context, "over it")
         assert await keys_of(storage, context) == ["before", "over it"]
-        await sound(storage)
+        await assert_store_sound(storage)
         await storage.aclose()
     storage = SQLiteStorage(crashed)
     found = await keys_of(storage, context)
     assert found in (["before"], ["before", "unknown"])
-    assert (await add(storage, context, "unknown")).repeated is ("unknown" in found)
+    assert (await append_keys(storage, context, "unknown")).repeated is ("unknown" in found)
     assert await keys_of(storage, context) == ["before", "unknown"]
     print(f"after a crash: {found}")
-    await sound(storage)
+    await assert_store_sound(storage)
     await storage.aclose()
 
 
 async def test_T19_a_checkpoint_that_fails_costs_no_acknowledged_message(tmp_path: Path) -> None:
     """The WAL is moved into the file after a commit; when that fails the commit is still a commit."""
     path = tmp_path / "a.db"
-    for number, fault in enumerate((failing(apsw.FullError), failing(apsw.IOError, apsw.SQLITE_IOERR_WRITE))):
+    for number, fault in enumerate(
+        (make_failure(apsw.FullError), make_failure(apsw.IOError, apsw.SQLITE_IOERR_WRITE))
+    ):
         with FaultyVFS() as vfs, checkpoint_every(20):
             storage = SQLiteStorage(path)
-            (context,) = await contexts(storage, 1)
+            (context,) = await shared_contexts(storage, 1)
             acked = await keys_of(storage, context)
             vfs.arm({"write a.db", "sync a.db"}, 3, fault, times=None)
-            results = await many(storage, context, [f"{number}-{n}" for n in range(TOGETHER)])
+            results = await append_concurrently(storage, context, [f"{number}-{n}" for n in range(TOGETHER)])
             refused = [result for result in results if not isinstance(result, Receipt)]
             assert vfs.disarm() > 0
             acked += [f"{number}-{n}" for n, result in enumerate(results) if isinstance(result, Receipt)]
             stored = await keys_of(storage, context)
             assert set(acked) <= set(stored)
             assert all(isinstance(result, StorageError) for result in refused)
-            again = await many(storage, context, [f"{number}-{n}" for n in range(TOGETHER)])
+            again = await append_concurrently(storage, context, [f"{number}-{n}" for n in range(TOGETHER)])
             assert all(isinstance(result, Receipt) for result in again)
-            await sound(storage)
+            await assert_store_sound(storage)
             await storage.aclose()
     assert len((await sound_file(path))[context]) == 2 * TOGETHER
 
@@ -178,12 +190,12 @@ async def test_T19_a_fault_at_the_nth_call_of_a_first_opening_leaves_a_file_that
             storage = SQLiteStorage(path)
             vfs.arm({"write", "sync"}, nth, act, times=None)
             try:
-                await contexts(storage, 1)
+                await shared_contexts(storage, 1)
             except StorageError as error:
                 assert type(error) in (expected, StorageError)
             tripped = vfs.disarm()
-            (context,) = await contexts(storage, 1)
-            await add(storage, context, "works")
+            (context,) = await shared_contexts(storage, 1)
+            await append_keys(storage, context, "works")
             assert [list(map(str, await keys_of(storage, context)))] == [["works"]]
             await storage.aclose()
             if not tripped:
@@ -217,13 +229,13 @@ async def test_T19_a_full_disk_refuses_appends_until_there_is_space(small_disk: 
     path, ballast = small_disk / "a.db", small_disk / "ballast"
     ballast.write_bytes(bytes(1_000_000))
     storage = SQLiteStorage(path)
-    (context,) = await contexts(storage, 1)
+    (context,) = await shared_contexts(storage, 1)
     acked: list[str | None] = []
     for _ in range(2):  # full, space again, full again
         refused: list[str] = []
         while not refused:
             keys = [f"{len(acked)}-{n}" for n in range(TOGETHER)]
-            results = await many(storage, context, keys)
+            results = await append_concurrently(storage, context, keys)
             acked += [key for key, result in zip(keys, results, strict=True) if isinstance(result, Receipt)]
             refused = [
                 key for key, result in zip(keys, results, strict=True) if not isinstance(result, Receipt)
@@ -232,10 +244,10 @@ async def test_T19_a_full_disk_refuses_appends_until_there_is_space(small_disk: 
             assert all(type(error) is StorageFullError and error.retryable for error in errors)
         assert len(acked) > TOGETHER
         assert await keys_of(storage, context) == acked
-        await sound(storage)
+        await assert_store_sound(storage)
         if ballast.exists():
             ballast.unlink()
-            results = await many(storage, context, refused)
+            results = await append_concurrently(storage, context, refused)
             assert all(isinstance(result, Receipt) and not result.repeated for result in results)
             acked += refused
             assert await keys_of(storage, context) == acked
@@ -250,10 +262,10 @@ async def test_T19_a_store_cannot_be_begun_on_a_full_disk_and_says_so(small_disk
         ballast.write_bytes(bytes(4_000_000))
     storage = SQLiteStorage(small_disk / "a.db")
     with pytest.raises(StorageFullError):
-        await contexts(storage, 1)
+        await shared_contexts(storage, 1)
     ballast.unlink()
-    (context,) = await contexts(storage, 1)
-    await add(storage, context, "works")
+    (context,) = await shared_contexts(storage, 1)
+    await append_keys(storage, context, "works")
     await storage.aclose()
 
 
@@ -261,8 +273,8 @@ async def test_a_backup_to_a_full_disk_names_the_target_and_leaves_nothing(
     small_disk: Path, tmp_path: Path
 ) -> None:
     storage = SQLiteStorage(tmp_path / "a.db")
-    (context,) = await contexts(storage, 1)
-    await many(storage, context, [str(n) for n in range(500)])
+    (context,) = await shared_contexts(storage, 1)
+    await append_concurrently(storage, context, [str(n) for n in range(500)])
     room = shutil.disk_usage(small_disk).free
     (small_disk / "ballast").write_bytes(bytes(room - 50_000))
     with pytest.raises(StorageFullError, match=str(small_disk / "b.db")):
@@ -282,9 +294,9 @@ async def test_T19_a_full_disk_inside_a_vacuum_names_the_file_and_leaves_nothing
     path, ballast = small_disk / "a.db", small_disk / "ballast"
     secret = "the vault code is seven-four-one-nine"
     async with SQLiteStorage(path) as storage:
-        (context,) = await contexts(storage, 1)
+        (context,) = await shared_contexts(storage, 1)
         receipt = await append_drafts(storage, await storage.context(context), draft_message(secret))
-        await many(storage, context, [str(n) for n in range(250)])
+        await append_concurrently(storage, context, [str(n) for n in range(250)])
     careless = apsw.Connection(str(path))  # what an earlier release left in free pages
     careless.pragma("secure_delete", False)
     careless.execute("CREATE TABLE x (y); INSERT INTO x SELECT content FROM entries; DROP TABLE x")
@@ -309,7 +321,7 @@ async def test_T19_a_full_disk_inside_a_vacuum_names_the_file_and_leaves_nothing
         assert (again.residue, again.rewritten) == ((), ("a.db",))
         assert path.stat().st_size < size
         assert secret.encode() not in path.read_bytes()
-        await add(storage, context, "works")
+        await append_keys(storage, context, "works")
         assert await storage.integrity() == []
 
 
@@ -317,12 +329,12 @@ async def test_T19_a_fault_at_the_nth_write_of_a_vacuum_leaves_the_file_as_it_wa
     path = tmp_path / "a.db"
     with FaultyVFS() as vfs:
         async with SQLiteStorage(path) as storage:
-            (context,) = await contexts(storage, 1)
-            await many(storage, context, [str(n) for n in range(20)])
+            (context,) = await shared_contexts(storage, 1)
+            await append_concurrently(storage, context, [str(n) for n in range(20)])
             erased = await erase_context(storage, context)
             failed = 0
             for nth in range(1, 2_000, 7):
-                vfs.arm({"write"}, nth, failing(apsw.FullError), times=None)
+                vfs.arm({"write"}, nth, make_failure(apsw.FullError), times=None)
                 try:
                     await erase_context(storage, context, rewrite=True)
                 except StorageError as error:
@@ -342,41 +354,50 @@ async def test_T19_a_fault_at_the_nth_write_of_a_vacuum_leaves_the_file_as_it_wa
 # ── one refused operation among many ────────────────────────────────────────────────────────────────────────────────
 
 
-def _stale(context: str) -> Append:
-    return replace(op(context, ["bad"]), expect=Expect(last_message="m_nobody_1_000000"))
+def _stale_append(context: str) -> Append:
+    return replace(append_of_keys(context, ["bad"]), expect=Expect(last_message="m_nobody_1_000000"))
 
 
-def _constraint(context: str) -> Append:
-    return replace(op(context, ["bad"]), drafts=(replace(draft("bad"), episode=cast(int, None)),))
-
-
-def _unwritable(context: str) -> Append:
+def _constraint_append(context: str) -> Append:
     return replace(
-        op(context, ["bad"]), drafts=(draft("fine"), replace(draft("bad"), metadata={"a": object()}))
+        append_of_keys(context, ["bad"]), drafts=(replace(draft_of_key("bad"), episode=cast(int, None)),)
     )
 
 
-def _surrogate(context: str) -> Append:
-    return replace(op(context, ["bad"]), drafts=(draft("fine"), replace(draft("bad"), content="\ud800")))
+def _unwritable_append(context: str) -> Append:
+    return replace(
+        append_of_keys(context, ["bad"]),
+        drafts=(draft_of_key("fine"), replace(draft_of_key("bad"), metadata={"a": object()})),
+    )
 
 
-def _huge(context: str) -> Append:
-    return replace(op(context, ["bad"]), drafts=(draft("fine"), replace(draft("bad"), tokens=2**70)))
+def _surrogate_append(context: str) -> Append:
+    return replace(
+        append_of_keys(context, ["bad"]),
+        drafts=(draft_of_key("fine"), replace(draft_of_key("bad"), content="\ud800")),
+    )
 
 
-def _unknown(context: str) -> Append:
-    return op("c_0000000000000000", ["bad"])
+def _huge_append(context: str) -> Append:
+    return replace(
+        append_of_keys(context, ["bad"]),
+        drafts=(draft_of_key("fine"), replace(draft_of_key("bad"), tokens=2**70)),
+    )
+
+
+def _unknown_append(context: str) -> Append:
+    return append_of_keys("c_0000000000000000", ["bad"])
 
 
 @pytest.mark.parametrize(
     ("bad", "expected"),
     [
-        (_stale, ConflictError),
-        (_constraint, ConflictError),
-        (_unwritable, ACMSError),
-        (_surrogate, ACMSError),
-        (_huge, ACMSError),
-        (_unknown, ACMSError),
+        (_stale_append, ConflictError),
+        (_constraint_append, ConflictError),
+        (_unwritable_append, ACMSError),
+        (_surrogate_append, ACMSError),
+        (_huge_append, ACMSError),
+        (_unknown_append, ACMSError),
     ],
     ids=["stale", "constraint", "unwritable", "surrogate", "huge", "unknown-context"],
 )
@@ -385,11 +406,11 @@ async def test_T05_a_refused_operation_never_takes_its_neighbours(
     tmp_path: Path, bad: Callable[[str], Append], expected: type[ACMSError], place: int
 ) -> None:
     storage = SQLiteStorage(tmp_path / "a.db")
-    (context,) = await contexts(storage, 1)
-    ops = [op(context, [f"{n}"]) for n in range(TOGETHER)]
+    (context,) = await shared_contexts(storage, 1)
+    ops = [append_of_keys(context, [f"{n}"]) for n in range(TOGETHER)]
     ops[place] = bad(context)
     in_one_call = await storage.append(ops)
-    ops = [op(context, [f"again-{n}"]) for n in range(TOGETHER)]
+    ops = [append_of_keys(context, [f"again-{n}"]) for n in range(TOGETHER)]
     ops[place] = bad(context)
     each = await asyncio.gather(*(storage.append([each]) for each in ops))
     for results in (in_one_call, [result for (result,) in each]):
@@ -400,8 +421,8 @@ async def test_T05_a_refused_operation_never_takes_its_neighbours(
     assert not {"bad", "fine"} & set(stored)
     (alone,) = await storage.append([bad(context)])
     assert isinstance(alone, expected)
-    await add(storage, context, "after")
-    await sound(storage)
+    await append_keys(storage, context, "after")
+    await assert_store_sound(storage)
     await storage.aclose()
 
 
@@ -409,10 +430,10 @@ async def test_T19_no_answer_before_the_commit_is_on_the_disk(tmp_path: Path) ->
     """Every answer must come after the sync of the commit that holds it."""
     with FaultyVFS() as vfs:
         storage = SQLiteStorage(tmp_path / "a.db")
-        (context,) = await contexts(storage, 1)
+        (context,) = await shared_contexts(storage, 1)
         for n in range(20):
             before = vfs.calls["sync"]
-            await add(storage, context, f"{n}")
+            await append_keys(storage, context, f"{n}")
             assert vfs.calls["sync"] > before
         await storage.aclose()
 
@@ -420,13 +441,13 @@ async def test_T19_no_answer_before_the_commit_is_on_the_disk(tmp_path: Path) ->
 async def test_T19_creating_a_context_fails_and_works_like_an_append(tmp_path: Path) -> None:
     with FaultyVFS() as vfs:
         storage = SQLiteStorage(tmp_path / "a.db")
-        await contexts(storage, 1)
-        vfs.arm({"write -wal"}, 1, failing(apsw.FullError), times=None)
+        await shared_contexts(storage, 1)
+        vfs.arm({"write -wal"}, 1, make_failure(apsw.FullError), times=None)
         wanted: Any = ContextDraft(key="new", counter="chars", created_at=NOW)
         with pytest.raises(StorageFullError):
             await storage.create(wanted)
         vfs.disarm()
         context = await storage.create(wanted)
-        await add(storage, context.id, "works")
-        await sound(storage)
+        await append_keys(storage, context.id, "works")
+        await assert_store_sound(storage)
         await storage.aclose()

@@ -26,10 +26,10 @@ from acms.ports import StorageBackend
 from acms.results import LogEvent
 from acms.sync import Client
 from acms.testing.logs import append_drafts, create_log, draft_message
-from tests.events.receiver import OK, Receiver, receiving
+from tests.events.receiver import OK, Receiver, running_receiver
 
-from ._process import finish, python
-from ._service import Crowd, Service, contexts, messages, service
+from ._process import finish_process, start_python
+from ._service import Crowd, Service, create_contexts, read_messages, running_service
 
 
 class Reader:
@@ -68,11 +68,11 @@ class Reader:
         assert not self._thread.is_alive()
 
 
-def killing(path: Path, kills: int) -> None:
+def kill_streaming_service(path: Path, kills: int) -> None:
     """Kill a service that streams again and again: messages are stored once, and each reader gets each one once."""
     rng = random.Random(kills)
-    with service(f"sqlite:///{path}") as one:
-        ids = contexts(one, 3)
+    with running_service(f"sqlite:///{path}") as one:
+        ids = create_contexts(one, 3)
         readers = [Reader(one, id) for id in ids]
         crowd = Crowd(one, ids)
         for _ in range(kills):
@@ -88,7 +88,7 @@ def killing(path: Path, kills: int) -> None:
             assert reader.versions(last) == list(range(1, last + 1))
         with one.client() as client:
             for context, told in crowd.ledger.items():
-                found = messages(client, context)
+                found = read_messages(client, context)
                 assert [(said["content"], said["id"]) for said in found] == told
         assert one.stop() == 0
         one.start()
@@ -98,22 +98,22 @@ def killing(path: Path, kills: int) -> None:
 
 
 def test_a_reader_misses_nothing_and_is_told_nothing_twice_when_the_service_is_killed(tmp_path: Path) -> None:
-    killing(tmp_path / "log.db", 1)
+    kill_streaming_service(tmp_path / "log.db", 1)
 
 
 @pytest.mark.faults
 def test_thirty_kills_leave_no_gap_in_a_stream(tmp_path: Path) -> None:
-    killing(tmp_path / "log.db", 30)
+    kill_streaming_service(tmp_path / "log.db", 30)
 
 
-async def delivering(url: str, receiver: Receiver, kills: int, count: int) -> None:
+async def kill_delivering_worker(url: str, receiver: Receiver, kills: int, count: int) -> None:
     """Kill the worker that delivers again and again; each entry arrives, in order, at most the last one again."""
     rng = random.Random(kills)
     async with open_storage(url) as storage:
         _, secret = await Webhooks(storage).add(receiver.url, private=True)
         ids = [await create_log(storage) for _ in range(3)]
-        receiver.answer = slowly(rng)
-        worker = python("-m", "acms.cli", "worker", "--db", url, "--concurrency", "2")
+        receiver.answer = answer_slowly(rng)
+        worker = start_python("-m", "acms.cli", "worker", "--db", url, "--concurrency", "2")
         try:
             for n in range(count):
                 for context in ids:
@@ -123,15 +123,15 @@ async def delivering(url: str, receiver: Receiver, kills: int, count: int) -> No
                     while len(receiver.requests) < seen + 2:  # in the middle of it
                         await asyncio.sleep(0.005)
                     worker.kill()
-                    finish(worker)
-                    worker = python("-m", "acms.cli", "worker", "--db", url, "--concurrency", "2")
+                    finish_process(worker)
+                    worker = start_python("-m", "acms.cli", "worker", "--db", url, "--concurrency", "2")
             ends = time.monotonic() + 90
             while any(count not in receiver.versions(context.id) for context in ids):
                 assert time.monotonic() < ends, "the deliveries do not end"
                 await asyncio.sleep(0.05)
         finally:
             worker.kill()
-            finish(worker)
+            finish_process(worker)
         again = 0
         for context in ids:
             arrived = receiver.versions(context.id)
@@ -143,7 +143,7 @@ async def delivering(url: str, receiver: Receiver, kills: int, count: int) -> No
     print(f"{kills} kills, {3 * count} entries: each arrived, in the order of its log, {again} of them twice")
 
 
-def slowly(rng: random.Random) -> Any:
+def answer_slowly(rng: random.Random) -> Any:
     """Take a few milliseconds for an answer, so that some are under way when a worker is killed."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -192,7 +192,7 @@ class Jobs:
 
     def all_told(self, receiver: Receiver) -> bool:
         """Return whether everything arrived."""
-        arrived = {(one["id"], one.get("state")) for one in sent(receiver)}
+        arrived = {(one["id"], one.get("state")) for one in received_data(receiver)}
         return all((id, state) in arrived for id, (state, _) in self.ended.items())
 
     def check(self, receiver: Receiver) -> int:
@@ -201,7 +201,7 @@ class Jobs:
         place: dict[str, int] = {}
         versions: dict[str, set[int]] = {context.id: set() for context in self._contexts}
         again, last = 0, dict[str, Any]()
-        for one in sent(receiver):
+        for one in received_data(receiver):
             again += last.get(one["contextId"]) == one
             last[one["contextId"]] = one
             if "state" not in one:
@@ -215,20 +215,20 @@ class Jobs:
         return again
 
 
-def sent(receiver: Receiver) -> list[dict[str, Any]]:
+def received_data(receiver: Receiver) -> list[dict[str, Any]]:
     """Return what arrived, in order."""
     return [json.loads(body)["data"] for _, body in list(receiver.requests)]
 
 
-async def telling(url: str, receiver: Receiver, kills: int, count: int) -> None:
-    """Kill the worker that tells of jobs again and again; the end of each is told, after what it appended."""
+async def kill_notifying_worker(url: str, receiver: Receiver, kills: int, count: int) -> None:
+    """Kill the notifying worker again and again; the end of each job is reported after the entries it appended."""
     rng = random.Random(kills)
     worker = ("-m", "acms.cli", "worker", "--db", url, "--concurrency", "2", "--kinds", "webhook")
     async with open_storage(url) as storage:
         _, secret = await Webhooks(storage).add(receiver.url, private=True)
         jobs = Jobs(storage, [await create_log(storage) for _ in range(2)])
-        receiver.answer = slowly(rng)
-        process = python(*worker)
+        receiver.answer = answer_slowly(rng)
+        process = start_python(*worker)
         try:
             for number in range(count):
                 await jobs.one(number)
@@ -238,15 +238,15 @@ async def telling(url: str, receiver: Receiver, kills: int, count: int) -> None:
                         assert time.monotonic() < ends, "nothing is delivered"
                         await asyncio.sleep(0.005)
                     process.kill()
-                    finish(process)
-                    process = python(*worker)
+                    finish_process(process)
+                    process = start_python(*worker)
             ends = time.monotonic() + 120
             while not jobs.all_told(receiver):
                 assert time.monotonic() < ends, "the deliveries do not end"
                 await asyncio.sleep(0.05)
         finally:
             process.kill()
-            finish(process)
+            finish_process(process)
         again = jobs.check(receiver)
         assert receiver.verified(secret)
         await storage.aclose()
@@ -258,18 +258,19 @@ Run: TypeAlias = Callable[[str, Receiver, int, int], Coroutine[Any, Any, None]]
 
 @pytest.mark.usefixtures("_short_leases")
 @pytest.mark.parametrize(
-    ("run", "count"), [(delivering, 10), pytest.param(telling, 6, marks=pytest.mark.faults)]
+    ("run", "count"),
+    [(kill_delivering_worker, 10), pytest.param(kill_notifying_worker, 6, marks=pytest.mark.faults)],
 )
 def test_a_worker_that_is_killed_while_it_delivers_loses_nothing_and_keeps_the_order(
     tmp_path: Path, run: Run, count: int
 ) -> None:
-    with receiving() as receiver:
+    with running_receiver() as receiver:
         asyncio.run(run(f"sqlite:///{tmp_path / 'log.db'}", receiver, 1, count))
 
 
 @pytest.mark.faults
 @pytest.mark.usefixtures("_short_leases")
-@pytest.mark.parametrize(("run", "count"), [(delivering, 200), (telling, 100)])
+@pytest.mark.parametrize(("run", "count"), [(kill_delivering_worker, 200), (kill_notifying_worker, 100)])
 def test_twenty_kills_lose_nothing_that_was_to_be_told(url: str, run: Run, count: int) -> None:
-    with receiving() as receiver:
+    with running_receiver() as receiver:
         asyncio.run(run(url, receiver, 20, count))

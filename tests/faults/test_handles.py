@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from acms.errors import ACMSError, ConflictError
+from acms import ACMSError, ConflictError
 from acms.model import ContextDraft, ContextQuery, Expect, Receipt
-from acms.storage.sqlite.store import SQLiteStorage
+from acms.storage import SQLiteStorage
 
-from ._process import finish, python
-from ._work import add, contexts, op, sound, sound_file
+from ._process import finish_process, start_python
+from ._work import append_keys, append_of_keys, assert_store_sound, shared_contexts, sound_file
 
 # ── T06: cancelled at every step ────────────────────────────────────────────────────────────────────────────────────
 
 
 async def cancel_after(storage: SQLiteStorage, context: str, keys: list[str], steps: int) -> bool:
     """Start an append and cancel it after some steps of the loop; return whether it had been answered by then."""
-    task = asyncio.create_task(storage.append([op(context, keys)]))
+    task = asyncio.create_task(storage.append([append_of_keys(context, keys)]))
     for _ in range(steps):
         await asyncio.sleep(0)  # one step of the loop
     task.cancel()
@@ -40,10 +40,10 @@ async def cancel_after(storage: SQLiteStorage, context: str, keys: list[str], st
 async def all_or_nothing(storage: SQLiteStorage, context: str, keys: list[str]) -> bool:
     """Assert that an append is there in full or not at all, and that a retry makes it one row a key."""
     # The writer works in the order of its queue: what was handed over before this has been decided after it.
-    await add(storage, context, f"barrier {keys[0]}")
+    await append_keys(storage, context, f"barrier {keys[0]}")
     before = [entry for entry in await storage.read(context) if entry.key in keys]
     assert len(before) in (0, len(keys))
-    (result,) = await storage.append([op(context, keys)])
+    (result,) = await storage.append([append_of_keys(context, keys)])
     assert isinstance(result, Receipt)
     assert result.repeated is bool(before)
     if before:
@@ -54,7 +54,7 @@ async def all_or_nothing(storage: SQLiteStorage, context: str, keys: list[str]) 
     return bool(before)
 
 
-def steps() -> list[int]:
+def kill_steps() -> list[int]:
     """Every step at first, then fewer: a commit takes the writer thread thousands of idle steps of the loop."""
     return [*range(40), *(2**n for n in range(6, 20))]
 
@@ -65,9 +65,9 @@ async def test_T06_an_append_cancelled_at_any_step_is_there_in_full_or_not_at_al
 ) -> None:
     path = tmp_path / "a.db"
     storage = SQLiteStorage(path)
-    (context,) = await contexts(storage, 1)
+    (context,) = await shared_contexts(storage, 1)
     stored: list[bool] = []
-    for count in steps():
+    for count in kill_steps():
         if not opened:
             await storage.aclose()
         keys = [f"{count}-{n}" for n in range(3)]
@@ -79,7 +79,7 @@ async def test_T06_an_append_cancelled_at_any_step_is_there_in_full_or_not_at_al
     else:
         pytest.fail("the append was never answered")
     assert not stored[0]  # cancelled before it began
-    await sound(storage)
+    await assert_store_sound(storage)
     await storage.aclose()
     await sound_file(path)
 
@@ -88,13 +88,13 @@ async def test_T06_an_append_cancelled_at_each_of_its_awaits_driven_by_hand(tmp_
     """The same without chance: the coroutine is resumed await by await, and the n-th one is where it is cancelled."""
     path = tmp_path / "a.db"
     storage = SQLiteStorage(path)
-    (context,) = await contexts(storage, 1)
+    (context,) = await shared_contexts(storage, 1)
     for opened in (True, False):
         for nth in range(10):
             if not opened:
                 await storage.aclose()
             keys = [f"{opened}-{nth}-{n}" for n in range(3)]
-            coroutine = storage.append([op(context, keys)]).__await__()
+            coroutine = storage.append([append_of_keys(context, keys)]).__await__()
             awaits = 0
             try:
                 waiting = coroutine.send(None)
@@ -112,22 +112,25 @@ async def test_T06_an_append_cancelled_at_each_of_its_awaits_driven_by_hand(tmp_
             await all_or_nothing(storage, context, keys)
         assert awaits == nth
         assert nth >= (1 if opened else 2)
-    await sound(storage)
+    await assert_store_sound(storage)
     await storage.aclose()
 
 
 async def test_T06_a_cancelled_call_does_not_disturb_those_it_shares_a_commit_with(tmp_path: Path) -> None:
     storage = SQLiteStorage(tmp_path / "a.db")
-    (context,) = await contexts(storage, 1)
+    (context,) = await shared_contexts(storage, 1)
     for round in range(20):
-        tasks = [asyncio.create_task(storage.append([op(context, [f"{round}-{n}"])])) for n in range(30)]
+        tasks = [
+            asyncio.create_task(storage.append([append_of_keys(context, [f"{round}-{n}"])]))
+            for n in range(30)
+        ]
         for _ in range(round % 5):
             await asyncio.sleep(0)
         for task in tasks[::2]:
             task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(result, list) and isinstance(result[0], Receipt) for result in results[1::2])
-    found = await sound(storage)
+    found = await assert_store_sound(storage)
     assert {f"{r}-{n}" for r in range(20) for n in range(1, 30, 2)} <= {entry.key for entry in found[context]}
     await storage.aclose()
 
@@ -135,13 +138,13 @@ async def test_T06_a_cancelled_call_does_not_disturb_those_it_shares_a_commit_wi
 async def test_T06_a_cancelled_opening_can_be_repeated(tmp_path: Path) -> None:
     for count in range(12):
         storage = SQLiteStorage(tmp_path / f"{count}.db")
-        task = asyncio.create_task(contexts(storage, 1))
+        task = asyncio.create_task(shared_contexts(storage, 1))
         for _ in range(count):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        (context,) = await contexts(storage, 1)
-        assert (await add(storage, context, "works")).versions == (1, 1)
+        (context,) = await shared_contexts(storage, 1)
+        assert (await append_keys(storage, context, "works")).versions == (1, 1)
         await storage.aclose()
         await storage.aclose()
 
@@ -150,8 +153,8 @@ async def test_T06_a_cancelled_close_leaves_nothing_open(tmp_path: Path) -> None
     for count in range(6):
         path = tmp_path / f"{count}.db"
         storage = SQLiteStorage(path)
-        (context,) = await contexts(storage, 1)
-        await add(storage, context, "kept")
+        (context,) = await shared_contexts(storage, 1)
+        await append_keys(storage, context, "kept")
         task = asyncio.create_task(storage.aclose())
         for _ in range(count):
             await asyncio.sleep(0)
@@ -168,9 +171,9 @@ async def test_T06_a_cancelled_close_leaves_nothing_open(tmp_path: Path) -> None
 async def test_T06_closing_is_idempotent_and_a_later_call_opens_again(tmp_path: Path) -> None:
     storage = SQLiteStorage(tmp_path / "a.db")
     await storage.aclose()
-    (context,) = await contexts(storage, 1)
+    (context,) = await shared_contexts(storage, 1)
     await asyncio.gather(storage.aclose(), storage.aclose(), storage.aclose())
-    await add(storage, context, "again")
+    await append_keys(storage, context, "again")
     await storage.aclose()
     await storage.aclose()
     assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
@@ -180,16 +183,16 @@ async def test_T06_closing_is_idempotent_and_a_later_call_opens_again(tmp_path: 
 async def test_T06_calls_around_a_close_are_all_answered(tmp_path: Path, opened: bool) -> None:
     """A call that meets a closing handle is answered before the close or opens the store again; it never hangs."""
     storage = SQLiteStorage(tmp_path / "a.db")
-    (context,) = await contexts(storage, 1)
+    (context,) = await shared_contexts(storage, 1)
     for round in range(10):
         if not opened:
             await storage.aclose()
-        first = [add(storage, context, f"{round}-a{n}") for n in range(3)]
-        second = [add(storage, context, f"{round}-b{n}") for n in range(3)]
+        first = [append_keys(storage, context, f"{round}-a{n}") for n in range(3)]
+        second = [append_keys(storage, context, f"{round}-b{n}") for n in range(3)]
         reads = [storage.read(context) for _ in range(3)]
         async with asyncio.timeout(300):
             await asyncio.gather(*first, storage.aclose(), *second, *reads)
-    await sound(storage)
+    await assert_store_sound(storage)
     assert (await storage.head(context)).version == 60
     await storage.aclose()
 
@@ -197,15 +200,19 @@ async def test_T06_calls_around_a_close_are_all_answered(tmp_path: Path, opened:
 async def test_T03_two_handles_on_one_file_never_decide_from_an_old_head(tmp_path: Path) -> None:
     """Each handle may remember the head it left; an expectation is held against the head as it is."""
     handles = [SQLiteStorage(tmp_path / "a.db") for _ in range(2)]
-    (context,) = await contexts(handles[0], 1)
+    (context,) = await shared_contexts(handles[0], 1)
     last: str | None = None
     for n in range(60):
         storage = handles[n * n % 7 % 2]  # each writes once or several times in a row
         right = replace(
-            op(context, [f"{n}"]), expect=Expect(last_message=last, rewrites=0), tail={"newest": f"{n}"}
+            append_of_keys(context, [f"{n}"]),
+            expect=Expect(last_message=last, rewrites=0),
+            tail={"newest": f"{n}"},
         )
         wrong = replace(
-            right, drafts=op(context, [f"wrong-{n}"]).drafts, expect=Expect(last_message="m_x_1_x")
+            right,
+            drafts=append_of_keys(context, [f"wrong-{n}"]).drafts,
+            expect=Expect(last_message="m_x_1_x"),
         )
         # A refusal makes a handle forget, so most rounds have none.
         for ops in ([wrong, right], [wrong]) if n % 8 == 7 else ([right],):
@@ -223,7 +230,7 @@ async def test_T03_two_handles_on_one_file_never_decide_from_an_old_head(tmp_pat
         await handle.aclose()
 
 
-def opened(folder: Path) -> list[str]:
+def open_files(folder: Path) -> list[str]:
     """Return the files of a folder that this process has open; other tests of the process open theirs elsewhere."""
     gc.collect()
     found: list[str] = []
@@ -238,8 +245,8 @@ def test_T06_fifty_handles_leave_no_file_and_no_thread_behind(tmp_path: Path) ->
     async def once(n: int) -> None:
         storage = SQLiteStorage(tmp_path / "a.db", read_only=n % 5 == 4)
         if not storage.read_only:
-            (context,) = await contexts(storage, 1)
-            await add(storage, context, f"{n}")
+            (context,) = await shared_contexts(storage, 1)
+            await append_keys(storage, context, f"{n}")
         await storage.context("shared-0")
         assert await storage.integrity() == []
         await storage.aclose()
@@ -252,7 +259,7 @@ def test_T06_fifty_handles_leave_no_file_and_no_thread_behind(tmp_path: Path) ->
     threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for n in range(1, 51):
         asyncio.run(once(n))
-    assert opened(tmp_path) == []
+    assert open_files(tmp_path) == []
     assert threading.active_count() <= threads
     assert len(os.listdir("/proc/self/fd")) < descriptors + 50  # not one a handle
 
@@ -260,34 +267,36 @@ def test_T06_fifty_handles_leave_no_file_and_no_thread_behind(tmp_path: Path) ->
 # ── event loops ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def writers() -> set[threading.Thread]:
+def writer_threads() -> set[threading.Thread]:
     """Return the writer threads that run: those of other tests may be among them."""
     return {thread for thread in threading.enumerate() if thread.name == "acms-writer"}
 
 
 def test_T06_two_event_loops_take_turns_on_one_handle(tmp_path: Path) -> None:
-    others = writers()
+    others = writer_threads()
     storage = SQLiteStorage(tmp_path / "a.db")
     first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
-    (context,) = first.run_until_complete(contexts(storage, 1))
+    (context,) = first.run_until_complete(shared_contexts(storage, 1))
     for number, loop in enumerate((second, first, second, first)):
-        loop.run_until_complete(add(storage, context, f"{number}"))
+        loop.run_until_complete(append_keys(storage, context, f"{number}"))
         assert loop.run_until_complete(storage.head(context)).version == number + 1
     first.run_until_complete(first.shutdown_default_executor())
     first.close()
-    second.run_until_complete(add(storage, context, "4"))  # what the first left behind is in nobody's way
-    found = second.run_until_complete(sound(storage))
+    second.run_until_complete(
+        append_keys(storage, context, "4")
+    )  # what the first left behind is in nobody's way
+    found = second.run_until_complete(assert_store_sound(storage))
     assert [entry.key for entry in found[context]] == ["0", "1", "2", "3", "4"]
     second.run_until_complete(storage.aclose())
     second.run_until_complete(second.shutdown_default_executor())
     second.close()
-    assert writers() <= others
+    assert writer_threads() <= others
 
 
 def test_T06_threads_with_an_event_loop_each_share_a_handle_that_one_of_them_closes_again_and_again(
     tmp_path: Path,
 ) -> None:
-    others = writers()
+    others = writer_threads()
     storage = SQLiteStorage(tmp_path / "a.db")
     start = threading.Barrier(4)
     ended = threading.Event()
@@ -296,9 +305,9 @@ def test_T06_threads_with_an_event_loop_each_share_a_handle_that_one_of_them_clo
     def run(key: str) -> None:
         async def use() -> None:
             start.wait()
-            (context,) = await contexts(storage, 1)
+            (context,) = await shared_contexts(storage, 1)
             for number in range(10):
-                await asyncio.gather(*[add(storage, context, f"{key}{number}{n}") for n in range(5)])
+                await asyncio.gather(*[append_keys(storage, context, f"{key}{number}{n}") for n in range(5)])
                 assert await storage.read(context)
 
         try:
@@ -331,21 +340,21 @@ def test_T06_threads_with_an_event_loop_each_share_a_handle_that_one_of_them_clo
     (entries,) = asyncio.run(sound_file(tmp_path / "a.db")).values()
     wanted = [f"{key}{number}{n}" for key in "abc" for number in range(10) for n in range(5)]
     assert sorted(entry.key or "" for entry in entries) == wanted
-    assert writers() <= others
+    assert writer_threads() <= others
 
 
 def test_T06_a_handle_works_again_after_its_loop_ended_without_a_close(tmp_path: Path) -> None:
-    others = writers()
+    others = writer_threads()
     storage = SQLiteStorage(tmp_path / "a.db")
 
     async def use(key: str) -> int:
-        (context,) = await contexts(storage, 1)
-        await add(storage, context, key)
+        (context,) = await shared_contexts(storage, 1)
+        await append_keys(storage, context, key)
         return (await storage.head(context)).version
 
     assert [asyncio.run(use(f"{n}")) for n in range(5)] == [1, 2, 3, 4, 5]
     asyncio.run(storage.aclose())
-    assert writers() <= others
+    assert writer_threads() <= others
     assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
 
 
@@ -353,13 +362,13 @@ def test_T06_a_loop_that_ended_in_the_middle_of_an_append_leaves_all_or_nothing(
     storage = SQLiteStorage(tmp_path / "a.db")
 
     async def begin(context: str, keys: list[str], steps: int) -> None:
-        task = asyncio.create_task(storage.append([op(context, keys)]))
+        task = asyncio.create_task(storage.append([append_of_keys(context, keys)]))
         for _ in range(steps):
             await asyncio.sleep(0)
         assert task is not None  # asyncio.run cancels what still runs
 
     async def new() -> str:
-        return (await contexts(storage, 1))[0]
+        return (await shared_contexts(storage, 1))[0]
 
     context = asyncio.run(new())
     for steps in range(8):
@@ -423,13 +432,13 @@ print(*(entry.key.replace(" ", "-") for entry in found), flush=True)
 """
 
 
-def fork(path: Path, what: str) -> tuple[list[str], list[str]]:
+def run_fork_script(path: Path, what: str) -> tuple[list[str], list[str]]:
     """Run the script above; return what the child was answered, and the keys found afterwards."""
     # Python 3.12 warns of os.fork() beside threads; that is what is tested.
-    process = python("-W", "ignore", "-c", FORK, str(path), what)
+    process = start_python("-W", "ignore", "-c", FORK, str(path), what)
     assert process.stdout is not None
     lines = process.stdout.read().splitlines()
-    assert finish(process) == 0
+    assert finish_process(process) == 0
     child, parent = (line.split() for line in lines)
     return child, parent
 
@@ -439,7 +448,7 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darw
 
 @needs_fork
 def test_T06_a_handle_opened_before_a_fork_is_refused_in_the_child(tmp_path: Path) -> None:
-    child, parent = fork(tmp_path / "a.db", "open")
+    child, parent = run_fork_script(tmp_path / "a.db", "open")
     assert child[0] == "HandleError"
     assert parent == ["parent-before", "parent-after"]
 
@@ -449,12 +458,15 @@ def test_T06_a_file_that_was_open_during_a_fork_is_refused_in_the_child_by_every
     tmp_path: Path,
 ) -> None:
     """SQLite's own notes on who locks the file are inherited and wrong: an acknowledged message would be lost."""
-    assert fork(tmp_path / "a.db", "open") == (["HandleError"] * 2, ["parent-before", "parent-after"])
+    assert run_fork_script(tmp_path / "a.db", "open") == (
+        ["HandleError"] * 2,
+        ["parent-before", "parent-after"],
+    )
 
 
 @needs_fork
 def test_T06_a_child_never_loses_a_message_because_its_parent_closes(tmp_path: Path) -> None:
-    child, parent = fork(tmp_path / "a.db", "parent-closes")
+    child, parent = run_fork_script(tmp_path / "a.db", "parent-closes")
     assert child == ["HandleError"] * 3
     assert parent == ["parent-before", "parent-after"]
 
@@ -462,7 +474,7 @@ def test_T06_a_child_never_loses_a_message_because_its_parent_closes(tmp_path: P
 @needs_fork
 @pytest.mark.parametrize("what", ["unopened", "closed"])
 def test_T06_a_handle_that_was_not_open_during_a_fork_works_in_the_child(tmp_path: Path, what: str) -> None:
-    child, parent = fork(tmp_path / "a.db", what)
+    child, parent = run_fork_script(tmp_path / "a.db", what)
     assert child == ["ok", "ok"]
     assert parent == [*(["parent-before"] if what == "closed" else []), "child", "parent-after"]
 
@@ -490,7 +502,7 @@ async def test_a_second_handle_leaves_the_locks_of_the_first_alone(tmp_path: Pat
 async def test_a_handle_is_closed_for_a_loop_that_stops_before_it_heard_of_it(tmp_path: Path) -> None:
     """A task for it would never begin: it was found pending, when it was collected."""
     storage = SQLiteStorage(tmp_path / "a.db")
-    (context,) = await contexts(storage, 1)
+    (context,) = await shared_contexts(storage, 1)
     other = asyncio.new_event_loop()
     stop = asyncio.Event()
     read = threading.Event()

@@ -18,14 +18,22 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from ._service import Crowd, Service, acms, contexts, messages, service, worker
+from ._service import (
+    Crowd,
+    Service,
+    create_contexts,
+    read_messages,
+    run_acms,
+    running_service,
+    running_worker,
+)
 
 
-def killing(path: Path, kills: int) -> None:
-    """Kill a service under load again and again; what it acknowledged is there, and everything once."""
+def kill_loaded_service(path: Path, kills: int) -> None:
+    """Kill a service under load again and again; each acknowledged message is stored, and everything once."""
     db, rng = f"sqlite:///{path}", random.Random(kills)
-    with service(db) as one:
-        crowd = Crowd(one, contexts(one, 6))
+    with running_service(db) as one:
+        crowd = Crowd(one, create_contexts(one, 6))
         for _ in range(kills):
             crowd.wait(rng.randrange(20, 120))
             crowd.pause()
@@ -36,11 +44,11 @@ def killing(path: Path, kills: int) -> None:
         crowd.end()
         with one.client() as client:
             for context, told in crowd.ledger.items():
-                found = messages(client, context)
+                found = read_messages(client, context)
                 assert [(said["content"], said["id"]) for said in found] == told
                 assert [said["version"] for said in found] == list(range(1, len(told) + 1))
         assert one.stop() == 0
-    assert acms("verify", "--db", db)
+    assert run_acms("verify", "--db", db)
     print(
         f"{kills} kills, {crowd.acknowledged} messages acknowledged: each is there once; "
         f"{crowd.unknown} sendings got no answer, {crowd.repeated} of these had been stored"
@@ -50,11 +58,11 @@ def killing(path: Path, kills: int) -> None:
 
 @pytest.mark.faults
 def test_fifty_kills_under_load_lose_and_double_nothing(tmp_path: Path) -> None:
-    killing(tmp_path / "log.db", 50)
+    kill_loaded_service(tmp_path / "log.db", 50)
 
 
-def refused(one: Service, sent: bytes) -> None:
-    """Send what is no request."""
+def send_malformed(one: Service, sent: bytes) -> None:
+    """Send bytes that are not a request."""
     address = urlsplit(one.url)
     with socket.create_connection((address.hostname, address.port), 30) as connection:
         connection.sendall(sent)
@@ -65,10 +73,10 @@ def test_a_service_told_to_stop_under_load_answers_all_that_it_does(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     db = f"sqlite:///{tmp_path / 'log.db'}"
-    with service(db) as one:
-        crowd = Crowd(one, contexts(one, 4), again=False)
+    with running_service(db) as one:
+        crowd = Crowd(one, create_contexts(one, 4), again=False)
         crowd.wait(20)
-        refused(one, b"\x16\x03\x01 no request\r\n\r\n")
+        send_malformed(one, b"\x16\x03\x01 no request\r\n\r\n")
         with one.client() as client:
             for context in crowd.ledger:
                 reply = client.post(f"/contexts/{context}/compact", json={"preserveRecentCount": 2})
@@ -76,9 +84,9 @@ def test_a_service_told_to_stop_under_load_answers_all_that_it_does(
         assert one.stop() == 0
         crowd.end()
     # Nothing was done without an answer: what the clients know is all there is.
-    with service(db, "--no-work") as one, one.client() as client:
+    with running_service(db, "--no-work") as one, one.client() as client:
         for context, told in crowd.ledger.items():
-            assert [(said["content"], said["id"]) for said in messages(client, context)] == told
+            assert [(said["content"], said["id"]) for said in read_messages(client, context)] == told
         assert client.get("/jobs", params={"state": "running"}).json()["data"] == []
         assert one.stop() == 0
     assert capfd.readouterr().err == "", "strangers and signals leave no lines"
@@ -91,13 +99,13 @@ PLAN = [
 ]
 
 
-def key(db: str, tenant: str) -> tuple[str, str]:
+def create_key(db: str, tenant: str) -> tuple[str, str]:
     """Make a key; return its id and what its owner sends."""
-    made = acms("keys", "create", "--tenant", tenant, "--scopes", "all", "--db", db)
+    made = run_acms("keys", "create", "--tenant", tenant, "--scopes", "all", "--db", db)
     return made["key"]["id"], made["secret"]
 
 
-def soon(look: Callable[[], Any], *, within: float = 60.0) -> Any:
+def poll_until(look: Callable[[], Any], *, within: float = 60.0) -> Any:
     """Look until there is something, and return it: not so often that the service's own limit on a key answers."""
     end = time.monotonic() + within
     while not (found := look()):
@@ -106,7 +114,7 @@ def soon(look: Callable[[], Any], *, within: float = 60.0) -> Any:
     return found
 
 
-def say(client: httpx2.Client, context: str, *contents: str, **headers: str) -> httpx2.Response:
+def post_messages(client: httpx2.Client, context: str, *contents: str, **headers: str) -> httpx2.Response:
     """Append messages."""
     body = {"messages": [{"role": "user", "content": content} for content in contents]}
     return client.post(f"/contexts/{context}/messages", json=body, headers=headers)
@@ -116,7 +124,7 @@ TURNS = 10
 """How often each of six threads says something."""
 
 
-def alternating(replicas: tuple[Service, Service], secret: str, context: str) -> None:
+def append_over_replicas(replicas: tuple[Service, Service], secret: str, context: str) -> None:
     """Append to one log from six threads, each over both replicas in turn: every version once, without a gap."""
     answered: list[tuple[int, str]] = []
 
@@ -124,7 +132,7 @@ def alternating(replicas: tuple[Service, Service], secret: str, context: str) ->
         with replicas[0].client(secret) as one, replicas[1].client(secret) as other:
             for turn in range(TURNS):
                 content = f"{name} says {turn}"
-                reply = say((one, other)[(name + turn) % 2], context, content)
+                reply = post_messages((one, other)[(name + turn) % 2], context, content)
                 assert reply.status_code == 201, reply.text
                 answered.append((reply.json()["data"][0]["version"], content))
 
@@ -136,11 +144,11 @@ def alternating(replicas: tuple[Service, Service], secret: str, context: str) ->
     assert sorted(version for version, _ in answered) == list(range(1, 6 * TURNS + 1))
     for replica in replicas:
         with replica.client(secret) as client:
-            found = messages(client, context)
+            found = read_messages(client, context)
         assert [(said["version"], said["content"]) for said in found] == sorted(answered)
 
 
-def racing(clients: tuple[httpx2.Client, httpx2.Client], context: str) -> None:
+def race_appends(clients: tuple[httpx2.Client, httpx2.Client], context: str) -> None:
     """Append on both replicas at once with the same ETag, again and again: one is first, the other is told."""
     for turn in range(5):
         tag = clients[turn % 2].get(f"/contexts/{context}").headers["ETag"]
@@ -150,7 +158,7 @@ def racing(clients: tuple[httpx2.Client, httpx2.Client], context: str) -> None:
             client: httpx2.Client, tag: str = tag, start: threading.Barrier = start, replies: Any = replies
         ) -> None:
             start.wait(60)
-            replies.append(say(client, context, "me first", **{"If-Match": tag}).status_code)
+            replies.append(post_messages(client, context, "me first", **{"If-Match": tag}).status_code)
 
         threads = [threading.Thread(target=append, args=(client,)) for client in clients]
         for thread in threads:
@@ -160,15 +168,15 @@ def racing(clients: tuple[httpx2.Client, httpx2.Client], context: str) -> None:
         assert sorted(replies) == [201, 412]
 
 
-def compacting(clients: tuple[httpx2.Client, httpx2.Client]) -> None:
+def compact_over_replicas(clients: tuple[httpx2.Client, httpx2.Client]) -> None:
     """Ask one replica for a compaction: a worker does it, the other shows it and takes it back."""
     one, other = clients
     context = one.post("/contexts", json={}).json()["data"]["id"]
-    assert say(one, context, *PLAN).status_code == 201
+    assert post_messages(one, context, *PLAN).status_code == 201
     reply = one.post(f"/contexts/{context}/compact", json={"preserveRecentCount": 2})
     assert reply.status_code == 202
     job = reply.headers["Location"].removeprefix("/api/v1")
-    soon(lambda: other.get(job).json()["data"]["state"] == "done")
+    poll_until(lambda: other.get(job).json()["data"]["state"] == "done")
     (made,) = other.get(f"/contexts/{context}/compactions").json()["data"]
     assert (made["version"], made["removed"], made["inForce"]) == (13, 10, True)
     assert len(other.get(f"/contexts/{context}/at/13").json()["data"]) == 3
@@ -180,24 +188,24 @@ def compacting(clients: tuple[httpx2.Client, httpx2.Client]) -> None:
 
 @pytest.mark.faults
 def test_two_replicas_and_two_workers_on_one_server_are_one_service(postgres_url: str) -> None:
-    id, secret = key(postgres_url, "acme")
-    _, foreign = key(postgres_url, "globex")
+    id, secret = create_key(postgres_url, "acme")
+    _, foreign = create_key(postgres_url, "globex")
     with ExitStack() as stack:
         options = ("--no-work", "--auth", "required")
-        replicas = [stack.enter_context(service(postgres_url, *options)) for _ in range(2)]
+        replicas = [stack.enter_context(running_service(postgres_url, *options)) for _ in range(2)]
         for _ in range(2):
-            stack.enter_context(worker("--all-tenants", "--db", postgres_url))
+            stack.enter_context(running_worker("--all-tenants", "--db", postgres_url))
         one, other = replicas
         first = stack.enter_context(one.client(secret)), stack.enter_context(other.client(secret))
         second = stack.enter_context(one.client(foreign)), stack.enter_context(other.client(foreign))
         context = first[0].post("/contexts", json={}).json()["data"]["id"]
-        alternating((one, other), secret, context)
-        racing(first, context)
+        append_over_replicas((one, other), secret, context)
+        race_appends(first, context)
         for clients in (first, second):  # the workers serve every tenant
-            compacting(clients)
+            compact_over_replicas(clients)
         assert [client.get(f"/contexts/{context}").status_code for client in second] == [404, 404]
-        acms("keys", "revoke", id, "--db", postgres_url)
+        run_acms("keys", "revoke", id, "--db", postgres_url)
         for client in first:
-            soon(lambda client=client: client.get(f"/contexts/{context}").status_code == 401)
+            poll_until(lambda client=client: client.get(f"/contexts/{context}").status_code == 401)
         assert [client.get("/contexts").status_code for client in second] == [200, 200]
         assert [one.stop(), other.stop()] == [0, 0]

@@ -19,11 +19,11 @@ import apsw
 import psycopg
 import pytest
 
-from acms.errors import ACMSError, StorageBusyError
-from acms.storage.sqlite.store import SQLiteStorage
+from acms import ACMSError, StorageBusyError
+from acms.storage import SQLiteStorage
 
-from ._process import finish, writer
-from ._work import add, contexts, op, open_at, sound, sound_file
+from ._process import finish_process, start_writer
+from ._work import append_keys, append_of_keys, assert_store_sound, open_at, shared_contexts, sound_file
 
 WRITERS = 4
 ROUNDS_PER_FILE = 3  # keeps the files small enough to be read whole after every kill
@@ -31,7 +31,7 @@ ROUNDS_PER_FILE = 3  # keeps the files small enough to be read whole after every
 
 @dataclass
 class Notes:
-    """What the writers said: which appends they began, and what was acknowledged."""
+    """The notes of the writers: which appends they began, and which were acknowledged."""
 
     tried: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     acked: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Notes:
                 self.errors.append(line)
 
     def unknown(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Return (context, keys) of the appends whose answer nobody saw."""
+        """Return (context, keys) of the appends without an acknowledgement."""
         return [
             (context, keys)
             for (context, _), keys in self.tried.items()
@@ -61,7 +61,7 @@ class Notes:
         ]
 
 
-def served(path: str | Path) -> set[int]:
+def server_processes(path: str | Path) -> set[int]:
     """Return the processes of a server that work for our clients of a database; none for a file."""
     if not str(path).startswith("postgresql://"):
         return set()
@@ -75,9 +75,9 @@ def served(path: str | Path) -> set[int]:
 async def kill_round(path: str | Path, folder: Path, seed: int, notes: Notes) -> tuple[int, int, int]:
     """Let four processes write, kill them all at once, check everything; return (acks, unknown, found stored)."""
     rng = random.Random(seed)
-    others = served(path)
+    others = server_processes(path)
     files = [folder / f"notes-{seed}-{n}" for n in range(WRITERS)]
-    processes = [writer("write", path, file, f"w{n}", str(seed)) for n, file in enumerate(files)]
+    processes = [start_writer("write", path, file, f"w{n}", str(seed)) for n, file in enumerate(files)]
     before = len(notes.acked)
     for process in processes:
         assert process.stdout is not None
@@ -85,26 +85,26 @@ async def kill_round(path: str | Path, folder: Path, seed: int, notes: Notes) ->
     time.sleep(rng.uniform(0.0, 0.2))  # the moment of the kill, not a wait for anything
     for process in rng.sample(processes, WRITERS):
         os.kill(process.pid, signal.SIGKILL)
-    assert [finish(process) for process in processes] == [-signal.SIGKILL] * WRITERS
+    assert [finish_process(process) for process in processes] == [-signal.SIGKILL] * WRITERS
     for file in files:
         notes.add(file)
     assert notes.errors == []
     # A server goes on with what it was sent by a client that is gone: what it commits late was sent in time.
-    while served(path) - others:
+    while server_processes(path) - others:
         time.sleep(0.01)
 
     storage = open_at(path)
     try:
-        ids = await contexts(storage, 1)
+        ids = await shared_contexts(storage, 1)
         await storage.head(ids[0])
-        found = await sound(storage)
+        found = await assert_store_sound(storage)
         for (context, key), (version, id) in notes.acked.items():
             entry = found[context][version - 1]
             assert (entry.key, entry.id) == (key, id), f"seed {seed}: an acknowledged message is lost"
 
         unknown = notes.unknown()
         stored = {(entry.context, entry.key) for entries in found.values() for entry in entries}
-        results = await storage.append([op(context, keys) for context, keys in unknown])
+        results = await storage.append([append_of_keys(context, keys) for context, keys in unknown])
         landed = 0
         for (context, keys), result in zip(unknown, results, strict=True):
             assert not isinstance(result, ACMSError)
@@ -116,7 +116,7 @@ async def kill_round(path: str | Path, folder: Path, seed: int, notes: Notes) ->
                 range(result.versions[0], result.versions[1] + 1), result.ids, keys, strict=True
             ):
                 notes.acked[context, key] = (version, id)
-        found = await sound(storage)  # also: one row per key
+        found = await assert_store_sound(storage)  # also: one row per key
         rows = Counter((entry.context, entry.key) for entries in found.values() for entry in entries)
         for (context, key), (version, id) in notes.acked.items():
             assert rows[context, key] == 1
@@ -170,17 +170,17 @@ async def killed_openings(folder: Path, moments: list[int]) -> int:
     survived = 0
     for nth in moments:
         path = folder / f"fresh-{nth}.db"
-        process = writer("die", path, str(nth))
+        process = start_writer("die", path, str(nth))
         assert process.stdout is not None
         if process.stdout.readline() == "survived\n":
             survived += 1
-            assert finish(process) == 0
+            assert finish_process(process) == 0
         else:
-            assert finish(process) == -signal.SIGKILL
+            assert finish_process(process) == -signal.SIGKILL
         storage = SQLiteStorage(path)
         try:
-            (context,) = await contexts(storage, 1)
-            receipt = await add(storage, context, "first")
+            (context,) = await shared_contexts(storage, 1)
+            receipt = await append_keys(storage, context, "first")
             assert receipt.versions == (1, 1)
         finally:
             await storage.aclose()
@@ -201,7 +201,7 @@ async def test_T08_twenty_killed_first_openings_leave_files_that_open(tmp_path: 
 
 
 def test_T08_processes_that_open_a_fresh_file_at_once_all_work(tmp_path: Path) -> None:
-    processes = [writer("open") for _ in range(WRITERS)]
+    processes = [start_writer("open") for _ in range(WRITERS)]
     try:
         for number in range(4):
             for n, process in enumerate(processes):
@@ -213,7 +213,7 @@ def test_T08_processes_that_open_a_fresh_file_at_once_all_work(tmp_path: Path) -
             answers = [process.stdout.readline() for process in processes if process.stdout is not None]
             assert answers == ["ok\n"] * WRITERS
     finally:
-        codes = [finish(process) for process in processes]
+        codes = [finish_process(process) for process in processes]
     assert codes == [0] * WRITERS
 
 
@@ -225,8 +225,8 @@ async def test_T08_a_first_opening_waits_for_another_process_that_is_at_it(tmp_p
     done = threading.Timer(0.2, lambda: other.execute("COMMIT").fetchall())
     done.start()
     storage = SQLiteStorage(path)
-    (context,) = await contexts(storage, 1)
-    await add(storage, context, "waited")
+    (context,) = await shared_contexts(storage, 1)
+    await append_keys(storage, context, "waited")
     done.join()
     other.close()
     await storage.aclose()
@@ -235,11 +235,11 @@ async def test_T08_a_first_opening_waits_for_another_process_that_is_at_it(tmp_p
     other.execute("BEGIN IMMEDIATE").fetchall()
     storage = SQLiteStorage(tmp_path / "held.db", busy_seconds=0.1)
     with pytest.raises(StorageBusyError) as caught:  # not for ever
-        await contexts(storage, 1)
+        await shared_contexts(storage, 1)
     assert caught.value.retryable
     other.execute("COMMIT").fetchall()
     other.close()
-    await contexts(storage, 1)
+    await shared_contexts(storage, 1)
     await storage.aclose()
 
 
@@ -247,7 +247,7 @@ async def test_T08_a_second_process_may_migrate_between_two_looks_at_the_header(
     """The checks of a fresh file must see one state of it, not a fresh half and a migrated half."""
     path = tmp_path / "fresh.db"
     seen: list[str] = []
-    other = writer("open")
+    other = start_writer("open")
     assert other.stdin is not None
     assert other.stdout is not None
 
@@ -267,13 +267,13 @@ async def test_T08_a_second_process_may_migrate_between_two_looks_at_the_header(
     try:
         storage = SQLiteStorage(path)
         try:
-            (context,) = await contexts(storage, 1)
-            await add(storage, context, "own")
+            (context,) = await shared_contexts(storage, 1)
+            await append_keys(storage, context, "own")
         finally:
             await storage.aclose()
     finally:
         apsw.connection_hooks.remove(hook)
     assert seen
     assert other.stdout.readline() == "ok\n"
-    assert finish(other) == 0
+    assert finish_process(other) == 0
     assert {entry.key for entry in (await sound_file(path))[context]} == {"other", "own"}

@@ -12,17 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from acms import ACMS, open_storage
+from acms import ACMS, Kind, open_storage
 from acms.log.in_force import is_record
-from acms.model import Kind
 
-from ._process import finish, python
+from ._process import finish_process, start_python
 
 MESSAGES = 400
 KILLS = 12
 
 
-async def prepare(path: Path) -> None:
+async def write_branches(path: Path) -> None:
     async with open_storage(f"sqlite:///{path}") as storage:
         ours = ACMS("ours", storage, None)
         first = await ours.ingest("user", "hello")
@@ -33,7 +32,7 @@ async def prepare(path: Path) -> None:
         await theirs.close()
 
 
-async def copied(path: Path, *, again: bool) -> tuple[int, int]:
+async def count_copies(path: Path, *, again: bool) -> tuple[int, int]:
     """Return how many copies and records the log has, after merging again if that is asked for."""
     async with open_storage(f"sqlite:///{path}") as storage:
         ours, theirs = ACMS("ours", storage, None), ACMS("theirs", storage, None)
@@ -53,15 +52,15 @@ def test_a_killed_merge_leaves_all_or_nothing(tmp_path: Path) -> None:
     seen: Counter[int] = Counter()
     for round_ in range(KILLS):
         path = tmp_path / f"{round_}.db"
-        asyncio.run(prepare(path))
-        process = python("-m", "tests.faults._merger", str(path))
+        asyncio.run(write_branches(path))
+        process = start_python("-m", "tests.faults._merger", str(path))
         assert process.stdout is not None
         assert process.stdout.readline() == "go\n"
         time.sleep(random.Random(round_).uniform(0, 0.25))
         os.kill(process.pid, signal.SIGKILL)
-        finish(process)
-        found = asyncio.run(copied(path, again=False))
+        finish_process(process)
+        found = asyncio.run(count_copies(path, again=False))
         assert found in ((0, 0), (MESSAGES + 1, 1))
         seen[found[1]] += 1
-        assert asyncio.run(copied(path, again=True)) == (MESSAGES + 1, 1)
+        assert asyncio.run(count_copies(path, again=True)) == (MESSAGES + 1, 1)
     assert sum(seen.values()) == KILLS

@@ -17,19 +17,19 @@ from typing import Any
 import apsw
 import pytest
 
+from acms import ACMSError, Entry, Job, SchemaVersionError, State, StorageFullError
 from acms.branches import export
-from acms.errors import ACMSError, SchemaVersionError, StorageFullError
 from acms.log.encoding import to_microseconds
-from acms.model import Context, ContextQuery, Derived, Entry, Job, JobDraft, JobQuery, State
+from acms.model import Context, ContextQuery, Derived, JobDraft, JobQuery
+from acms.storage import SQLiteStorage
 from acms.storage.sql import load_migrations
 from acms.storage.sqlite import schema as sqlite_schema
-from acms.storage.sqlite.store import SQLiteStorage
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_message, fork_log
 from tests.storage.suite.logs import mixed
 
-from ._process import finish, python
-from ._work import add, content, contexts
+from ._process import finish_process, start_python
+from ._work import append_keys, content_of_key, shared_contexts
 
 OPENERS = 8
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
@@ -49,7 +49,7 @@ class Written:
     jobs: tuple[Job, ...] = ()
 
 
-async def _write(path: Path) -> Written:
+async def _write_file(path: Path) -> Written:
     """Fill a file of this release: a tree of forks, a log apart, an erasure, derived rows, a job, a deleted fork."""
     async with SQLiteStorage(path) as store:
         root, child = await mixed(store)
@@ -77,10 +77,10 @@ async def _write(path: Path) -> Written:
                     context.id, [Derived(version=version, space="s", part=part, data=bytes([version, part]))]
                 )
         await store.settings(hidden.id, {"deleted": True}, rev=0)
-        return await _read(store)
+        return await _read_written(store)
 
 
-async def _read(store: SQLiteStorage) -> Written:
+async def _read_written(store: SQLiteStorage) -> Written:
     page = await store.contexts(ContextQuery(deleted=True, limit=1000))
     found = Written([context for context in page.items if not (context.key or "").startswith("shared")])
     for context in found.contexts:
@@ -104,13 +104,14 @@ def _make_earlier(source: Path, path: Path) -> dict[str, int]:
         earlier.pragma("journal_mode", "wal")
         earlier.execute(script).fetchall()
         tables = [
-            str(row[0]) for row in _rows(earlier, "SELECT name FROM sqlite_master WHERE type = 'table'")
+            str(row[0]) for row in _query_rows(earlier, "SELECT name FROM sqlite_master WHERE type = 'table'")
         ]
         earlier.execute("ATTACH ? AS source", (str(source),)).fetchall()
         for table in tables:
             if table != "migrations":
                 columns = ", ".join(
-                    f'"{row[0]}"' for row in _rows(earlier, "SELECT name FROM pragma_table_info(?)", table)
+                    f'"{row[0]}"'
+                    for row in _query_rows(earlier, "SELECT name FROM pragma_table_info(?)", table)
                 )
                 copy = f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM source.{table}"  # noqa: S608
                 earlier.execute(copy if table != "sqlite_sequence" else "SELECT 1").fetchall()
@@ -128,20 +129,20 @@ def _make_earlier(source: Path, path: Path) -> dict[str, int]:
         highest = (
             "SELECT r.id, max(c.derived) FROM contexts c JOIN contexts r ON r.ref = c.root GROUP BY r.id"
         )
-        return dict(_rows(earlier, highest))
+        return dict(_query_rows(earlier, highest))
     finally:
         earlier.close()
 
 
-def _rows(connection: apsw.Connection, query: str, *values: Any) -> list[Any]:
+def _query_rows(connection: apsw.Connection, query: str, *values: Any) -> list[Any]:
     return list(connection.execute(query, values))
 
 
 @pytest.fixture(scope="module")
 async def earlier(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Written]:
-    """A file of schema 1 that nobody has open, and what it holds."""
+    """A closed file of schema 1, and its contents."""
     folder = tmp_path_factory.mktemp("earlier")
-    written = await _write(folder / "source.db")
+    written = await _write_file(folder / "source.db")
     highest = _make_earlier(folder / "source.db", folder / "earlier.db")
     for context in written.contexts:
         if context.id in written.newest:
@@ -150,11 +151,11 @@ async def earlier(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Writt
     return folder / "earlier.db", written
 
 
-async def upgraded(path: Path, written: Written) -> None:
+async def assert_upgraded(path: Path, written: Written) -> None:
     """Open a file; assert that its schema is the newest, and that everything is there, sound and goes on."""
     async with SQLiteStorage(path) as store:
         assert await store.integrity() == []
-        found = await _read(store)
+        found = await _read_written(store)
         assert found == written
         for context in found.contexts:
             if context.deleted_at is None:
@@ -166,30 +167,30 @@ async def upgraded(path: Path, written: Written) -> None:
         await store.put_derived(context.id, [Derived(version=13, space="s", data=b"new")])
         (row,) = await store.derived(context.id, "s", after=before)
         assert (row.version, row.seq) == (13, before + 1), "a new row is behind what a reader has seen"
-    assert schema(path) == (len(KNOWN), [(version, checksum) for version, checksum, _ in KNOWN])
+    assert schema_of_file(path) == (len(KNOWN), [(version, checksum) for version, checksum, _ in KNOWN])
 
 
-def schema(path: Path) -> tuple[int, list[tuple[int, str]]]:
-    """Return the version of a file's schema, and what it says was applied."""
+def schema_of_file(path: Path) -> tuple[int, list[tuple[int, str]]]:
+    """Return the version of a file's schema, and its list of applied migrations."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        rows = _rows(connection, "SELECT version, checksum FROM migrations ORDER BY version")
+        rows = _query_rows(connection, "SELECT version, checksum FROM migrations ORDER BY version")
         return int(connection.pragma("user_version")), rows
     finally:
         connection.close()
 
 
-async def begun(path: Path) -> None:
+async def assert_new_file(path: Path) -> None:
     """Open a file that was new; assert that it has the newest schema and takes a message."""
     async with SQLiteStorage(path) as store:
         assert await store.integrity() == []
         context = await create_log(store, "first")
         await append_drafts(store, context, draft_message("one"))
         await sound(store, context.id)
-    assert schema(path)[0] == len(KNOWN)
+    assert schema_of_file(path)[0] == len(KNOWN)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def folder_contents(folder: Path) -> dict[str, bytes]:
     """Return every file of a folder."""
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
@@ -203,7 +204,7 @@ def killed() -> Iterator[Callable[..., bool]]:
 
     `others` processes open it at the same moment, and all of them must succeed.
     """
-    process = python("-m", "tests.faults._migrator")
+    process = start_python("-m", "tests.faults._migrator")
     assert process.stdin is not None
     assert process.stdout is not None
 
@@ -216,7 +217,7 @@ def killed() -> Iterator[Callable[..., bool]]:
         return code != 0
 
     yield upgrade
-    assert finish(process) == 0
+    assert finish_process(process) == 0
 
 
 MOMENTS = {"statement": (12, 40), "file": (8, 30)}
@@ -241,7 +242,7 @@ async def test_t46_an_upgrade_killed_at_any_moment_is_taken_up_again(
         shutil.copy(source, path)
         if not killed(path, what, moment):
             break
-        await upgraded(path, written)
+        await assert_upgraded(path, written)
     assert moment > MOMENTS[what][0]
 
 
@@ -260,7 +261,7 @@ async def test_t46_a_first_opening_killed_at_any_moment_is_taken_up_again(
         path = tmp_path / f"{moment}.db"
         if not killed(path, what, moment):
             break
-        await begun(path)
+        await assert_new_file(path)
     assert moment > MOMENTS[what][1]
 
 
@@ -275,7 +276,7 @@ async def _killed_again(
         kills = [(rng.choice(("statement", "file")), rng.randint(1, 20)) for _ in range(rng.randint(2, 4))]
         for what, nth in kills:
             killed(path, what, nth)
-        await upgraded(path, written)
+        await assert_upgraded(path, written)
 
 
 async def test_t46_an_upgrade_killed_again_and_again_is_taken_up_again(
@@ -321,7 +322,7 @@ async def test_t46_an_upgrade_that_fails_at_any_statement_changes_nothing_and_ca
             apsw.connection_hooks.remove(hook)
         if left > 0:
             break
-        await upgraded(path, written)
+        await assert_upgraded(path, written)
     assert moment > MOMENTS["statement"][0]
 
 
@@ -338,10 +339,10 @@ async def _opened_at_once(folder: Path, earlier: tuple[Path, Written], killed: A
         shutil.copy(source, path)
         deaths += killed(path, "statement", rng.randint(1, 10) if number % 2 else 10**6, OPENERS - 1)
         async with SQLiteStorage(path) as store:
-            (shared,) = await contexts(store, 1)
+            (shared,) = await shared_contexts(store, 1)
             found = {entry.key: entry.content for entry in await sound(store, shared)}
-            assert found == {f"key-{n}": content(f"key-{n}") for n in range(1, OPENERS)}
-        await upgraded(path, written)
+            assert found == {f"key-{n}": content_of_key(f"key-{n}") for n in range(1, OPENERS)}
+        await assert_upgraded(path, written)
     assert deaths >= rounds // 4, "most of those that were to die came too late"
 
 
@@ -361,14 +362,14 @@ async def test_t46_many_old_files_are_opened_by_eight_processes_at_once(
 # ── refused ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _refused(path: Path, says: str, *, read_only: bool) -> None:
+async def _assert_refused(path: Path, says: str, *, read_only: bool) -> None:
     """Assert that a file is refused, that the error says what to do, and that not one byte changes."""
-    before = contents(path.parent)
+    before = folder_contents(path.parent)
     with pytest.raises(SchemaVersionError, match=says) as caught:
         async with SQLiteStorage(path, read_only=read_only):
             pass
     assert caught.value.options
-    assert contents(path.parent) == before
+    assert folder_contents(path.parent) == before
 
 
 @pytest.mark.parametrize("read_only", [False, True], ids=["writable", "read-only"])
@@ -380,9 +381,9 @@ async def test_t46_an_earlier_release_refuses_a_file_of_a_later_one(
     async with SQLiteStorage(path):
         pass
     monkeypatch.setattr(sqlite_schema, "load_migrations", lambda _dialect: KNOWN[:1])
-    await _refused(path, f"has schema {len(KNOWN)}, this release knows up to 1", read_only=read_only)
+    await _assert_refused(path, f"has schema {len(KNOWN)}, this release knows up to 1", read_only=read_only)
     monkeypatch.undo()
-    await upgraded(path, earlier[1])
+    await assert_upgraded(path, earlier[1])
 
 
 async def test_t46_a_file_of_an_earlier_release_is_upgraded_only_by_whoever_may_write(
@@ -390,8 +391,8 @@ async def test_t46_a_file_of_an_earlier_release_is_upgraded_only_by_whoever_may_
 ) -> None:
     path = tmp_path / "a.db"
     shutil.copy(earlier[0], path)
-    await _refused(path, f"has schema 1, this release reads {len(KNOWN)}", read_only=True)
-    await upgraded(path, earlier[1])
+    await _assert_refused(path, f"has schema 1, this release reads {len(KNOWN)}", read_only=True)
+    await assert_upgraded(path, earlier[1])
 
 
 @pytest.mark.parametrize("read_only", [False, True], ids=["writable", "read-only"])
@@ -401,9 +402,9 @@ async def test_t46_a_file_that_another_release_migrated_otherwise_is_refused(
 ) -> None:
     path = tmp_path / "a.db"
     async with SQLiteStorage(path) as store:
-        (context,) = await contexts(store, 1)
-        await add(store, context, "one")
+        (context,) = await shared_contexts(store, 1)
+        await append_keys(store, context, "one")
     connection = apsw.Connection(str(path))
     connection.execute("UPDATE migrations SET checksum = 'of another script' WHERE version = ?", (number,))
     connection.close()
-    await _refused(path, f"migrated by a different release: its schema {number}", read_only=read_only)
+    await _assert_refused(path, f"migrated by a different release: its schema {number}", read_only=read_only)

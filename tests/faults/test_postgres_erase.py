@@ -1,4 +1,4 @@
-"""F3: what was erased on a server is in no byte of its files once they were written anew."""
+"""F3: erased content is in no byte of a server's files once they are rewritten."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
-from acms import ACMS, ACMSConfig, ConfigurationError, EpisodeBoundaryConfig
+from acms import ACMS, ACMSConfig, ConfigurationError, EpisodeBoundaryConfig, StorageBusyError
 from acms.cli.commands import app
 from acms.erasure.erase import erase_context, erase_subject
-from acms.errors import StorageBusyError
 from acms.providers import OfflineReflector
-from acms.storage.postgres.store import PostgresStorage
+from acms.storage import PostgresStorage
 from acms.testing import HashEmbedder, sound
 from tests.servers.postgres import Server
-from tests.servers.stores import inside
+from tests.servers.stores import run_inside
 
 CANARY = "Zyxquarble"
 """In every text of the person who is erased, in their keys, metadata, name and the arguments of their tools."""
@@ -51,7 +50,7 @@ def bytes_left(server: Server) -> Counter[str]:
 
 
 async def a_life(storage: PostgresStorage) -> None:
-    """Somebody talks, is reflected on, summarised, forked, copied, edited; a bystander talks in the same tables."""
+    """A user talks, is reflected on, summarised, forked, copied, edited; a bystander talks in the same tables."""
     config = ACMSConfig(episodes=EpisodeBoundaryConfig(max_turns=4))
     parts = {"embedder": HashEmbedder(32), "reflector": OfflineReflector(), "config": config}
     async with ACMS("person", storage, namespace="ana", **parts) as session:
@@ -85,13 +84,13 @@ async def test_f3_after_a_rewrite_no_byte_of_the_data_folder_has_what_was_erased
 ) -> None:
     async with PostgresStorage(url) as storage:
         await a_life(storage)
-        inside(url, "ANALYZE")  # plans are made from values that were sampled
+        run_inside(url, "ANALYZE")  # plans are made from values that were sampled
         erased = await erase_subject(storage, namespace="ana", verify=True)
         assert (erased.verified, erased.residue, erased.proof, erased.rewritten) == (True, (), "rows", ())
         assert "rewrite" in erased.unreached[0]
         for table in ("entries", "derived", "jobs"):
-            inside(url, f"VACUUM acms.{table}")
-        inside(url, "CHECKPOINT")
+            run_inside(url, f"VACUUM acms.{table}")
+        run_inside(url, "CHECKPOINT")
         assert any(file.startswith("base/") for file in bytes_left(server)), (
             "a vacuum frees places, not bytes"
         )
@@ -140,7 +139,7 @@ async def test_f3_what_stops_a_rewrite_is_named_and_leaves_nothing_half_done(
     async with PostgresStorage(url, retry_seconds=0.2) as storage:
         async with ACMS("person", storage) as session:
             await session.ingest("user", f"told once {CANARY}")
-        table = inside(url, "SELECT tableoid::regclass::text FROM acms.entries")[0][0]
+        table = run_inside(url, "SELECT tableoid::regclass::text FROM acms.entries")[0][0]
         with psycopg.connect(url) as reader:
             reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             reader.execute("SELECT 1")
@@ -167,8 +166,8 @@ async def test_f3_only_the_owner_writes_tables_anew_and_hears_what_is_left_to_a_
     admin = server.create_database()
     for user in ("keeper", "service"):
         server.execute(f"CREATE ROLE {user} LOGIN IN ROLE acms_app")
-    inside(admin, "CREATE SCHEMA acms AUTHORIZATION keeper")
-    inside(admin, "GRANT acms_search TO keeper WITH INHERIT FALSE, SET TRUE")
+    run_inside(admin, "CREATE SCHEMA acms AUTHORIZATION keeper")
+    run_inside(admin, "GRANT acms_search TO keeper WITH INHERIT FALSE, SET TRUE")
     owned, served = (admin.replace("postgres@", f"{user}@") for user in ("keeper", "service"))
     try:
         async with PostgresStorage(owned) as storage, PostgresStorage(served) as other:
@@ -179,7 +178,7 @@ async def test_f3_only_the_owner_writes_tables_anew_and_hears_what_is_left_to_a_
             erased = await erase_context(storage, "person", verify=True, rewrite=True)
             assert (erased.residue, erased.proof) == ((), "rows")
             assert "superuser" in erased.unreached[0]
-            inside(admin, "CHECKPOINT")
+            run_inside(admin, "CHECKPOINT")
             assert not any(file.startswith("base/") for file in bytes_left(server)), "the tables are clean"
     finally:
         server.drop_database(admin)

@@ -1,4 +1,4 @@
-"""T17, T47: a PostgreSQL server that hangs, or a network that swallows what is sent, keeps nobody waiting for ever."""
+"""T17, T47: a PostgreSQL server that hangs, or a network that swallows data, blocks no caller without end."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any, Self
 import psutil
 import pytest
 
-from acms.errors import StorageBusyError, StorageUnavailableError
+from acms import State, StorageBusyError, StorageUnavailableError
 from acms.kv import PostgresKV
-from acms.model import Append, Context, ContextDraft, ContextQuery, Derived, JobQuery, Receipt, Search, State
+from acms.model import Append, Context, ContextDraft, ContextQuery, Derived, JobQuery, Receipt, Search
+from acms.storage import PostgresStorage
 from acms.storage.postgres.pool import UnknownOutcomeError
-from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import WHEN, append_drafts, create_log, draft_message
 from tests.servers.postgres import Databases, Server
@@ -39,8 +39,8 @@ def url(server: Server) -> Iterator[str]:
 
 
 @contextmanager
-def hanging(server: Server) -> Iterator[None]:
-    """Let every process of a server stand still; the kernel goes on taking what is sent to them."""
+def suspended_server(server: Server) -> Iterator[None]:
+    """Suspend every process of a server; the kernel still accepts data for them."""
     assert server.pid is not None
     postmaster = psutil.Process(server.pid)
     postmaster.suspend()
@@ -127,7 +127,7 @@ async def hole(server: Server) -> AsyncIterator[Hole]:
 
 
 @asynccontextmanager
-async def warm(url: str, **options: Any) -> AsyncIterator[PostgresStorage]:
+async def warm_store(url: str, **options: Any) -> AsyncIterator[PostgresStorage]:
     """Open a store, all of whose connections are open."""
     async with PostgresStorage(url) as patient:
         await patient.contexts(ContextQuery())  # makes the schema
@@ -145,7 +145,7 @@ async def warm(url: str, **options: Any) -> AsyncIterator[PostgresStorage]:
         assert len(lane.idle) == len(lane.all) <= size
 
 
-async def backends(databases: Databases, url: str, most: int) -> int:
+async def count_connections(databases: Databases, url: str, most: int) -> int:
     """Count the connections to a database, once there are no more than some: those that were closed take a moment."""
     name = url.rpartition("/")[2].partition("?")[0]
     query = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}'"  # noqa: S608
@@ -155,7 +155,7 @@ async def backends(databases: Databases, url: str, most: int) -> int:
     return found
 
 
-def verbs(store: PostgresStorage, place: Context) -> dict[str, Any]:
+def call_every_verb(store: PostgresStorage, place: Context) -> dict[str, Any]:
     """Return every verb, called."""
     context = place.id
     return {
@@ -181,11 +181,11 @@ def verbs(store: PostgresStorage, place: Context) -> dict[str, Any]:
 async def test_t17_every_call_on_a_server_that_hangs_ends_with_a_retryable_error(
     server: Server, url: str
 ) -> None:
-    async with warm(url) as store:
+    async with warm_store(url) as store:
         context = await create_log(store, "key")
         await append_drafts(store, context, draft_message("first"))
-        with hanging(server):
-            calls = verbs(store, context)
+        with suspended_server(server):
+            calls = call_every_verb(store, context)
             async with asyncio.timeout(120):
                 found = dict(
                     zip(calls, await asyncio.gather(*calls.values(), return_exceptions=True), strict=True)
@@ -198,12 +198,12 @@ async def test_t17_every_call_on_a_server_that_hangs_ends_with_a_retryable_error
         stored = [entry.content for entry in await sound(store, context.id)]
         assert stored.count("keyed") == 1
         assert stored.count("bare") <= 1
-        assert await backends(server, url, HASTY["pool_size"]) >= 1
-    assert await backends(server, url, 0) == 0
+        assert await count_connections(server, url, HASTY["pool_size"]) >= 1
+    assert await count_connections(server, url, 0) == 0
 
 
 async def test_t17_a_handle_on_a_server_that_hangs_is_not_opened_for_ever(server: Server, url: str) -> None:
-    with hanging(server):
+    with suspended_server(server):
         store, values = PostgresStorage(url, **HASTY), PostgresKV(url, timeout_seconds=0.5)
         async with asyncio.timeout(120):
             for call in (store.head("x"), values.get("a")):
@@ -213,14 +213,14 @@ async def test_t17_a_handle_on_a_server_that_hangs_is_not_opened_for_ever(server
                 assert not isinstance(away.value, UnknownOutcomeError), "nothing was sent"
         await store.aclose()
         await values.aclose()
-    assert await backends(server, url, 0) == 0
+    assert await count_connections(server, url, 0) == 0
 
 
 async def test_t17_many_appends_that_wait_are_told_together(server: Server, url: str) -> None:
     """Each would have to wait until patience ends; a hundred of them do not wait one after the other."""
-    async with warm(url) as store:
+    async with warm_store(url) as store:
         contexts = [await create_log(store) for _ in range(3)]
-        with hanging(server):
+        with suspended_server(server):
             ops = [Append(context=contexts[n % 3].id, drafts=(draft_message(str(n)),)) for n in range(100)]
             async with asyncio.timeout(300):
                 results = [result for (result,) in await asyncio.gather(*(store.append([op]) for op in ops))]
@@ -239,7 +239,7 @@ async def test_t17_many_appends_that_wait_are_told_together(server: Server, url:
 async def test_t17_what_a_connection_swallows_is_sent_again_on_another(
     server: Server, url: str, hole: Hole, side: str
 ) -> None:
-    async with warm(hole.url(url), retry_seconds=20) as store:
+    async with warm_store(hole.url(url), retry_seconds=20) as store:
         context = await create_log(store, "key")
         await append_drafts(store, context, draft_message("first"))
         head = await store.head(context.id)
@@ -259,8 +259,8 @@ async def test_t17_what_a_connection_swallows_is_sent_again_on_another(
 
 
 async def test_t17_whoever_stops_waiting_is_let_go_at_once(server: Server, url: str, hole: Hole) -> None:
-    """Nobody is kept until a server that hangs has heard that it may stop: no further connection asks it to."""
-    async with warm(hole.url(url), statement_seconds=600) as store, store.kv() as values:
+    """No caller waits until a hanging server confirms that it may stop: no further connection asks it to."""
+    async with warm_store(hole.url(url), statement_seconds=600) as store, store.kv() as values:
         context = await create_log(store, "key")
         await values.set("a", 1)
         calls = (
@@ -293,7 +293,7 @@ async def test_t47_values_on_a_server_that_hangs_are_a_typed_error(server: Serve
         await patient.set("a", 1)
     async with PostgresKV(url, timeout_seconds=0.5) as store:
         await store.get("a")
-        with hanging(server):
+        with suspended_server(server):
             async with asyncio.timeout(300):
                 for call in (store.get("a"), store.set("a", 2), store.delete("a")):
                     with pytest.raises(StorageUnavailableError) as late:
@@ -301,11 +301,11 @@ async def test_t47_values_on_a_server_that_hangs_are_a_typed_error(server: Serve
                     assert late.value.retryable
         await store.set("b", 1)
         assert (await store.get("b")).data == 1
-    assert await backends(server, url, 0) == 0
+    assert await count_connections(server, url, 0) == 0
 
 
 async def test_t17_the_kernel_notices_a_host_that_is_gone(url: str) -> None:
-    async with warm(url) as store, store._db.pool.connection() as connection:
+    async with warm_store(url) as store, store._db.pool.connection() as connection:
         with socket.socket(fileno=socket.dup(connection.fileno())) as wire:
             assert wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000
             assert wire.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

@@ -9,10 +9,9 @@ from datetime import timedelta
 
 import pytest
 
-from acms import open_storage
-from acms.errors import ConflictError
+from acms import ConflictError, open_storage
 from acms.model import Append, Expect, JobDraft, JobQuery, Receipt
-from acms.storage.postgres.store import PostgresStorage
+from acms.storage import PostgresStorage
 from acms.testing import ManualClock, run_story, sound
 from acms.testing.logs import WHEN, append_drafts, create_log, draft_message, draft_summary, fork_log
 from tests.servers.pgbouncer import PgBouncer
@@ -30,7 +29,7 @@ async def stores(postgres_home: str) -> AsyncIterator[list[PostgresStorage]]:
         yield [await stack.enter_async_context(PostgresStorage(place, tenant=tenant)) for _ in range(HANDLES)]
 
 
-async def crowd(stores: list[PostgresStorage], writers: int, appends: int) -> None:
+async def append_from_many(stores: list[PostgresStorage], writers: int, appends: int) -> None:
     context = await create_log(stores[0])
     acked: dict[int, tuple[str, str]] = {}
 
@@ -51,12 +50,12 @@ async def crowd(stores: list[PostgresStorage], writers: int, appends: int) -> No
 
 
 async def test_t01_32_writers_on_four_handles_leave_one_gapless_log(stores: list[PostgresStorage]) -> None:
-    await crowd(stores, 32, 320)
+    await append_from_many(stores, 32, 320)
 
 
 @pytest.mark.faults
 async def test_t01_32_writers_on_four_handles_append_ten_thousand(stores: list[PostgresStorage]) -> None:
-    await crowd(stores, 32, 10_000)
+    await append_from_many(stores, 32, 10_000)
 
 
 async def test_t03_of_many_appends_on_one_head_from_four_handles_one_is_written(

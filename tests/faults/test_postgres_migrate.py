@@ -11,23 +11,23 @@ from contextlib import suppress
 
 import pytest
 
-from acms.errors import (
+from acms import (
     ACMSError,
     SchemaVersionError,
     SessionNotFoundError,
     StorageBusyError,
     StorageUnavailableError,
 )
+from acms.storage import PostgresStorage
 from acms.storage.postgres import migrate as postgres_migrate
 from acms.storage.postgres.migrate import apply_migrations, list_known_migrations, read_migration_status
 from acms.storage.postgres.pool import Pool
-from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.servers.postgres import Databases
-from tests.servers.stores import inside
+from tests.servers.stores import run_inside
 
-from ._process import finish, python
+from ._process import finish_process, start_python
 from ._proxy import Wire
 
 
@@ -35,9 +35,9 @@ def port_of(url: str) -> int:
     return int(url.rpartition(":")[2].partition("/")[0])
 
 
-def schema(url: str) -> list[tuple[object, ...]]:
+def schema_of_database(url: str) -> list[tuple[object, ...]]:
     """What a database holds: tables, columns, indexes, policies, and the list of migrations."""
-    return inside(
+    return run_inside(
         url,
         "SELECT c.relname, c.relkind, string_agg(a.attname || ':' || a.atttypid::regtype, ',' ORDER BY a.attnum),"
         " (SELECT count(*) FROM pg_policy WHERE polrelid = c.oid)"
@@ -47,7 +47,7 @@ def schema(url: str) -> list[tuple[object, ...]]:
     )
 
 
-async def works(url: str) -> None:
+async def assert_store_works(url: str) -> None:
     async with PostgresStorage(url) as store:
         context = await create_log(store)
         await append_drafts(store, context, draft_message("one", key="1"))
@@ -55,10 +55,10 @@ async def works(url: str) -> None:
 
 
 async def killed_everywhere(postgres: Databases, step: int) -> None:
-    """Cut the wire of a migrator at one message after the other; the next one finishes what it left."""
+    """Cut the wire of a migrator at one message after the other; the next one finishes its work."""
     right = postgres.create_database()
-    await works(right)
-    wanted = schema(right)
+    await assert_store_works(right)
+    wanted = schema_of_database(right)
     postgres.drop_database(right)
     cuts = 0
     async with Wire(port_of(right)) as wire:
@@ -74,9 +74,9 @@ async def killed_everywhere(postgres: Databases, step: int) -> None:
                     await hasty.head("c_none")
                 wire.disarm()
                 await hasty.aclose()
-                await works(url)
-                await upgrade(url)  # what only adds speed is left to whoever migrates
-                assert schema(url) == wanted
+                await assert_store_works(url)
+                await upgrade_schema(url)  # what only adds speed is left to whoever migrates
+                assert schema_of_database(url) == wanted
                 postgres.drop_database(url)
                 if wire.cuts == before:
                     break
@@ -109,7 +109,7 @@ async def test_t46_a_migrator_process_that_is_killed_leaves_work_for_the_next(
     rng = random.Random(46)
     for _ in range(rounds):
         url = postgres.create_database()
-        processes = [python("-c", OPEN, url) for _ in range(2)]
+        processes = [start_python("-c", OPEN, url) for _ in range(2)]
         for process in processes:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
@@ -118,9 +118,9 @@ async def test_t46_a_migrator_process_that_is_killed_leaves_work_for_the_next(
             process.stdin.flush()
         await asyncio.sleep(rng.uniform(0, 0.15))  # the moment of the kill, not a wait for anything
         os.kill(processes[0].pid, signal.SIGKILL)
-        finish(processes[0])
-        await works(url)
-        assert finish(processes[1]) == 0
+        finish_process(processes[0])
+        await assert_store_works(url)
+        assert finish_process(processes[1]) == 0
         postgres.drop_database(url)
 
 
@@ -139,11 +139,11 @@ async def test_t46_of_many_that_open_an_empty_database_one_makes_the_schema_and_
     try:
         for url in urls:
             postgres.execute(f"GRANT CREATE ON DATABASE {url.rpartition('/')[2]} TO {name}")
-            inside(url, "CREATE EXTENSION vector")  # which an owner may not
+            run_inside(url, "CREATE EXTENSION vector")  # which an owner may not
         chosen = [url.replace("postgres@", f"{name}@") if owner else url for url in urls]
-        await asyncio.gather(*(works(url) for url in chosen for _ in range(3)))
+        await asyncio.gather(*(assert_store_works(url) for url in chosen for _ in range(3)))
         for url in urls:
-            applied = inside(url, "SELECT version FROM acms.migrations")
+            applied = run_inside(url, "SELECT version FROM acms.migrations")
             wanted = [(number,) for number, *_ in list_known_migrations()]
             assert applied == wanted
     finally:
@@ -167,7 +167,7 @@ def release(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return become
 
 
-async def upgrade(url: str) -> list[int]:
+async def upgrade_schema(url: str) -> list[int]:
     pool = Pool(url, size=1, patience=30, statement_seconds=30)
     try:
         return [step.version for step in await apply_migrations(pool)]
@@ -178,15 +178,15 @@ async def upgrade(url: str) -> list[int]:
 async def test_t46_an_older_schema_is_refused_until_it_is_migrated(
     postgres_url: str, release: Callable[..., None]
 ) -> None:
-    await works(postgres_url)
+    await assert_store_works(postgres_url)
     last = len(list_known_migrations())
     release((last, "CREATE TABLE acms.later (x int)"))
     with pytest.raises(SchemaVersionError) as caught:
-        await works(postgres_url)
+        await assert_store_works(postgres_url)
     assert "run acms migrate" in caught.value.options
-    assert await upgrade(postgres_url) == [last + 1]
-    assert await upgrade(postgres_url) == []
-    await works(postgres_url)
+    assert await upgrade_schema(postgres_url) == [last + 1]
+    assert await upgrade_schema(postgres_url) == []
+    await assert_store_works(postgres_url)
 
 
 async def test_t46_a_newer_schema_is_accepted_when_it_says_so_and_else_refused(
@@ -194,46 +194,46 @@ async def test_t46_a_newer_schema_is_accepted_when_it_says_so_and_else_refused(
 ) -> None:
     last = len(list_known_migrations())
     release((last, "CREATE TABLE acms.later (x int)"))
-    await works(postgres_url)
+    await assert_store_works(postgres_url)
     release()
-    await works(postgres_url)  # it may go on beside the newer one
+    await assert_store_works(postgres_url)  # it may go on beside the newer one
     release((last, "CREATE TABLE acms.later (x int)"), (last + 2, "CREATE TABLE acms.last (x int)"))
-    assert await upgrade(postgres_url) == [last + 2]
-    before = schema(postgres_url)
+    assert await upgrade_schema(postgres_url) == [last + 2]
+    before = schema_of_database(postgres_url)
     release()
     with pytest.raises(SchemaVersionError) as caught:
-        await works(postgres_url)
+        await assert_store_works(postgres_url)
     assert "upgrade acms-engine" in caught.value.options
     with pytest.raises(SchemaVersionError):
-        await upgrade(postgres_url)
-    assert schema(postgres_url) == before
+        await upgrade_schema(postgres_url)
+    assert schema_of_database(postgres_url) == before
 
 
 async def test_t46_a_database_that_another_release_migrated_otherwise_is_refused(
     postgres_url: str, release: Callable[..., None]
 ) -> None:
     release((1, "CREATE TABLE acms.later (x int)"))
-    await works(postgres_url)
+    await assert_store_works(postgres_url)
     release((1, "CREATE TABLE acms.later (y int)"))
-    before = schema(postgres_url)
-    for attempt in (works, upgrade):
+    before = schema_of_database(postgres_url)
+    for attempt in (assert_store_works, upgrade_schema):
         with pytest.raises(SchemaVersionError, match="different release"):
             await attempt(postgres_url)
-    assert schema(postgres_url) == before
+    assert schema_of_database(postgres_url) == before
 
 
 async def test_t46_a_migration_that_fails_changes_nothing_and_can_be_repeated(
     postgres_url: str, release: Callable[..., None]
 ) -> None:
-    await works(postgres_url)
-    before = schema(postgres_url)
+    await assert_store_works(postgres_url)
+    before = schema_of_database(postgres_url)
     last = len(list_known_migrations())
     release((last, "CREATE TABLE acms.later (x int); SELECT 1 / 0"))
     with pytest.raises(ACMSError, match=f"migration {last + 1} failed"):
-        await upgrade(postgres_url)
-    assert schema(postgres_url) == before
+        await upgrade_schema(postgres_url)
+    assert schema_of_database(postgres_url) == before
     release((last, "CREATE TABLE acms.later (x int)"))
-    assert await asyncio.gather(*(upgrade(postgres_url) for _ in range(4))) in [
+    assert await asyncio.gather(*(upgrade_schema(postgres_url) for _ in range(4))) in [
         [[last + 1] if n == winner else [] for n in range(4)] for winner in range(4)
     ]
 

@@ -1,7 +1,7 @@
 """T14: three nodes in quorum commit lose no acknowledged message, whatever happens before the primary is lost.
 
 pytest tests/faults/test_postgres_nodes.py                 one round
-pytest -s -m slow tests/faults/test_postgres_nodes.py      twenty, with how long nobody was answered in each
+pytest -s -m slow tests/faults/test_postgres_nodes.py      twenty, with the time without answers in each
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from acms import ACMS
-from acms.errors import ACMSError
-from acms.storage.postgres.store import PostgresStorage
+from acms import ACMS, ACMSError
+from acms.storage import PostgresStorage
 from acms.testing import sound
 
 from ._cluster import Cluster
@@ -67,8 +66,8 @@ class Writers:
                 await asyncio.sleep(0.01)
 
 
-async def fault(cluster: Cluster, kind: str, writers: Writers, within: ExitStack) -> None:
-    """Let something happen before the primary is lost; what it stopped goes on when `within` ends."""
+async def inject_fault(cluster: Cluster, kind: str, writers: Writers, within: ExitStack) -> None:
+    """Inject a fault before the primary is lost; stopped servers go on when `within` ends."""
     primary, (one, other) = cluster.servers[cluster.primary], cluster.standbys
     if kind == "a frozen standby":
         within.enter_context(cluster.frozen([one]))
@@ -86,8 +85,8 @@ async def fault(cluster: Cluster, kind: str, writers: Writers, within: ExitStack
         await asyncio.to_thread(primary.execute, WAITING)
 
 
-async def failovers(kinds: list[str]) -> None:
-    """Write, let something happen, lose the primary, promote, go on: acknowledged is what is there at the end."""
+async def run_failovers(kinds: list[str]) -> None:
+    """Write, inject a fault, lose the primary, promote, go on: every acknowledged message is there at the end."""
     async with Cluster() as cluster:
         # Off the event loop: the wires to the standbys, for which this waits, are on it.
         url = await asyncio.to_thread(cluster.servers[cluster.primary].create_database)
@@ -100,7 +99,7 @@ async def failovers(kinds: list[str]) -> None:
                 await writers.some()
                 lost = cluster.primary
                 with ExitStack() as within:
-                    await fault(cluster, kind, writers, within)
+                    await inject_fault(cluster, kind, writers, within)
                     await cluster.lose()
                 before, began = len(writers.acked), loop.time()
                 await cluster.promote()
@@ -110,10 +109,10 @@ async def failovers(kinds: list[str]) -> None:
                     await cluster.rejoin(lost)
             writers.stopped = True
             await asyncio.gather(*tasks)
-            await check(store, writers)
+            await assert_acknowledged(store, writers)
 
 
-async def check(store: PostgresStorage, writers: Writers) -> None:
+async def assert_acknowledged(store: PostgresStorage, writers: Writers) -> None:
     """Assert that each acknowledged message is there once, under its id, in logs without a gap."""
     lost: list[str] = []
     for number in range(CONTEXTS):
@@ -130,11 +129,11 @@ async def check(store: PostgresStorage, writers: Writers) -> None:
 
 @pytest.mark.faults
 async def test_t14_a_failover_of_three_nodes_loses_nothing_acknowledged() -> None:
-    await failovers(["a cut link"])
+    await run_failovers(["a cut link"])
 
 
 @pytest.mark.slow
 async def test_t14_twenty_failovers_of_three_nodes_lose_nothing_acknowledged() -> None:
     kinds = ["a frozen standby", "ended backends", "frozen standbys and ended waits", "a cut link"] * 5
     random.Random(7).shuffle(kinds)
-    await failovers(kinds)
+    await run_failovers(kinds)

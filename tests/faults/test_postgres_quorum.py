@@ -1,4 +1,4 @@
-"""T14: what is acknowledged as on two machines is on two machines: two servers, the second in quorum commit.
+"""T14: a commit acknowledged by two machines is on two machines: two servers, the second in quorum commit.
 
 pytest -m faults tests/faults/test_postgres_quorum.py      every kind of append, and a failover
 """
@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS
-from acms.errors import ACMSError
+from acms import ACMS, ACMSError
 from acms.model import Append, Expect, JobDraft, Receipt
+from acms.storage import PostgresStorage
 from acms.storage.postgres.pool import UnknownOutcomeError
-from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message
 from tests.servers.postgres import Server, Standby
@@ -56,7 +55,7 @@ class Pair:
         return {pid for (pid,) in self.primary.execute(WAITING)}
 
     async def waits(self, task: asyncio.Future[Any]) -> int:
-        """Return a backend that waits, once there is one; whoever asked must not be answered before."""
+        """Return a backend that waits, once there is one; its client must not be answered before."""
         while not (found := self.waiting()):
             assert not task.done(), task.result()
             await asyncio.sleep(0.01)
@@ -84,11 +83,11 @@ async def url(pair: Pair) -> AsyncIterator[str]:
     pair.primary.drop_database(url)
 
 
-async def told(store: PostgresStorage, *ops: Append) -> list[Receipt | ACMSError]:
+async def append_ops(store: PostgresStorage, *ops: Append) -> list[Receipt | ACMSError]:
     return await store.append(ops)
 
 
-async def operations(store: PostgresStorage, kind: str) -> list[Append]:
+async def operations_of_kind(store: PostgresStorage, kind: str) -> list[Append]:
     """Return what to append so that a lost commit is looked for in a certain way."""
     context = await create_log(store)
     first = await append_drafts(
@@ -124,13 +123,13 @@ async def test_a_record_waits_for_no_standby(pair: Pair, url: str) -> None:
 async def test_t14_a_commit_whose_wait_was_broken_off_is_confirmed_by_another_one(
     pair: Pair, url: str, kind: str, end: str
 ) -> None:
-    """It can be read on the primary, and is lost with it: nobody is told that a second machine has it."""
+    """It can be read on the primary, and is lost with it: it was never acknowledged as on a second machine."""
     # Of a cancelled wait the server only warns: also where nobody wants to hear of warnings.
     pair.primary.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET client_min_messages = 'error'")
     async with PostgresStorage(url, durability="quorum") as store:
-        ops = await operations(store, kind)
+        ops = await operations_of_kind(store, kind)
         with pair.standby.deaf():
-            task = asyncio.ensure_future(told(store, *ops))
+            task = asyncio.ensure_future(append_ops(store, *ops))
             first = await pair.waits(task)
             pair.primary.execute(f"SELECT pg_{end}_backend({first})")
             while first in pair.waiting():
@@ -157,9 +156,9 @@ async def test_t14_what_no_standby_confirms_is_not_acknowledged(
         PostgresStorage(url, durability="quorum") as patient,
         PostgresStorage(url, durability="quorum", retry_seconds=0.3, statement_seconds=0.3) as store,
     ):
-        ops = [*await operations(patient, "keyed"), *await operations(patient, "bare")]
+        ops = [*await operations_of_kind(patient, "keyed"), *await operations_of_kind(patient, "bare")]
         with pair.standby.deaf():
-            task = asyncio.ensure_future(told(store, *ops))
+            task = asyncio.ensure_future(append_ops(store, *ops))
             while not task.done():
                 for pid in pair.waiting():
                     if end is not None:
@@ -169,7 +168,7 @@ async def test_t14_what_no_standby_confirms_is_not_acknowledged(
                 assert isinstance(result, UnknownOutcomeError)
                 assert result.retryable
                 assert "not known" in str(result)
-        (again, _) = await told(patient, *ops)
+        (again, _) = await append_ops(patient, *ops)
         assert isinstance(again, Receipt)
         assert again.durability == "quorum"
 
@@ -197,7 +196,7 @@ async def test_t14_a_message_of_a_session_is_not_written_twice(pair: Pair, url: 
 
 
 async def test_t14_a_repetition_is_acknowledged_with_what_it_survives(pair: Pair, url: str) -> None:
-    """Whoever wrote it did not wait for a standby; whoever repeats it does."""
+    """The first writer did not wait for a standby; the one that repeats it does."""
     async with PostgresStorage(url, durability="disk") as local, PostgresStorage(url) as store:
         assert store.durability == "quorum"
         context = await create_log(store)
@@ -208,12 +207,12 @@ async def test_t14_a_repetition_is_acknowledged_with_what_it_survives(pair: Pair
         with pair.standby.deaf():
             for op in ops:
                 for again in (False, True):
-                    (receipt,) = await told(local, op)
+                    (receipt,) = await append_ops(local, op)
                     assert isinstance(receipt, Receipt)
                     assert (receipt.durability, receipt.repeated) == ("disk", again)
             tasks: list[asyncio.Future[list[Receipt | ACMSError]]] = []
             for op in ops:
-                tasks.append(asyncio.ensure_future(told(store, op)))
+                tasks.append(asyncio.ensure_future(append_ops(store, op)))
                 await pair.waits(tasks[0])
             await asyncio.sleep(0.1)
             assert not any(task.done() for task in tasks)
@@ -224,7 +223,7 @@ async def test_t14_a_repetition_is_acknowledged_with_what_it_survives(pair: Pair
 
 
 async def test_t14_standbys_that_are_given_up_are_not_promised(pair: Pair, url: str) -> None:
-    """A commit that waits is released without a word when nobody is named any more."""
+    """A waiting commit is released without a word when no standby is named any more."""
     async with PostgresStorage(url) as store:
         context = await create_log(store)
         assert (await append_drafts(store, context, draft_message("on both"))).durability == "quorum"

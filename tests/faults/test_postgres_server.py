@@ -15,16 +15,17 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from acms.errors import (
+from acms import (
     ACMSError,
     ConfigurationError,
+    JobState,
     StorageBusyError,
     StorageReadOnlyError,
     StorageUnavailableError,
 )
-from acms.model import Append, ContextDraft, Expect, JobDraft, JobQuery, JobState, Receipt
+from acms.model import Append, ContextDraft, Expect, JobDraft, JobQuery, Receipt
+from acms.storage import PostgresStorage
 from acms.storage.postgres.pool import UnknownOutcomeError
-from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import WHEN, append_drafts, create_log, draft_message
 from tests.servers.postgres import Databases, Server
@@ -56,7 +57,7 @@ class Ledger:
                 self.unknown.add(place)
 
 
-async def writing(
+async def append_until_stopped(
     store: PostgresStorage, context: str, who: int, ledger: Ledger, stop: asyncio.Event
 ) -> None:
     """Append until told to stop: with keys, with an expectation, and with nothing to be known by."""
@@ -96,7 +97,7 @@ async def killed_under_load(server: Server, url: str, kills: int) -> None:
         own = [(await create_log(store, f"own-{n}")).id for n in range(9)]
         tasks = [
             asyncio.ensure_future(
-                writing(
+                append_until_stopped(
                     (store, other)[who % 2], own[who] if who % 3 == 1 else shared[who % 2], who, ledger, stop
                 )
             )
@@ -142,7 +143,7 @@ async def test_t08_a_hundred_sigkills_of_the_server_lose_nothing_acknowledged(
 
 
 async def test_t18_a_restart_between_two_calls_is_not_noticed(mortal: Server, mortal_url: str) -> None:
-    """Not even by an append that nobody could know again: a connection that hung up is not used."""
+    """Not even by an append without a key: a connection that hung up is not used."""
     async with PostgresStorage(mortal_url) as store:
         context = await create_log(store)
         await asyncio.gather(
@@ -196,7 +197,7 @@ async def test_t18_a_call_outlives_a_restart(mortal: Server, mortal_url: str) ->
 
 
 @asynccontextmanager
-async def holding(url: str, *statements: str) -> AsyncIterator[psycopg.AsyncConnection]:
+async def hold_locks(url: str, *statements: str) -> AsyncIterator[psycopg.AsyncConnection]:
     """Hold what some statements lock."""
     async with await psycopg.AsyncConnection.connect(url) as other:
         for statement in statements:
@@ -204,7 +205,7 @@ async def holding(url: str, *statements: str) -> AsyncIterator[psycopg.AsyncConn
         yield other
 
 
-def locking(context: str) -> str:
+def lock_statement(context: str) -> str:
     return f"SELECT 1 FROM acms.contexts WHERE context_id = '{context}' FOR UPDATE"  # noqa: S608
 
 
@@ -218,13 +219,13 @@ async def waits_for_a_lock(server: Databases, count: int = 1) -> None:
 async def test_t18_a_deadlock_is_tried_again(mortal: Server, mortal_url: str) -> None:
     async with PostgresStorage(mortal_url) as store:
         ids = sorted([(await create_log(store)).id for _ in range(2)])
-        async with holding(mortal_url, locking(ids[1])) as other:
+        async with hold_locks(mortal_url, lock_statement(ids[1])) as other:
             ops = [Append(context=id, drafts=(draft_message("from us", key=id),)) for id in ids]
             task = asyncio.ensure_future(store.append(ops))
             await waits_for_a_lock(mortal)
             # The statement has the first one, or asks for it next: now each waits for the other.
             try:
-                await other.execute(locking(ids[0]))  # type: ignore[arg-type]
+                await other.execute(lock_statement(ids[0]))  # type: ignore[arg-type]
                 await other.commit()
             except psycopg.errors.DeadlockDetected:
                 await other.rollback()
@@ -256,7 +257,7 @@ async def test_t18_a_statement_that_takes_too_long_leaves_nothing_and_works_late
 ) -> None:
     async with PostgresStorage(mortal_url, statement_seconds=0.1, retry_seconds=0.4) as store:
         context, free = await create_log(store), await create_log(store)
-        async with holding(mortal_url, locking(context.id)):
+        async with hold_locks(mortal_url, lock_statement(context.id)):
             for key in ("k", None):
                 (result,) = await store.append(
                     [Append(context=context.id, drafts=(draft_message("x", key=key),))]
@@ -278,7 +279,7 @@ async def test_t18_a_statement_that_takes_too_long_leaves_nothing_and_works_late
 async def test_t18_a_lock_that_is_let_go_in_time_costs_only_time(mortal: Server, mortal_url: str) -> None:
     async with PostgresStorage(mortal_url, statement_seconds=0.1, retry_seconds=60) as store:
         context = await create_log(store)
-        async with holding(mortal_url, locking(context.id)):
+        async with hold_locks(mortal_url, lock_statement(context.id)):
             task = asyncio.ensure_future(append_drafts(store, context, draft_message("x")))
             await asyncio.sleep(0.25)
             assert not task.done()
@@ -335,7 +336,7 @@ async def test_t18_backends_that_an_administrator_ends_cost_nothing(mortal: Serv
 
 
 async def test_t18_what_no_patience_helps_is_said_at_once(mortal: Server, mortal_url: str) -> None:
-    """A wrong database is a mistake of whoever wrote the address."""
+    """A wrong database is a mistake in the address."""
     with pytest.raises(ConfigurationError, match="does not exist"):
         await PostgresStorage(f"{mortal_url}_not", retry_seconds=60).head("x")
     mortal.execute("CREATE ROLE stranger LOGIN")
@@ -355,7 +356,7 @@ def read_only(server: Server, on: bool) -> None:
     server.execute("SELECT pg_reload_conf()")
 
 
-def writable(server: Server) -> bool:
+def is_writable(server: Server) -> bool:
     with psycopg.connect(server.url(), autocommit=True) as connection:
         row = connection.execute("SHOW default_transaction_read_only").fetchone()
     return row == ("off",)
@@ -382,7 +383,7 @@ async def test_t17_nothing_is_written_to_an_old_primary_and_the_pool_finds_the_n
             assert (await append_drafts(store, context, draft_message("to the old one"))).versions == (1, 1)
             assert len(store._db.pool.bind().idle) > 1
             read_only(old, True)
-            while writable(old):
+            while is_writable(old):
                 await asyncio.sleep(0.01)
             for key in ("k", None):
                 (result,) = await store.append(
@@ -392,7 +393,7 @@ async def test_t17_nothing_is_written_to_an_old_primary_and_the_pool_finds_the_n
                 assert result.retryable
                 assert not isinstance(result, UnknownOutcomeError)
             read_only(young, False)
-            while not writable(young):
+            while not is_writable(young):
                 await asyncio.sleep(0.01)
             receipt = await append_drafts(store, context, draft_message("to the new one", key="k"))
             assert receipt.versions == (1, 1), "it never saw the message of the old one"

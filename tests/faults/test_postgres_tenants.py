@@ -17,26 +17,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from acms.errors import ACMSError, GoneError, SessionNotFoundError, StorageError
-from acms.model import (
-    Append,
-    Context,
-    ContextQuery,
-    Derived,
-    Done,
-    Failed,
-    JobDraft,
-    JobQuery,
-    Lease,
-    Search,
-    State,
-)
-from acms.observability.logging import JSONFormatter
-from acms.storage.postgres.store import PostgresStorage
+from acms import ACMSError, GoneError, JSONFormatter, SessionNotFoundError, State, StorageError
+from acms.model import Append, Context, ContextQuery, Derived, Done, Failed, JobDraft, JobQuery, Lease, Search
+from acms.storage import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, fork_log
 from tests.servers.postgres import Databases
-from tests.servers.stores import inside
+from tests.servers.stores import run_inside
 
 MINUTE = timedelta(minutes=1)
 MINE = re.compile(r"\b(?:\w+\.)?tenant_id = %\(tenant\)s")
@@ -64,7 +51,7 @@ async def pair(home: str) -> AsyncIterator[tuple[PostgresStorage, PostgresStorag
         yield one, two
 
 
-async def anything(store: PostgresStorage, word: str, rng: random.Random) -> list[Any]:
+async def do_random_thing(store: PostgresStorage, word: str, rng: random.Random) -> list[Any]:
     """Do one random thing with names that every tenant uses; return whatever was answered."""
     key = f"talk-{rng.randrange(4)}"
     context = await create_log(store, key)
@@ -122,7 +109,7 @@ async def test_t33_fifty_tasks_of_two_tenants_on_one_pool_see_nothing_of_each_ot
             store, other = pair if number % 2 else pair[::-1]
             rng = random.Random(number)
             for _ in range(3):
-                answer = await anything(store, secret[store.tenant], rng)
+                answer = await do_random_thing(store, secret[store.tenant], rng)
                 assert secret[other.tenant] not in str(answer)
                 if rng.random() < 0.2:
                     foreign = (await other.contexts(ContextQuery(limit=1))).items
@@ -203,7 +190,7 @@ async def test_t33_without_the_predicates_of_the_queries_row_level_security_show
 async def test_t33_no_row_can_be_written_for_another_tenant(
     pair: tuple[PostgresStorage, PostgresStorage],
 ) -> None:
-    """The policy also checks what is written."""
+    """The policy also checks writes."""
     one, two = pair
     await create_log(one, "talk")
     theirs = f"'{one.tenant}'"
@@ -268,14 +255,14 @@ async def test_t33_neither_the_role_nor_the_owner_of_the_tables_is_above_the_pol
             "SELECT rolsuper, rolbypassrls, rolcanlogin, rolinherit FROM pg_roles WHERE rolname = 'acms_app'"
         )
         assert role == [(False, False, False, False)]
-        bound = inside(
+        bound = run_inside(
             postgres_url,
             "SELECT relname FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = 'acms'"
             " AND relkind IN ('r', 'p') AND NOT relispartition AND NOT (relrowsecurity AND relforcerowsecurity)",
         )
         assert bound == [("migrations",)]
     finally:
-        inside(postgres_url, f"DROP OWNED BY {owner} CASCADE")
+        run_inside(postgres_url, f"DROP OWNED BY {owner} CASCADE")
         postgres.execute(f"DROP OWNED BY {owner} CASCADE")
         postgres.execute(f"DROP ROLE {owner}")
 
@@ -284,7 +271,7 @@ async def test_t33_neither_the_role_nor_the_owner_of_the_tables_is_above_the_pol
 
 
 async def state_of(store: PostgresStorage) -> list[tuple[Any, ...]]:
-    """What the connections of a pool still carry when nobody uses them."""
+    """The settings that idle connections of a pool still carry."""
     found = []
     for connection in list(store._db.pool.bind().idle):
         cursor = await connection.execute(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from acms.errors import ACMSError, StorageBusyError, StorageUnavailableError
+from acms import ACMSError, JobState, Kind, State, StorageBusyError, StorageUnavailableError
 from acms.model import (
     Append,
     Context,
@@ -22,12 +22,9 @@ from acms.model import (
     Failed,
     JobDraft,
     JobQuery,
-    JobState,
-    Kind,
     Receipt,
-    State,
 )
-from acms.storage.postgres.store import PostgresStorage
+from acms.storage import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import WHEN, append_drafts, create_log, draft_fact, draft_message
 from tests.servers.postgres import Databases
@@ -88,12 +85,12 @@ async def cut_everywhere(line: Line, once: Any, *, least: int, step: int = 1) ->
 # ── appends ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def told(line: Line, op: Append) -> Receipt | ACMSError:
+async def append_over_line(line: Line, op: Append) -> Receipt | ACMSError:
     (result,) = await line.store.append([op])
     return result
 
 
-async def check(line: Line, context: Context, result: Receipt, contents: list[str]) -> None:
+async def assert_appended_once(line: Line, context: Context, result: Receipt, contents: list[str]) -> None:
     """Assert that a receipt names the newest entries, and that they are there once."""
     entries = await sound(line.direct, context.id)
     assert Counter(entry.content for entry in entries if entry.content in contents) == Counter(contents)
@@ -122,9 +119,9 @@ async def test_t06_an_append_that_can_be_known_again_is_written_exactly_once(
         }[kind]
         keys = (f"{name}/a", f"{name}/b") if kind == "keyed" else (None, None)
         drafts = tuple(draft_message(text, key=key) for text, key in zip(contents, keys, strict=True))
-        result = await told(line, Append(context=context.id, drafts=drafts, expect=expect))
+        result = await append_over_line(line, Append(context=context.id, drafts=drafts, expect=expect))
         assert isinstance(result, Receipt)
-        await check(line, context, result, contents)
+        await assert_appended_once(line, context, result, contents)
         head = result.head
         return "repeated" if result.repeated else "new"
 
@@ -140,7 +137,9 @@ async def test_t06_a_fact_that_expects_a_message_is_not_written_twice(line: Line
 
     async def once(name: str) -> str:
         expect = Expect(last_message=message)
-        result = await told(line, Append(context=context.id, drafts=(draft_fact(name),), expect=expect))
+        result = await append_over_line(
+            line, Append(context=context.id, drafts=(draft_fact(name),), expect=expect)
+        )
         stored = [entry.content for entry in await sound(line.direct, context.id)].count(name)
         if isinstance(result, Receipt):
             assert stored == 1
@@ -159,7 +158,7 @@ async def test_t06_an_append_that_cannot_be_known_again_is_written_once_or_told_
     context = await create_log(line.direct)
 
     async def once(name: str) -> str:
-        result = await told(line, Append(context=context.id, drafts=(draft_message(name),)))
+        result = await append_over_line(line, Append(context=context.id, drafts=(draft_message(name),)))
         stored = [entry.content for entry in await sound(line.direct, context.id)].count(name)
         if isinstance(result, Receipt):
             assert stored == 1
@@ -231,9 +230,9 @@ async def test_t06_an_effect_of_a_job_is_written_exactly_once(line: Line, step: 
         await append_drafts(line.direct, context, jobs=(JobDraft(kind="k", dedupe=name),))
         (lease,) = await line.direct.claim(["k"], lease=MINUTE)
         draft = draft_fact(name, sources=(source,))
-        result = await told(line, Append(context=context.id, drafts=(draft,), finish=lease))
+        result = await append_over_line(line, Append(context=context.id, drafts=(draft,), finish=lease))
         assert isinstance(result, Receipt)
-        await check(line, context, result, [name])
+        await assert_appended_once(line, context, result, [name])
         (job,) = (await line.direct.jobs(JobQuery(ids=(lease.job.id,)))).items
         assert job.state is JobState.DONE
         return "done"
@@ -286,7 +285,7 @@ async def test_t06_other_verbs_have_their_effect_once(line: Line, step: int) -> 
         return "settled"
 
     async def claim(name: str) -> str:
-        """Nothing is lost: a claim of which nobody heard runs out."""
+        """Nothing is lost: an unacknowledged claim runs out."""
         await append_drafts(line.direct, context, jobs=(JobDraft(kind="c", dedupe=name),))
         leases = await line.store.claim(["c"], lease=timedelta(milliseconds=1))
         while not leases:
@@ -297,13 +296,13 @@ async def test_t06_other_verbs_have_their_effect_once(line: Line, step: int) -> 
     for verb in (create, settings, blank, derived, settle, claim):
         await cut_everywhere(line, verb, least=20, step=step)
     await sound(line.direct, context.id)
-    audits = await asyncio.to_thread(_audits, line.direct)
+    audits = await asyncio.to_thread(_count_audits, line.direct)
     assert audits == len(
         {entry.version for entry in await line.direct.read(context.id) if entry.state is State.ERASED}
     )
 
 
-def _audits(store: PostgresStorage) -> int:
+def _count_audits(store: PostgresStorage) -> int:
     import psycopg
 
     with psycopg.connect(store._db.pool._conninfo) as connection:

@@ -2,7 +2,7 @@
 
     pytest -m faults tests/faults      150 crash images of each durability
 
-A crash image holds all that was synced before a moment. Of what was not, any 512 bytes may be there or not.
+A crash image holds all that was synced before a moment. Of the rest, any 512 bytes may be there or not.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from acms.errors import ACMSError
+from acms import ACMSError
 from acms.model import Durability
-from acms.storage.sqlite.store import SQLiteStorage
+from acms.storage import SQLiteStorage
 
 from ._vfs import Disk, Event, RecordingVFS, checkpoint_every
-from ._work import add, batch, contexts, op, sound
+from ._work import append_keys, append_of_keys, assert_store_sound, draw_batch, shared_contexts
 
 APPENDS = 240
 PAGES = 150  # moves the WAL into the file some six times during a recording, not once
@@ -34,21 +34,21 @@ class Recording:
     appends: list[tuple[str, list[str]]]
 
 
-async def record(path: Path, durability: Durability, seed: int) -> Recording:
+async def record_appends(path: Path, durability: Durability, seed: int) -> Recording:
     """Append from four tasks and close; the file itself is of no further interest."""
     rng = random.Random(seed)
     appends: list[tuple[str, list[str]]] = []
     with RecordingVFS() as vfs, checkpoint_every(PAGES):
         storage = SQLiteStorage(path, durability=durability)
-        ids = await contexts(storage, 3)
+        ids = await shared_contexts(storage, 3)
 
         async def task(name: str) -> None:
             for n in range(APPENDS // 4):
-                context, keys = rng.choice(ids), batch(f"{name}-{n}", rng)
+                context, keys = rng.choice(ids), draw_batch(f"{name}-{n}", rng)
                 number = len(appends)
                 appends.append((context, keys))
                 vfs.events.append(("start", "", number, b""))
-                (result,) = await storage.append([op(context, keys)])
+                (result,) = await storage.append([append_of_keys(context, keys)])
                 assert not isinstance(result, ACMSError)
                 vfs.events.append(("ack", "", number, b""))
 
@@ -67,7 +67,7 @@ class Before:
     synced: set[int]
 
 
-def cut(recording: Recording, moment: int, rng: random.Random, folder: Path) -> Before:
+def cut_power(recording: Recording, moment: int, rng: random.Random, folder: Path) -> Before:
     """Rebuild the disk as a power cut at a moment leaves it."""
     disk, before = Disk(), Before({}, {}, set())
     for at, event in enumerate(recording.events[:moment]):
@@ -84,11 +84,13 @@ def cut(recording: Recording, moment: int, rng: random.Random, folder: Path) -> 
     return before
 
 
-async def check(path: Path, recording: Recording, before: Before, durability: Durability, seed: str) -> int:
-    """Open a crash image, assert what it must hold, write on; return how many acknowledged appends it lost."""
+async def assert_recovered(
+    path: Path, recording: Recording, before: Before, durability: Durability, seed: str
+) -> int:
+    """Open a crash image, assert its guarantees, write on; return how many acknowledged appends it lost."""
     storage = SQLiteStorage(path, durability=durability)
     try:
-        found = await sound(storage)
+        found = await assert_store_sound(storage)
         rows = {(context, entry.key) for context, entries in found.items() for entry in entries}
         stored: set[int] = set()
         for number in before.started:
@@ -105,10 +107,10 @@ async def check(path: Path, recording: Recording, before: Before, durability: Du
         assert all(before.acked[number] > newest for number in lost), f"{seed}: a gap in history"
         assert not lost & before.synced, f"{seed}: synced and yet lost"
 
-        (context, *_) = await contexts(storage, 3)
-        receipt = await add(storage, context, "after the power cut")
+        (context, *_) = await shared_contexts(storage, 3)
+        receipt = await append_keys(storage, context, "after the power cut")
         assert receipt.versions[0] == len(found.get(context, [])) + 1
-        await sound(storage)
+        await assert_store_sound(storage)
         return len(lost)
     finally:
         await storage.aclose()
@@ -116,7 +118,7 @@ async def check(path: Path, recording: Recording, before: Before, durability: Du
 
 async def power_cuts(folder: Path, durability: Durability, images: int) -> tuple[int, int]:
     """Check many crash images; return how many lost acknowledged appends, and the most that one lost."""
-    recording = await record(folder / "log.db", durability, seed=9)
+    recording = await record_appends(folder / "log.db", durability, seed=9)
     count = len(recording.events)
     kinds = {event[0] for event in recording.events}
     assert {"write", "sync", "truncate", "delete", "start", "ack"} <= kinds
@@ -128,9 +130,9 @@ async def power_cuts(folder: Path, durability: Durability, images: int) -> tuple
         moment = rng.choice(acks) + 1 if number % 2 else rng.randrange(count + 1)
         image = folder / f"image-{number}"
         image.mkdir()
-        before = cut(recording, moment, rng, image)
+        before = cut_power(recording, moment, rng, image)
         seed = f"{durability} image {number}, event {moment} of {count}"
-        losses.append(await check(image / "log.db", recording, before, durability, seed))
+        losses.append(await assert_recovered(image / "log.db", recording, before, durability, seed))
     broken = sum(loss > 0 for loss in losses)
     print(f"{images} power cuts, {durability}: {broken} images lost acknowledged appends, at most {max(losses)}; "
           f"all sound, all prefixes")  # fmt: skip

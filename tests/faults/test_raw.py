@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from ._service import acms, contexts, messages, service
+from ._service import create_contexts, read_messages, run_acms, running_service
 
 WARM = 100
 """Requests before the memory is read for the first time."""
@@ -49,7 +49,7 @@ ODD = (
 """Pieces that are put anywhere."""
 
 
-def sound(context: str) -> list[bytes]:
+def valid_requests(context: str) -> list[bytes]:
     """Return requests that are answered as they should be, before anything is done to them."""
     body = json.dumps({"messages": [{"role": "user", "content": "the orders service gets a table"}]}).encode()
     chunks = b"".join(
@@ -68,7 +68,7 @@ def sound(context: str) -> list[bytes]:
     ]
 
 
-def broken(rng: random.Random, request: bytes) -> bytes:
+def break_request(rng: random.Random, request: bytes) -> bytes:
     """Do up to four things to a request: change, cut out, put in, repeat."""
     found = bytearray(request)
     for _ in range(rng.randint(1, 4)):
@@ -88,7 +88,7 @@ def broken(rng: random.Random, request: bytes) -> bytes:
     return bytes(found)
 
 
-def answers(url: str, said: bytes, seconds: float) -> list[bytes]:
+def statuses_of_answers(url: str, said: bytes, seconds: float) -> list[bytes]:
     """Send it over a connection of its own, and return the status of each answer that comes before so much silence."""
     address = urlsplit(url)
     heard = b""
@@ -100,13 +100,13 @@ def answers(url: str, said: bytes, seconds: float) -> list[bytes]:
     return [line.split()[1] for line in heard.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")]
 
 
-def attack(path: Path, count: int) -> None:
+def attack_service(path: Path, count: int) -> None:
     """Send broken requests, and a message after each ten of them; then look at everything that was promised."""
     db, rng, told = f"sqlite:///{path}", random.Random(count), Counter[bytes]()
-    with service(db, "--auth", "off") as one, one.client() as client:
-        target, *others = contexts(one, 4)
-        requests, memory = sound(target), psutil.Process(one.process.pid).memory_info
-        assert all(answers(one.url, request, 30) in ([b"200"], [b"201"]) for request in requests)
+    with running_service(db, "--auth", "off") as one, one.client() as client:
+        target, *others = create_contexts(one, 4)
+        requests, memory = valid_requests(target), psutil.Process(one.process.pid).memory_info
+        assert all(statuses_of_answers(one.url, request, 30) in ([b"200"], [b"201"]) for request in requests)
         held = memory().rss
         kept: dict[str, list[tuple[str, str]]] = {context: [] for context in others}
         for number in range(count):
@@ -117,22 +117,22 @@ def attack(path: Path, count: int) -> None:
                 body = {"messages": [{"role": "user", "content": content}]}
                 reply = client.post(f"/contexts/{context}/messages", json=body)
                 kept[context].append((content, reply.json()["data"][0]["id"]))
-            said = broken(rng, rng.choice(requests))
-            told.update(answers(one.url, said, 0 if rng.random() < 0.1 else 0.1))
+            said = break_request(rng, rng.choice(requests))
+            told.update(statuses_of_answers(one.url, said, 0 if rng.random() < 0.1 else 0.1))
         assert not [status for status in told if status >= b"500"], told
         assert told.total() > count / 2
         assert memory().rss < held * GROWTH, (held, memory().rss)
         for context, expected in kept.items():
-            assert [(found["content"], found["id"]) for found in messages(client, context)] == expected
+            assert [(found["content"], found["id"]) for found in read_messages(client, context)] == expected
         assert one.stop() == 0
-    assert acms("verify", "--db", db)
+    assert run_acms("verify", "--db", db)
     print(f"{count} broken requests ({dict(told)}), {count // 10} messages beside them: each is there once")
 
 
 def test_broken_requests_lose_nothing_and_leave_nothing(tmp_path: Path) -> None:
-    attack(tmp_path / "log.db", 200)
+    attack_service(tmp_path / "log.db", 200)
 
 
 @pytest.mark.faults
 def test_ten_thousand_broken_requests_lose_nothing_and_leave_nothing(tmp_path: Path) -> None:
-    attack(tmp_path / "log.db", 10_000)
+    attack_service(tmp_path / "log.db", 10_000)

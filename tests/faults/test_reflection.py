@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from acms import ACMS, ACMSConfig, EpisodeBoundaryConfig, WorkerConfig
+from acms import ACMS, ACMSConfig, EpisodeBoundaryConfig, JobState, Kind, WorkerConfig
 from acms.facts import backlog as reflect
 from acms.log import facts as known
 from acms.log.in_force import Cover
 from acms.log.read import PROFILE
-from acms.model import JobQuery, JobState, Kind
+from acms.model import JobQuery
 from acms.ports import StorageBackend
-from acms.testing.logs import sound
+from acms.testing import sound
 
-from ._process import finish, python
+from ._process import finish_process, start_python
 from ._reflector import Chars
 from ._work import open_at
 
@@ -40,7 +40,7 @@ class Absent:
         raise AssertionError
 
 
-async def told(storage: StorageBackend, name: str, episodes: int) -> str:
+async def write_episodes(storage: StorageBackend, name: str, episodes: int) -> str:
     """Talk for some episodes, one of whose two messages each is about the namespace; return the context."""
     config = ACMSConfig(episodes=EpisodeBoundaryConfig(max_turns=2), worker=WorkerConfig(enabled=False))
     given = {"namespace": "team", "reflector": Absent(), "token_counter": Chars(), "config": config}
@@ -53,7 +53,7 @@ async def told(storage: StorageBackend, name: str, episodes: int) -> str:
     return found
 
 
-async def checked(storage: StorageBackend, context: str, name: str, episodes: int) -> None:
+async def assert_facts_once(storage: StorageBackend, context: str, name: str, episodes: int) -> None:
     """Assert that a log has every fact and every mark once, the newest at each address in force."""
     entries = await sound(storage, context)
     facts = [entry for entry in entries if entry.kind is Kind.FACT]
@@ -66,13 +66,18 @@ async def checked(storage: StorageBackend, context: str, name: str, episodes: in
     assert [mark.episode for mark in marks] == list(range(1, episodes + 1))
 
 
-async def killing(url: str, calls: Path, sessions: int, episodes: int, workers: int, seed: int) -> None:
+async def kill_reflectors(
+    url: str, calls: Path, sessions: int, episodes: int, workers: int, seed: int
+) -> None:
     """Let workers reflect while they are killed at random points."""
     rng = random.Random(seed)
     storage = open_at(url)
-    contexts = {f"s{number}": await told(storage, f"s{number}", episodes) for number in range(sessions)}
+    contexts = {
+        f"s{number}": await write_episodes(storage, f"s{number}", episodes) for number in range(sessions)
+    }
     processes = [
-        python("-m", "tests.faults._reflector", "work", url, str(LEASE), str(calls)) for _ in range(workers)
+        start_python("-m", "tests.faults._reflector", "work", url, str(LEASE), str(calls))
+        for _ in range(workers)
     ]
     kills = 0
     try:
@@ -83,17 +88,19 @@ async def killing(url: str, calls: Path, sessions: int, episodes: int, workers: 
             assert await asyncio.to_thread(process.stdout.readline) == "ready\n"
             await asyncio.sleep(rng.random() / 5)  # somewhere in its work: the point of the test
             os.kill(process.pid, signal.SIGKILL)
-            assert finish(process) == -signal.SIGKILL
-            processes[victim] = python("-m", "tests.faults._reflector", "work", url, str(LEASE), str(calls))
+            assert finish_process(process) == -signal.SIGKILL
+            processes[victim] = start_python(
+                "-m", "tests.faults._reflector", "work", url, str(LEASE), str(calls)
+            )
             kills += 1
             assert kills < 1000, "the queue does not drain"
     finally:
         for process in processes:
             if process.poll() is None:
                 process.kill()
-            finish(process)
+            finish_process(process)
     for name, context in contexts.items():
-        await checked(storage, context, name, episodes)
+        await assert_facts_once(storage, context, name, episodes)
     profile = await sound(storage, (await storage.context(PROFILE, namespace="team")).id)
     expected = [f"we: s{m} {n} is known" for m in range(sessions) for n in range(episodes)]
     assert Counter(one.content for one in profile if one.kind is Kind.FACT) == Counter(expected)
@@ -109,7 +116,7 @@ async def killing(url: str, calls: Path, sessions: int, episodes: int, workers: 
 
 @pytest.mark.parametrize("url", ["sqlite", pytest.param("postgres", marks=pytest.mark.faults)], indirect=True)
 async def test_reflections_whose_workers_are_killed_say_everything_once(url: str, tmp_path: Path) -> None:
-    await killing(url, tmp_path / "calls", sessions=2, episodes=4, workers=2, seed=1)
+    await kill_reflectors(url, tmp_path / "calls", sessions=2, episodes=4, workers=2, seed=1)
 
 
 @pytest.mark.faults
@@ -117,4 +124,4 @@ async def test_reflections_whose_workers_are_killed_say_everything_once(url: str
 async def test_many_reflections_whose_workers_are_killed_say_everything_once(
     url: str, tmp_path: Path, seed: int
 ) -> None:
-    await killing(url, tmp_path / "calls", sessions=6, episodes=40, workers=3, seed=seed)
+    await kill_reflectors(url, tmp_path / "calls", sessions=6, episodes=40, workers=3, seed=seed)

@@ -22,15 +22,14 @@ from urllib.parse import quote
 
 import httpx2
 
-from acms import ACMS
+from acms import ACMS, ACMSError, RetryConfig
 from acms.branches.export import export, verify
 from acms.branches.importers import read_export, read_lines
 from acms.branches.restoring import restore
 from acms.client import Client
 from acms.client.session import RemoteSession
-from acms.config import RetryConfig
 from acms.contract import RenderRequest, problem_details
-from acms.errors import ACMSError
+from acms.kv import InMemoryKV
 from acms.model import Search
 from acms.pins import create_pin_registry
 from acms.prompt.manifest import Manifest
@@ -38,7 +37,6 @@ from acms.server import ServerConfig, create_app, wire
 from acms.server.dispatch import parse_query_pairs
 from acms.server.routes.table import OPERATIONS
 from acms.storage import MemoryStorage, open_storage
-from acms.storage.kv_home import InMemoryKV
 
 Run = Callable[[bytes], None]
 
@@ -61,18 +59,18 @@ def target(make: Callable[[], Target]) -> Callable[[], Target]:
 
 
 @cache
-def _loop() -> asyncio.Runner:
+def _event_loop() -> asyncio.Runner:
     return asyncio.Runner()
 
 
-def _await(work: Awaitable[Any]) -> Any:
+def _run_awaitable(work: Awaitable[Any]) -> Any:
     async def done() -> Any:
         return await work
 
-    return _loop().run(done())
+    return _event_loop().run(done())
 
 
-def allowed(run: Callable[[], object]) -> None:
+def run_allowing_errors(run: Callable[[], object]) -> None:
     """Run something; an error of ACMS is an answer."""
     try:
         run()
@@ -80,7 +78,7 @@ def allowed(run: Callable[[], object]) -> None:
         problem_details.serialize_problem(error, request_id="fuzz")
 
 
-def _dumped(*values: Any) -> tuple[bytes, ...]:
+def _dump_values(*values: Any) -> tuple[bytes, ...]:
     return tuple(json.dumps(value).encode() for value in values)
 
 
@@ -104,22 +102,22 @@ _TURNS = [
 @target
 def chat() -> Target:
     """Read a chat file."""
-    lines = b"\n".join(_dumped(*_TURNS))
+    lines = b"\n".join(_dump_values(*_TURNS))
 
     def run(data: bytes) -> None:
         name = ("chat.json", "chat.jsonl")[data[:1] == b"L"]
         text = io.TextIOWrapper(io.BytesIO(data[1:]), encoding="utf-8-sig", newline="\n")
-        allowed(lambda: list(read_lines(text, name)))
-        allowed(lambda: read_export(name, data=data[1:]))
+        run_allowing_errors(lambda: list(read_lines(text, name)))
+        run_allowing_errors(lambda: read_export(name, data=data[1:]))
 
-    documents = _dumped(_TURNS, {"messages": _TURNS})
+    documents = _dump_values(_TURNS, {"messages": _TURNS})
     return Target(examples=(b"L" + lines, *[b"J" + one for one in documents]), run=run)
 
 
-async def _exported() -> bytes:
+async def _export_session() -> bytes:
     storage = MemoryStorage()
     async with ACMS("s", storage) as session:
-        await session.ingest_many(_messages())
+        await session.ingest_many(_sample_messages())
         await session.close_episode()
         await session.tag("release")
         (first, *_) = (await session.history()).entries
@@ -128,7 +126,7 @@ async def _exported() -> bytes:
         return "".join([line async for line in export(storage, context.id)]).encode()
 
 
-def _messages() -> list[dict[str, Any]]:
+def _sample_messages() -> list[dict[str, Any]]:
     return [
         {
             "role": "user",
@@ -163,7 +161,7 @@ def exported() -> Target:
             async with open_storage(f"sqlite:///{Path(folder) / 'log.db'}?durability=relaxed") as sqlite:
                 assert await taken(sqlite, text) == first, "two stores judge one export differently"
 
-    return Target(examples=(_await(_exported()),), run=lambda data: _await(tried(data)))
+    return Target(examples=(_run_awaitable(_export_session()),), run=lambda data: _run_awaitable(tried(data)))
 
 
 # ── questions ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -180,7 +178,7 @@ def question() -> Target:
     async def begin() -> None:
         await storage.__aenter__()
         for session in sessions:
-            await session.ingest_many(_messages()[:1])
+            await session.ingest_many(_sample_messages()[:1])
 
     async def ask(text: str) -> None:
         for work in (
@@ -194,7 +192,7 @@ def question() -> Target:
             except ACMSError:
                 continue
 
-    _await(begin())
+    _run_awaitable(begin())
     examples = (
         "NEAR(a b)",
         'a AND "b',
@@ -208,7 +206,7 @@ def question() -> Target:
     )
     return Target(
         examples=tuple(one.encode() for one in examples),
-        run=lambda data: _await(ask(data.decode("utf-8", "replace"))),
+        run=lambda data: _run_awaitable(ask(data.decode("utf-8", "replace"))),
     )
 
 
@@ -222,9 +220,9 @@ def body() -> Target:
 
     def run(data: bytes) -> None:
         operation = taking[(data or b"\0")[0] % len(taking)]
-        allowed(lambda: wire.parse_request_body(operation, data[1:]))
+        run_allowing_errors(lambda: wire.parse_request_body(operation, data[1:]))
 
-    examples = [bytes([index]) + _dumped(one.example or {})[0] for index, one in enumerate(taking)]
+    examples = [bytes([index]) + _dump_values(one.example or {})[0] for index, one in enumerate(taking)]
     return Target(examples=tuple(examples), run=run)
 
 
@@ -235,7 +233,7 @@ def parameters() -> Target:
 
     def run(data: bytes) -> None:
         operation = taking[(data or b"\0")[0] % len(taking)]
-        allowed(lambda: wire.parse_query_parameters(operation, parse_query_pairs(data[1:])))
+        run_allowing_errors(lambda: wire.parse_query_parameters(operation, parse_query_pairs(data[1:])))
 
     examples = [
         bytes([index])
@@ -262,9 +260,9 @@ def render_request() -> Target:
 
     def run(data: bytes) -> None:
         for lenient in (False, True):
-            allowed(lambda lenient=lenient: RenderRequest.of(_each_object(data), lenient=lenient))
+            run_allowing_errors(lambda lenient=lenient: RenderRequest.of(_each_object(data), lenient=lenient))
 
-    return Target(examples=_dumped(example), run=run)
+    return Target(examples=_dump_values(example), run=run)
 
 
 @target
@@ -272,12 +270,12 @@ def manifest() -> Target:
     """Read a manifest that a caller hands back."""
 
     def run(data: bytes) -> None:
-        allowed(lambda: Manifest.from_json(_each_object(data)))
+        run_allowing_errors(lambda: Manifest.from_json(_each_object(data)))
 
     (found,) = [
-        reply for verb, replies in _answers().items() if verb == "prompt" for _, reply in replies[-1:]
+        reply for verb, replies in _record_answers().items() if verb == "prompt" for _, reply in replies[-1:]
     ]
-    return Target(examples=_dumped(json.loads(found)["data"]["manifest"]), run=run)
+    return Target(examples=_dump_values(json.loads(found)["data"]["manifest"]), run=run)
 
 
 @target
@@ -303,7 +301,7 @@ def pin_index() -> Target:
         except ACMSError:
             return
 
-    return Target(examples=(_await(indexed()),), run=lambda data: _await(listed(data)))
+    return Target(examples=(_run_awaitable(indexed()),), run=lambda data: _run_awaitable(listed(data)))
 
 
 # ── the client ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -330,7 +328,7 @@ _STATUSES = (200, 201, 202, 204, 302, 400, 404, 409, 412, 422, 500)
 
 
 @cache
-def _answers() -> dict[str, list[tuple[int, bytes]]]:
+def _record_answers() -> dict[str, list[tuple[int, bytes]]]:
     """Return what a service answers each verb with, request by request; "prompt" is asked for as it is."""
 
     async def asked() -> dict[str, list[tuple[int, bytes]]]:
@@ -345,8 +343,8 @@ def _answers() -> dict[str, list[tuple[int, bytes]]]:
         async with httpx2.AsyncClient(
             transport=httpx2.ASGITransport(app=app), event_hooks={"response": [keep]}, verify=False
         ) as http:
-            client = _client(http)
-            await client.session("s").ingest_many(_messages())
+            client = _client_over(http)
+            await client.session("s").ingest_many(_sample_messages())
             await client.session("s").tag("release", 1)
             for name, verb in _VERBS.items():
                 kept.clear()
@@ -362,10 +360,10 @@ def _answers() -> dict[str, list[tuple[int, bytes]]]:
         await app.stop()
         return found
 
-    return dict(_await(asked()))
+    return dict(_run_awaitable(asked()))
 
 
-def _client(http: httpx2.AsyncClient) -> Client:
+def _client_over(http: httpx2.AsyncClient) -> Client:
     """Return a client whose connections are these."""
     client = Client("http://localhost", retry=RetryConfig(max_attempts=1))
     client._transport._client, client._transport._loop = http, asyncio.get_running_loop()
@@ -375,7 +373,7 @@ def _client(http: httpx2.AsyncClient) -> Client:
 @target
 def reply() -> Target:
     """Believe what a service answers: one answer of a verb is hostile."""
-    answers = _answers()
+    answers = _record_answers()
     verbs = list(_VERBS)
 
     async def believed(data: bytes) -> None:
@@ -393,7 +391,7 @@ def reply() -> Target:
 
         async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer), verify=False) as http:
             try:
-                await _VERBS[verb](_client(http).session("s"))
+                await _VERBS[verb](_client_over(http).session("s"))
             except ACMSError:
                 return
 
@@ -403,7 +401,7 @@ def reply() -> Target:
         for nth, (code, content) in enumerate(answers[verb])
     ]
     problem = json.dumps(problem_details.serialize_problem(ACMSError("no"), request_id="x")).encode()
-    return Target(examples=(*examples, b"\0\0\5" + problem), run=lambda data: _await(believed(data)))
+    return Target(examples=(*examples, b"\0\0\5" + problem), run=lambda data: _run_awaitable(believed(data)))
 
 
 # ── changing ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -415,18 +413,18 @@ _ODD: Sequence[Any] = (
 )  # fmt: skip
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+def _iterate_places(value: Any) -> Iterator[tuple[Any, Any]]:
     """Yield every place in a document: what holds it, and where."""
     items: Any = (
         value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     )
     for key, inner in list(items):
         yield value, key
-        yield from _places(inner)
+        yield from _iterate_places(inner)
 
 
-def _changed(document: Any, choose: random.Random) -> Any:
-    places = list(_places(document))
+def _change_document(document: Any, choose: random.Random) -> Any:
+    places = list(_iterate_places(document))
     if not places:
         return choose.choice(_ODD)
     holder, key = choose.choice(places)
@@ -458,7 +456,7 @@ def mutated(data: bytes, choose: random.Random) -> bytes:
         try:
             document = json.loads(lines[at][start:])
             for _ in range(choose.choice((1, 1, 1, 2, 4))):
-                document = _changed(document, choose)
+                document = _change_document(document, choose)
             lines[at] = lines[at][:start] + json.dumps(document).encode()
             return b"\n".join(lines)
         except (ValueError, RecursionError):

@@ -3,7 +3,7 @@
     python -m tests.integrations                      # all, at both ends
     python -m tests.integrations langchain --newest   # one of them, at one end
 
-Each `<name>.toml` beside this file says what is tested:
+Each `<name>.toml` beside this file lists the tests:
 
     lowest = ["langchain==1.1.0"]             # exact versions; what they need in turn is the newest that fits
     newest = ["langchain==1.5.2"]
@@ -53,7 +53,7 @@ TOOLS = (
 
 
 class FailedError(Exception):
-    """A step failed; the message is what it printed."""
+    """A step failed; the message is its output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,21 +73,21 @@ class Environment:
         return self.folder / ("Scripts" if os.name == "nt" else "bin") / "python"
 
     def make(self, more: Sequence[str]) -> None:
-        """Install just what is asked for; what is there already stays."""
-        _uv("venv", "-q", "--allow-existing", "--python", sys.executable, self.folder)
+        """Install only the requested packages; installed ones stay."""
+        _run_uv("venv", "-q", "--allow-existing", "--python", sys.executable, self.folder)
         wanted = [*self.packages, *TOOLS, *more]
-        _uv("pip", "install", "-q", "--exact", "--python", self.python, "-e", ROOT, *wanted)
+        _run_uv("pip", "install", "-q", "--exact", "--python", self.python, "-e", ROOT, *wanted)
 
     def check(self, files: Sequence[str]) -> str:
-        """Check the types of files of ACMS against what is installed here."""
+        """Check the types of files of ACMS against the packages installed here."""
         pyright = Path(sys.executable).with_name("pyright")
-        _run(pyright, "--project", HERE / "pyrightconfig.json", "--pythonpath", self.python, *files)
+        _run_command(pyright, "--project", HERE / "pyrightconfig.json", "--pythonpath", self.python, *files)
         return f"{len(files)} file{'s' * (len(files) > 1)} typed"
 
     def pytest(self, folder: Path, options: Sequence[str]) -> str:
         """Run tests, also slow ones; return how many passed."""
         path = {**os.environ, "PYTHONPATH": str(HERE)}
-        printed = _run(self.python, "-m", "pytest", "-q", "-m", "", *options, cwd=folder, env=path)
+        printed = _run_command(self.python, "-m", "pytest", "-q", "-m", "", *options, cwd=folder, env=path)
         counts = re.findall(r"(\d+) (passed|skipped)", printed.splitlines()[-1])
         if any(word == "skipped" for _, word in counts):
             raise FailedError(f"{printed}\nNothing may be skipped.")
@@ -104,21 +104,21 @@ class Environment:
     def _source(self, package: str) -> Path:
         """Return the folder of the source distribution of the installed release."""
         code = f"from importlib.metadata import version; print(version({package!r}))"
-        version = _run(self.python, "-c", code).strip()
+        version = _run_command(self.python, "-c", code).strip()
         folder = CACHE / "sources" / f"{package.replace('-', '_')}-{version}"
         if not folder.exists():
             where = ["--no-deps", "--no-binary", ":all:", "--dest", str(folder.parent)]
-            _uv("tool", "run", "pip", "download", "-q", *where, f"{package}=={version}")
+            _run_uv("tool", "run", "pip", "download", "-q", *where, f"{package}=={version}")
             with tarfile.open(folder.parent / f"{folder.name}.tar.gz") as archive:
                 archive.extractall(folder.parent, filter="data")
         return folder
 
 
-def _uv(*arguments: str | Path) -> str:
-    return _run(shutil.which("uv") or Path(sys.executable).with_name("uv"), *arguments)
+def _run_uv(*arguments: str | Path) -> str:
+    return _run_command(shutil.which("uv") or Path(sys.executable).with_name("uv"), *arguments)
 
 
-def _run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> str:
+def _run_command(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> str:
     done = subprocess.run(
         command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -127,7 +127,7 @@ def _run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = No
     return done.stdout
 
 
-def _test(name: str, end: str) -> bool:
+def _test_framework(name: str, end: str) -> bool:
     """Test one framework at one end, with a line for each step; return whether all of it passed."""
     plan = tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8"))
     suites = plan.get("upstream", [])
@@ -155,7 +155,7 @@ def _test(name: str, end: str) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is asked for; return the exit code."""
+    """Run the requested tests; return the exit code."""
     known = sorted(file.stem for file in HERE.glob("*.toml"))
     parser = argparse.ArgumentParser(prog="python -m tests.integrations")
     parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(known)}; all by default")
@@ -164,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     if unknown := sorted({*asked.names} - {*known}):
         parser.error(f"{', '.join(unknown)}: known are {', '.join(known)}")
-    results = [_test(name, end) for name in asked.names or known for end in asked.ends or ENDS]
+    results = [_test_framework(name, end) for name in asked.names or known for end in asked.ends or ENDS]
     return 0 if all(results) else 1
 
 

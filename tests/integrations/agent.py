@@ -21,9 +21,8 @@ from typing import Any, Self
 
 import pytest
 
-from acms import ACMS, BPETokenCounter
+from acms import ACMS, BPETokenCounter, ToolCall
 from acms.erasure import erase_subject
-from acms.model import ToolCall
 from acms.text.chat_messages import NO_RESULT, RECALLED, count_message_tokens
 
 ROOT = Path(__file__).parents[2]
@@ -64,25 +63,25 @@ def answer(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         with suppress(ValueError):  # a framework may wrap what a tool answered
             text = json.loads(text)["result"]
         if NO_RESULT in text:  # the process was killed before the tool had answered
-            return _called(
+            return _call_message(
                 json.loads(messages[-2]["tool_calls"][0]["function"]["arguments"])["host"], "again"
             )
         return {"role": "assistant", "content": f"I looked: {text.partition(';')[0]}."}
     if last["role"] == "user" and "check host-" in text:
-        return _called(text.partition("check ")[2].partition(" ")[0])
+        return _call_message(text.partition("check ")[2].partition(" ")[0])
     if QUESTION in text:
         known = any("marzipan-4711" in text_of(message) for message in messages)
         return {"role": "assistant", "content": "It is marzipan-4711." if known else "I do not know."}
     return {"role": "assistant", "content": "Noted, I will come back to it."}
 
 
-def _called(host: str, time: str = "first") -> dict[str, Any]:
+def _call_message(host: str, time: str = "first") -> dict[str, Any]:
     call = {"name": "disk", "arguments": json.dumps({"host": host})}
     calls = [{"id": f"call_{host}_{time}", "type": "function", "function": call}]
     return {"role": "assistant", "content": None, "tool_calls": calls}
 
 
-def expected(first: int, last: int) -> list[tuple[str, str]]:
+def expected_messages(first: int, last: int) -> list[tuple[str, str]]:
     """Return the role and the text of every message of the turns from `first` up to `last`, without the last."""
     found: list[tuple[str, str]] = []
     for turn in range(first, last):
@@ -97,7 +96,7 @@ def expected(first: int, last: int) -> list[tuple[str, str]]:
     return found
 
 
-def check(
+def assert_valid_request(
     messages: Sequence[Mapping[str, Any]], budget: int | None = None, *, interrupted: bool = False
 ) -> int:
     """Hold chat messages to what every request must be, and return what they cost.
@@ -115,14 +114,14 @@ def check(
             assert not waiting, f"{waiting} have no answer"
             waiting = [call["id"] for call in message.get("tool_calls") or ()]
     assert not waiting, f"{waiting} have no answer"
-    cost = sum(map(_uncounted, messages)) + count_message_tokens(
+    cost = sum(map(_uncounted_tokens, messages)) + count_message_tokens(
         [{**one, "content": text_of(one)} for one in messages], COUNTER
     )
     assert cost <= (BUDGET if budget is None else budget)
     return cost
 
 
-def _uncounted(message: Mapping[str, Any]) -> int:
+def _uncounted_tokens(message: Mapping[str, Any]) -> int:
     """Return what the parts of a message that are no text cost."""
     content = message.get("content") or ()
     others = [one for one in content if isinstance(one, Mapping) and one.get("type") != "text"]
@@ -182,7 +181,7 @@ class Driver(ABC):
         await erase_subject(self.memory.storage, namespace=self.namespace, verify=True)
 
     async def check_ids(self) -> None:
-        """Hold what is kept, and what was shown of late, to what the framework made: ids and all.
+        """Compare the stored and the recently shown messages with those of the framework, ids included.
 
         Nothing else is kept, and nothing else is shown but what ACMS says that it wrote.
         """
@@ -215,62 +214,62 @@ class Story:
     async def test_a_long_run_is_valid_within_its_budget_and_kept_once(
         self, tmp_path: Path, turns: int
     ) -> None:
-        async with self.driver(_url(tmp_path)) as agent:
+        async with self.driver(_database_url(tmp_path)) as agent:
             for turn in range(turns):
                 await agent.turn(said(turn), f"u{turn}")
-            assert await agent.said() == expected(0, turns)
+            assert await agent.said() == expected_messages(0, turns)
             assert await agent.turn(QUESTION, "q") == "It is marzipan-4711."
             await agent.check_ids()
 
     @pytest.mark.faults
     async def test_a_killed_run_goes_on_where_it_was(self, tmp_path: Path) -> None:
-        done = await asyncio.to_thread(killed, self.driver.__module__, _url(tmp_path), 6)
-        async with self.driver(_url(tmp_path), interrupted=True) as agent:
+        done = await asyncio.to_thread(run_and_kill, self.driver.__module__, _database_url(tmp_path), 6)
+        async with self.driver(_database_url(tmp_path), interrupted=True) as agent:
             agent.made += await agent.kept()
             for turn in range(done + 1, done + 4):
                 await agent.turn(said(turn), f"u{turn}")
             found = await agent.said()
-            before, after = expected(0, done + 1), expected(done + 2, done + 4)
+            before, after = expected_messages(0, done + 1), expected_messages(done + 2, done + 4)
             assert (found[: len(before)], found[-len(after) :]) == (before, after)
             await agent.check_ids()
 
     async def test_a_fork_goes_on_alone(self, tmp_path: Path) -> None:
-        async with self.driver(_url(tmp_path)) as agent:
+        async with self.driver(_database_url(tmp_path)) as agent:
             for turn in range(4):
                 await agent.turn(said(turn), f"u{turn}")
             await (await agent.memory.fork(session_id="fork")).close()
-            async with self.driver(_url(tmp_path), "fork") as fork:
+            async with self.driver(_database_url(tmp_path), "fork") as fork:
                 fork.made += agent.made
                 assert await fork.turn(QUESTION, "q") == "It is marzipan-4711."
-                assert (await fork.said())[:-2] == expected(0, 4)
+                assert (await fork.said())[:-2] == expected_messages(0, 4)
                 await fork.check_ids()
             await agent.turn(said(4), "u4")
-            assert await agent.said() == expected(0, 5)
+            assert await agent.said() == expected_messages(0, 5)
 
     async def test_another_session_of_the_user_knows_until_the_user_is_erased(self, tmp_path: Path) -> None:
         async def asked(name: str, text: str, namespace: str = USER) -> str:
-            async with self.driver(_url(tmp_path), name, namespace=namespace) as agent:
+            async with self.driver(_database_url(tmp_path), name, namespace=namespace) as agent:
                 return await agent.turn(text, f"u-{name}")
 
         await asked("monday", said(3))
         assert await asked("friday", QUESTION) == "It is marzipan-4711."
         assert await asked("friday", QUESTION, "user:2") == "I do not know."
-        async with self.driver(_url(tmp_path)) as agent:
+        async with self.driver(_database_url(tmp_path)) as agent:
             await agent.erase()
         assert await asked("saturday", QUESTION) == "I do not know."
         assert left_in(tmp_path, ["marzipan-4711"]) == []
 
 
-def _url(folder: Path) -> str:
+def _database_url(folder: Path) -> str:
     return f"sqlite:///{folder / 'memory.db'}"
 
 
-def killed(module: str, url: str, after: int) -> int:
+def run_and_kill(module: str, url: str, after: int) -> int:
     """Run the `Driver` of a module in a process of its own, and kill it with SIGKILL once it has acknowledged a turn.
 
     Returns the last turn it had acknowledged.
     """
-    code = "import sys; from tests.integrations.agent import _run; _run(*sys.argv[1:])"
+    code = "import sys; from tests.integrations.agent import _run_turns; _run_turns(*sys.argv[1:])"
     command = [sys.executable, "-c", code, module, url]
     done = -1
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -284,8 +283,8 @@ def killed(module: str, url: str, after: int) -> int:
     return done
 
 
-def _run(module: str, url: str) -> None:
-    """Run turns, and tell of each: what is killed."""
+def _run_turns(module: str, url: str) -> None:
+    """Run turns, and report each on stdout: the program that is killed."""
 
     async def run() -> None:
         async with import_module(module).Driver(url) as agent:
@@ -307,7 +306,7 @@ def p95(seconds: Sequence[float]) -> float:
     return sorted(seconds)[int(len(seconds) * 0.95)] * 1000
 
 
-def report(name: str, measure: Callable[[], Sequence[float]]) -> None:
+def print_report(name: str, measure: Callable[[], Sequence[float]]) -> None:
     """Print what a benchmark measured: overhead per call of the model."""
     times = measure()
     middle = sorted(times)[len(times) // 2] * 1000

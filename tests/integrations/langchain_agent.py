@@ -17,7 +17,7 @@ from tests.integrations import agent as script
 
 
 class Model(BaseChatModel):
-    """The scripted model; keeps what it was shown."""
+    """The scripted model; keeps its prompts."""
 
     seen: list[list[BaseMessage]] = []  # noqa: RUF012  # pydantic copies it
     costs: list[int] = []  # noqa: RUF012
@@ -34,7 +34,7 @@ class Model(BaseChatModel):
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **options: Any) -> ChatResult:
         chat = convert_to_openai_messages(messages)
-        self.costs.append(script.check(chat, interrupted=self.interrupted))
+        self.costs.append(script.assert_valid_request(chat, interrupted=self.interrupted))
         self.seen.append(messages[1:])
         answer = self.given.pop(0) if self.given else convert_to_messages([script.answer(chat)])[0]
         return ChatResult(generations=[ChatGeneration(message=answer)])

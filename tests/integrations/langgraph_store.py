@@ -21,5 +21,5 @@ class Driver:
         await self._store.kv.aclose()
 
     async def turn(self, text: str, id: str) -> None:
-        """Put what was said."""
+        """Put the statements."""
         await self._store.aput(("user:1", "said"), id, {"text": text})

@@ -22,7 +22,7 @@ from tests.integrations import agent as script
 set_tracing_disabled(True)
 
 
-def chat(items: Sequence[Any]) -> list[dict[str, Any]]:
+def items_as_chat(items: Sequence[Any]) -> list[dict[str, Any]]:
     """Return items of Responses as chat messages."""
     found: list[dict[str, Any]] = []
     for item in items:
@@ -40,8 +40,8 @@ def chat(items: Sequence[Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _plain(item: Any) -> dict[str, Any]:
-    """Return an item of Responses without what is not counted."""
+def _plain_item(item: Any) -> dict[str, Any]:
+    """Return an item of Responses without its uncounted fields."""
     plain = {name: value for name, value in item.items() if name not in ("id", "status")}
     if plain.get("type", "message") == "message":
         return {"type": "message", "role": plain["role"], "content": script.text_of(plain)}
@@ -49,7 +49,7 @@ def _plain(item: Any) -> dict[str, Any]:
 
 
 class Scripted(Model):
-    """The scripted model; it thinks before it calls a tool, and keeps what it was shown."""
+    """The scripted model; it thinks before it calls a tool, and keeps its prompts."""
 
     def __init__(self, *, interrupted: bool = False) -> None:
         self.seen: list[list[Any]] = []
@@ -57,10 +57,10 @@ class Scripted(Model):
         self._interrupted = interrupted
 
     async def get_response(self, system_instructions: Any, input: Any, *args: Any, **options: Any) -> Any:
-        shown = chat(input)
-        script.check(shown, budget=1_000_000, interrupted=self._interrupted)
+        shown = items_as_chat(input)
+        script.assert_valid_request(shown, budget=1_000_000, interrupted=self._interrupted)
         system = {"type": "message", "role": "system", "content": system_instructions}
-        payload = {"input": [system, *map(_plain, input)], "tools": [TOOL]}
+        payload = {"input": [system, *map(_plain_item, input)], "tools": [TOOL]}
         self.costs.append(CODEC.count(payload).upper_bound)
         assert self.costs[-1] <= script.BUDGET
         self.seen.append(list(input))

@@ -35,7 +35,7 @@ async def run_page(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def run_example(name: str, folder: Path) -> str:
-    """Run `examples/integrations/<name>` in a process of its own and return what it prints."""
+    """Run `examples/integrations/<name>` in its own process and return its output."""
     script = ROOT / "examples" / "integrations" / name
     environment = {**os.environ, "ACMS_EMBEDDER": "none"}
     done = subprocess.run(

@@ -37,7 +37,7 @@ from tests.integrations import transcripts
 from tests.integrations.pages import run_example, run_page
 
 
-def chat(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def messages_as_chat(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Write messages as a provider of chat completions would be sent them."""
     found: list[dict[str, Any]] = []
     for message in messages:
@@ -53,24 +53,24 @@ def chat(messages: Sequence[Message]) -> list[dict[str, Any]]:
                 {
                     "id": one.call_id,
                     "type": "function",
-                    "function": {"name": one.name, "arguments": _arguments(one)},
+                    "function": {"name": one.name, "arguments": _arguments_of_call(one)},
                 }
                 for one in calls
             ]
     return found
 
 
-def _plain(message: Message) -> dict[str, Any]:
+def _without_author(message: Message) -> dict[str, Any]:
     """Return a message without its author, which is noted when the run is over."""
     return message.to_dict(exclude={"author_name"})
 
 
-def _arguments(call: Content) -> str:
+def _arguments_of_call(call: Content) -> str:
     return call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments)
 
 
 class Client(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
-    """The model of the script, and what it was shown."""
+    """The model of the script, and its prompts."""
 
     def __init__(self, driver: script.Driver, budget: int, thought: str) -> None:
         super().__init__()
@@ -83,10 +83,10 @@ class Client(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
         self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
     ) -> Any:
         async def respond() -> ChatResponse:
-            self.driver.seen.append([_plain(one) for one in messages])
-            sent = chat(messages)
+            self.driver.seen.append([_without_author(one) for one in messages])
+            sent = messages_as_chat(messages)
             system = [{"role": "system", "content": options.get("instructions") or ""}]
-            script.check([*system, *sent], self.budget, interrupted=self.driver.interrupted)
+            script.assert_valid_request([*system, *sent], self.budget, interrupted=self.driver.interrupted)
             said = script.answer(sent)
             self.calls += 1
             contents: list[Any] = [Content.from_text_reasoning(text=self.thought)] if self.thought else []
@@ -116,7 +116,7 @@ class Driver(script.Driver):
     async def turn(self, text: str, id: str | None = None) -> str:
         asked = Message("user", [text], message_id=id)
         answered = await self.agent.run(asked, session=self.session)
-        self.made += map(_plain, (asked, *answered.messages))
+        self.made += map(_without_author, (asked, *answered.messages))
         return answered.text
 
     @property
@@ -125,7 +125,7 @@ class Driver(script.Driver):
 
     async def kept(self) -> list[Any]:
         found = await self.history.get_messages(self.name, state=self.session.state["acms"])
-        return [_plain(one) for one in found]
+        return [_without_author(one) for one in found]
 
     async def aclose(self) -> None:
         await self.history.aclose()
@@ -292,7 +292,7 @@ class Recorder(ChatMiddlewareLayer, BaseChatClient):
 @given(seed=st.integers(0, 2**32))
 def test_any_conversation_is_stored_and_shown_as_a_valid_request(seed: int) -> None:
     async def run() -> None:
-        *before, last = [message_of_step(step) for step in transcripts.conversation(Random(seed))]
+        *before, last = [message_of_step(step) for step in transcripts.random_conversation(Random(seed))]
         async with open_storage("memory://") as storage:
             for budget in transcripts.BUDGETS:
                 history = ACMSHistoryProvider(storage, budget=budget)
@@ -302,7 +302,7 @@ def test_any_conversation_is_stored_and_shown_as_a_valid_request(seed: int) -> N
                 agent = Agent(client, "Be brief.", context_providers=[history])
                 with suppress(FitError, TokenBudgetExceededError):
                     await agent.run(last, session=AgentSession(session_id=f"s{budget}"))
-                    transcripts.check(chat(client.seen[0]), budget, "Be brief.")
+                    transcripts.assert_valid_request(messages_as_chat(client.seen[0]), budget, "Be brief.")
                 await history.aclose()
 
     asyncio.run(run())

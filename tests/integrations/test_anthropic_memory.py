@@ -10,67 +10,68 @@ from typing import Any
 import pytest
 from anthropic.tools import BetaLocalFilesystemMemoryTool, ToolError
 
-from acms import ACMS, ACMSConfig, Kind, Privacy, open_storage
-from acms.config import PrivacyConfig
+from acms import ACMS, ACMSConfig, Kind, Privacy, PrivacyConfig, open_storage
 from acms.integrations.anthropic_memory import PATH, AsyncMemoryTool, MemoryTool
 from acms.sync import ACMS as BlockingACMS
 
 A, B = "/memories/a.md", "/memories/notes/b.md"
 
 
-def memory(name: str = "memory", config: ACMSConfig | None = None) -> ACMS:
+def memory_session(name: str = "memory", config: ACMSConfig | None = None) -> ACMS:
     return ACMS(name, open_storage("memory://"), None, namespace="user:1", config=config)
 
 
-async def told(tool: AsyncMemoryTool, command: str, **more: Any) -> str:
+async def call_tool(tool: AsyncMemoryTool, command: str, **more: Any) -> str:
     return str(await tool.call({"command": command, **more}))
 
 
-async def refused(tool: AsyncMemoryTool, command: str, **more: Any) -> str:
+async def tool_error(tool: AsyncMemoryTool, command: str, **more: Any) -> str:
     with pytest.raises(ToolError) as error:
-        await told(tool, command, **more)
+        await call_tool(tool, command, **more)
     return str(error.value)
 
 
 async def test_every_command_and_what_it_answers() -> None:
-    session = memory()
+    session = memory_session()
     tool = AsyncMemoryTool(session)
     assert tool.to_dict() == {"type": "memory_20250818", "name": "memory"}
-    assert (await told(tool, "view", path="/memories")).endswith("\n0.0K\t/memories")
-    created = await told(tool, "create", path=A, file_text="Likes tea.\nLives in Ulm.\n")
+    assert (await call_tool(tool, "view", path="/memories")).endswith("\n0.0K\t/memories")
+    created = await call_tool(tool, "create", path=A, file_text="Likes tea.\nLives in Ulm.\n")
     assert created == f"File created successfully at: {A}"
-    assert "already exists" in await refused(tool, "create", path=A, file_text="x")
-    assert "is a file" in await refused(tool, "create", path=f"{A}/b.md", file_text="x")
-    shown = await told(tool, "view", path=A)
+    assert "already exists" in await tool_error(tool, "create", path=A, file_text="x")
+    assert "is a file" in await tool_error(tool, "create", path=f"{A}/b.md", file_text="x")
+    shown = await call_tool(tool, "view", path=A)
     assert shown == (
         f"Here's the content of {A} with line numbers:\n     1\tLikes tea.\n     2\tLives in Ulm.\n     3\t"
     )
-    assert (await told(tool, "view", path=A, view_range=[2, 2])).endswith(":\n     2\tLives in Ulm.")
-    edited = await told(tool, "str_replace", path=A, old_str="tea", new_str="coffee")
+    assert (await call_tool(tool, "view", path=A, view_range=[2, 2])).endswith(":\n     2\tLives in Ulm.")
+    edited = await call_tool(tool, "str_replace", path=A, old_str="tea", new_str="coffee")
     assert (
         edited == "The memory file has been edited.\n     1\tLikes coffee.\n     2\tLives in Ulm.\n     3\t"
     )
-    assert "did not appear verbatim" in await refused(tool, "str_replace", path=A, old_str="tea", new_str="x")
-    assert "in lines: 1, 2, 2" in await refused(tool, "str_replace", path=A, old_str="i", new_str="x")
-    await told(tool, "insert", path=A, insert_line=0, insert_text="# Sam\n")
-    assert "[0, 3]" in await refused(tool, "insert", path=A, insert_line=9, insert_text="x")
-    await told(tool, "create", path=B, file_text="")
-    await told(tool, "create", path="/memories/.hidden", file_text="x")
-    await told(tool, "create", path="/memories/notes/deep/er/c.md", file_text="Buried.")
-    listed = (await told(tool, "view", path="/memories")).splitlines()[1:]
+    assert "did not appear verbatim" in await tool_error(
+        tool, "str_replace", path=A, old_str="tea", new_str="x"
+    )
+    assert "in lines: 1, 2, 2" in await tool_error(tool, "str_replace", path=A, old_str="i", new_str="x")
+    await call_tool(tool, "insert", path=A, insert_line=0, insert_text="# Sam\n")
+    assert "[0, 3]" in await tool_error(tool, "insert", path=A, insert_line=9, insert_text="x")
+    await call_tool(tool, "create", path=B, file_text="")
+    await call_tool(tool, "create", path="/memories/.hidden", file_text="x")
+    await call_tool(tool, "create", path="/memories/notes/deep/er/c.md", file_text="Buried.")
+    listed = (await call_tool(tool, "view", path="/memories")).splitlines()[1:]
     assert [line.split("\t")[1] for line in listed] == [
         "/memories", A, "/memories/notes/", B, "/memories/notes/deep/"]  # fmt: skip
-    await told(tool, "rename", old_path="/memories/notes", new_path="/memories/old")
-    assert "does not exist" in await refused(tool, "view", path=B)
-    assert "already exists" in await refused(tool, "rename", old_path=A, new_path="/memories/old")
-    assert "Buried." in await told(tool, "view", path="/memories/old/deep/er/c.md")
-    await told(tool, "delete", path="/memories/old")
-    assert "does not exist" in await refused(tool, "delete", path="/memories/old")
-    assert "Cannot delete" in await refused(tool, "delete", path="/memories/")
-    shown = await told(tool, "view", path=A)
+    await call_tool(tool, "rename", old_path="/memories/notes", new_path="/memories/old")
+    assert "does not exist" in await tool_error(tool, "view", path=B)
+    assert "already exists" in await tool_error(tool, "rename", old_path=A, new_path="/memories/old")
+    assert "Buried." in await call_tool(tool, "view", path="/memories/old/deep/er/c.md")
+    await call_tool(tool, "delete", path="/memories/old")
+    assert "does not exist" in await tool_error(tool, "delete", path="/memories/old")
+    assert "Cannot delete" in await tool_error(tool, "delete", path="/memories/")
+    shown = await call_tool(tool, "view", path=A)
     assert shown.endswith(":\n     1\t# Sam\n     2\tLikes coffee.\n     3\tLives in Ulm.\n     4\t")
-    await told(tool, "delete", path=A)
-    await told(tool, "create", path=A, file_text="Anew.")
+    await call_tool(tool, "delete", path=A)
+    await call_tool(tool, "create", path=A, file_text="Anew.")
 
 
 @pytest.mark.parametrize(
@@ -79,83 +80,83 @@ async def test_every_command_and_what_it_answers() -> None:
      "memories/a", "/memories//a", "/memories/./a", "/memories/a\n", "", None, 7],
 )  # fmt: skip
 async def test_a_path_never_leads_out(path: Any) -> None:
-    tool = AsyncMemoryTool(memory())
-    await told(tool, "create", path=A, file_text="x")
+    tool = AsyncMemoryTool(memory_session())
+    await call_tool(tool, "create", path=A, file_text="x")
     for command in ("view", "create", "str_replace", "insert", "delete"):
         more = {"file_text": "x", "old_str": "x", "new_str": "y", "insert_line": 0, "insert_text": "y"}
-        assert "ath" in await refused(tool, command, path=path, **more)
-    assert "ath" in await refused(tool, "rename", old_path=A, new_path=path)
-    assert "ath" in await refused(tool, "rename", old_path=path, new_path=B)
+        assert "ath" in await tool_error(tool, command, path=path, **more)
+    assert "ath" in await tool_error(tool, "rename", old_path=A, new_path=path)
+    assert "ath" in await tool_error(tool, "rename", old_path=path, new_path=B)
 
 
 async def test_every_edit_is_an_entry_and_the_past_can_be_viewed() -> None:
-    session = memory()
+    session = memory_session()
     tool = AsyncMemoryTool(session)
-    await told(tool, "create", path=A, file_text="Likes tea.")
-    await told(tool, "str_replace", path=A, old_str="tea", new_str="coffee")
-    await told(tool, "rename", old_path=A, new_path=B)
-    await told(tool, "delete", path=B)
+    await call_tool(tool, "create", path=A, file_text="Likes tea.")
+    await call_tool(tool, "str_replace", path=A, old_str="tea", new_str="coffee")
+    await call_tool(tool, "rename", old_path=A, new_path=B)
+    await call_tool(tool, "delete", path=B)
     kinds = [one.kind for one in (await session.history()).entries]
     assert kinds == [Kind.MESSAGE, Kind.MESSAGE, Kind.MESSAGE, Kind.RETRACTION, Kind.RETRACTION]
     for version, said in ((1, "Likes tea."), (2, "Likes coffee.")):
         past = AsyncMemoryTool(session.at(version))
-        assert said in await told(past, "view", path=A)
-        assert "past version" in await refused(past, "delete", path=A)
-    assert "coffee" in await told(AsyncMemoryTool(session.at(4)), "view", path=B)
+        assert said in await call_tool(past, "view", path=A)
+        assert "past version" in await tool_error(past, "delete", path=A)
+    assert "coffee" in await call_tool(AsyncMemoryTool(session.at(4)), "view", path=B)
     await session.undo(5)
-    assert "coffee" in await told(tool, "view", path=B)
+    assert "coffee" in await call_tool(tool, "view", path=B)
     (moved,) = await session.entries()
     assert moved.metadata[PATH] == B
     assert (await session.get(moved.metadata["renamed_from"])).content == "Likes coffee."
 
 
 async def test_what_somebody_else_changed_is_not_edited() -> None:
-    session = memory()
+    session = memory_session()
     one, other = AsyncMemoryTool(session), AsyncMemoryTool(session)
-    await told(one, "create", path=A, file_text="Likes tea.")
-    await told(other, "view", path=A)
-    await told(one, "str_replace", path=A, old_str="tea", new_str="tea and cake")
-    changed = await refused(other, "str_replace", path=A, old_str="tea", new_str="coffee")
+    await call_tool(one, "create", path=A, file_text="Likes tea.")
+    await call_tool(other, "view", path=A)
+    await call_tool(one, "str_replace", path=A, old_str="tea", new_str="tea and cake")
+    changed = await tool_error(other, "str_replace", path=A, old_str="tea", new_str="coffee")
     assert changed == f"Error: {A} was changed since you viewed it. View it again before you edit it."
-    await told(other, "view", path=A)
-    await told(other, "str_replace", path=A, old_str="tea", new_str="coffee")
-    assert "coffee and cake" in await told(other, "view", path=A)
+    await call_tool(other, "view", path=A)
+    await call_tool(other, "str_replace", path=A, old_str="tea", new_str="coffee")
+    assert "coffee and cake" in await call_tool(other, "view", path=A)
 
 
 async def test_two_at_the_very_same_moment() -> None:
-    session = memory()
+    session = memory_session()
     one, other = AsyncMemoryTool(session), AsyncMemoryTool(session)
-    await told(one, "create", path=A, file_text="0")
-    await told(other, "view", path=A)
+    await call_tool(one, "create", path=A, file_text="0")
+    await call_tool(other, "view", path=A)
     get = session.get
 
     async def slow(id: str) -> Any:
         found = await get(id)
         session.get = get  # type: ignore[method-assign]  # only the first reader is overtaken
-        await told(other, "str_replace", path=A, old_str="0", new_str="1")
+        await call_tool(other, "str_replace", path=A, old_str="0", new_str="1")
         return found
 
     session.get = slow  # type: ignore[method-assign]  # the edit comes between reading and writing
-    assert "was changed" in await refused(one, "str_replace", path=A, old_str="0", new_str="2")
+    assert "was changed" in await tool_error(one, "str_replace", path=A, old_str="0", new_str="2")
     assert (await session.entries())[0].content == "1"
 
     ingest = session.ingest
 
     async def late(*args: Any, **more: Any) -> str:
         session.ingest = ingest  # type: ignore[method-assign]  # only the first writer is overtaken
-        await told(other, "create", path=B, file_text="first")
+        await call_tool(other, "create", path=B, file_text="first")
         return await ingest(*args, **more)
 
     session.ingest = late  # type: ignore[method-assign]  # the same file is created meanwhile
-    assert "already exists" in await refused(one, "create", path=B, file_text="second")
+    assert "already exists" in await tool_error(one, "create", path=B, file_text="second")
     assert [entry.content for entry in await session.entries()] == ["1", "first"]
 
 
 async def test_recall_finds_it_and_erasure_takes_it_away() -> None:
-    session = memory()
+    session = memory_session()
     tool = AsyncMemoryTool(session)
-    await told(tool, "create", path=A, file_text="The orders service runs on PostgreSQL 18.")
-    await told(tool, "str_replace", path=A, old_str="18", new_str="19")
+    await call_tool(tool, "create", path=A, file_text="The orders service runs on PostgreSQL 18.")
+    await call_tool(tool, "str_replace", path=A, old_str="18", new_str="19")
     talk = ACMS("talk", session.storage, None, namespace="user:1")
     await talk.ingest("user", "Hello.")
     found = await talk.recall("which database has the orders service?", scope="namespace")
@@ -165,17 +166,17 @@ async def test_recall_finds_it_and_erasure_takes_it_away() -> None:
     assert len(await session.recall("PostgreSQL", where={"metadata": {PATH: A}})) == 1
     (entry,) = await session.entries()
     await session.erase(entry.sources[0])
-    assert "does not exist" in await refused(tool, "view", path=A)
+    assert "does not exist" in await tool_error(tool, "view", path=A)
     assert "19" not in str(await session.entries())
     assert not [one for one in await talk.recall("PostgreSQL", scope="namespace") if "orders" in one.content]
 
 
 async def test_what_is_redacted_is_not_shown_and_not_lost() -> None:
-    session = memory(config=ACMSConfig(privacy=PrivacyConfig(mode=Privacy.REDACT)))
+    session = memory_session(config=ACMSConfig(privacy=PrivacyConfig(mode=Privacy.REDACT)))
     tool = AsyncMemoryTool(session)
-    await told(tool, "create", path=A, file_text="Write to ada@example.com.\nLikes tea.")
-    assert "ada@" not in await told(tool, "view", path=A)
-    edited = await told(tool, "str_replace", path=A, old_str="tea", new_str="coffee")
+    await call_tool(tool, "create", path=A, file_text="Write to ada@example.com.\nLikes tea.")
+    assert "ada@" not in await call_tool(tool, "view", path=A)
+    edited = await call_tool(tool, "str_replace", path=A, old_str="tea", new_str="coffee")
     assert "ada@" not in edited
     (entry,) = await session.entries()
     assert (await session.get(entry.id)).content == "Write to ada@example.com.\nLikes coffee."
@@ -198,7 +199,7 @@ def test_blocking_code_has_it_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(20))
 async def test_random_commands_leave_what_the_tool_of_the_sdk_leaves(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
-    session, files = memory(), BetaLocalFilesystemMemoryTool(str(tmp_path))
+    session, files = memory_session(), BetaLocalFilesystemMemoryTool(str(tmp_path))
     tool = AsyncMemoryTool(session)
     paths = [A, B, "/memories/notes", "/memories/notes/c/d.md", "/memories/a.md/e"]
     words = ["tea\n", "tea", "", "one\ntwo\n", "two", "x\n\ny"]
@@ -217,7 +218,7 @@ async def test_random_commands_leave_what_the_tool_of_the_sdk_leaves(seed: int, 
         before = {one.metadata[PATH]: one.content for one in await session.entries()}
         done = True
         try:
-            await told(tool, **command)
+            await call_tool(tool, **command)
         except ToolError:
             done = False
         after = {one.metadata[PATH]: one.content for one in await session.entries()}
@@ -234,41 +235,41 @@ async def test_random_commands_leave_what_the_tool_of_the_sdk_leaves(seed: int, 
 
 
 async def test_a_command_that_cannot_be_done_says_why() -> None:
-    tool = AsyncMemoryTool(memory())
-    await told(tool, "create", path=A, file_text="Likes tea.\nLives in Ulm.\n")
-    await told(tool, "create", path=B, file_text="x")
-    assert "is a file" in await refused(tool, "create", path=f"{A}/b.md", file_text="x")
-    assert "is a file" in await refused(tool, "rename", old_path=B, new_path=f"{A}/b.md")
-    assert "into itself" in await refused(
+    tool = AsyncMemoryTool(memory_session())
+    await call_tool(tool, "create", path=A, file_text="Likes tea.\nLives in Ulm.\n")
+    await call_tool(tool, "create", path=B, file_text="x")
+    assert "is a file" in await tool_error(tool, "create", path=f"{A}/b.md", file_text="x")
+    assert "is a file" in await tool_error(tool, "rename", old_path=B, new_path=f"{A}/b.md")
+    assert "into itself" in await tool_error(
         tool, "rename", old_path="/memories/notes", new_path="/memories/notes/n"
     )
     for path in ("/memories//a.md", "/memories/./a.md"):
-        assert "escape" not in await refused(tool, "view", path=path)
+        assert "escape" not in await tool_error(tool, "view", path=path)
     for lines in ([3, 2], [0, 2], [9, 9], [1], "ab"):
-        assert "view_range" in await refused(tool, "view", path=A, view_range=lines)
-    assert "file_text" in await refused(tool, "create", path="/memories/c.md")
-    assert "insert_line" in await refused(tool, "insert", path=A, insert_text="x")
+        assert "view_range" in await tool_error(tool, "view", path=A, view_range=lines)
+    assert "file_text" in await tool_error(tool, "create", path="/memories/c.md")
+    assert "insert_line" in await tool_error(tool, "insert", path=A, insert_text="x")
 
 
 async def test_a_replacement_without_a_new_text_deletes_the_old_one() -> None:
-    tool = AsyncMemoryTool(memory())
-    await told(tool, "create", path=A, file_text="Likes tea. Lives in Ulm.")
-    await told(tool, "str_replace", path=A, old_str="Likes tea. ")
-    assert (await told(tool, "view", path=A)).endswith("\tLives in Ulm.")
+    tool = AsyncMemoryTool(memory_session())
+    await call_tool(tool, "create", path=A, file_text="Likes tea. Lives in Ulm.")
+    await call_tool(tool, "str_replace", path=A, old_str="Likes tea. ")
+    assert (await call_tool(tool, "view", path=A)).endswith("\tLives in Ulm.")
 
 
 async def test_two_spellings_that_look_the_same_are_one_path_or_refused() -> None:
-    session = memory()
+    session = memory_session()
     tool = AsyncMemoryTool(session)
     composed, decomposed = "/memories/caf\u00e9.md", "/memories/cafe\u0301.md"
-    assert await told(tool, "create", path=decomposed, file_text="Opens at seven.") == (
+    assert await call_tool(tool, "create", path=decomposed, file_text="Opens at seven.") == (
         f"File created successfully at: {composed}"
     )
-    assert "already exists" in await refused(tool, "create", path=composed, file_text="Opens at eight.")
-    assert "Opens at seven." in await told(tool, "view", path=composed)
-    assert (await told(tool, "view", path="/memories")).count("caf") == 1
-    await told(tool, "rename", old_path=composed, new_path="/memories/a\u0308.md")
-    assert "Opens at seven." in await told(tool, "view", path="/memories/\u00e4.md")
+    assert "already exists" in await tool_error(tool, "create", path=composed, file_text="Opens at eight.")
+    assert "Opens at seven." in await call_tool(tool, "view", path=composed)
+    assert (await call_tool(tool, "view", path="/memories")).count("caf") == 1
+    await call_tool(tool, "rename", old_path=composed, new_path="/memories/a\u0308.md")
+    assert "Opens at seven." in await call_tool(tool, "view", path="/memories/\u00e4.md")
     for hidden in (
         "\u200b",
         "\u200d",
@@ -282,19 +283,19 @@ async def test_two_spellings_that_look_the_same_are_one_path_or_refused() -> Non
         "\n",
         "\ud83d",
     ):
-        said = await refused(tool, "create", path=f"/memories/a{hidden}b.md", file_text="x")
+        said = await tool_error(tool, "create", path=f"/memories/a{hidden}b.md", file_text="x")
         assert "invisible characters" in said, ascii(hidden)
         assert said.isascii()
     for spaced in ("/memories/ a.md", "/memories/a.md ", "/memories/a /b.md"):
-        assert "spaces around a name" in await refused(tool, "view", path=spaced)
-    await told(tool, "create", path="/memories/two words.md", file_text="x")
+        assert "spaces around a name" in await tool_error(tool, "view", path=spaced)
+    await call_tool(tool, "create", path="/memories/two words.md", file_text="x")
 
 
 async def test_a_file_that_was_stored_in_another_spelling_is_found() -> None:
-    session = memory()
+    session = memory_session()
     decomposed = "/memories/cafe\u0301.md"
     await session.ingest("assistant", "Opens at seven.", metadata={PATH: decomposed})
     tool = AsyncMemoryTool(session)
-    assert "Opens at seven." in await told(tool, "view", path="/memories/caf\u00e9.md")
-    await told(tool, "delete", path=decomposed)
-    assert "does not exist" in await refused(tool, "view", path="/memories/caf\u00e9.md")
+    assert "Opens at seven." in await call_tool(tool, "view", path="/memories/caf\u00e9.md")
+    await call_tool(tool, "delete", path=decomposed)
+    assert "does not exist" in await tool_error(tool, "view", path="/memories/caf\u00e9.md")

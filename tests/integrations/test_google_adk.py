@@ -51,7 +51,7 @@ ANA = {"app_name": APP, "user_id": USER}
 CODEC = OpenAIChat("gpt-5")
 
 
-def chat(contents: Sequence[types.Content]) -> list[dict[str, Any]]:
+def contents_as_chat(contents: Sequence[types.Content]) -> list[dict[str, Any]]:
     """Write contents as a provider of chat completions would be sent them."""
     found: list[dict[str, Any]] = []
     for content in contents:
@@ -78,7 +78,7 @@ def chat(contents: Sequence[types.Content]) -> list[dict[str, Any]]:
 
 
 class Model(BaseLlm):
-    """The model of the script, and what it was shown."""
+    """The model of the script, and its prompts."""
 
     model: str = "script"
     budget: int = script.BUDGET
@@ -90,9 +90,9 @@ class Model(BaseLlm):
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
         self.seen.append(list(llm_request.contents))
-        sent = chat(llm_request.contents)
+        sent = contents_as_chat(llm_request.contents)
         system = [{"role": "system", "content": str(llm_request.config.system_instruction)}]
-        script.check([*system, *sent], self.budget, interrupted=self.interrupted)
+        script.assert_valid_request([*system, *sent], self.budget, interrupted=self.interrupted)
         said = script.answer(sent)
         parts = [types.Part(text=self.thought, thought=True)] if self.thought else []
         if said["content"]:
@@ -168,7 +168,7 @@ async def test_a_fork_is_a_session_when_it_is_created(sessions: ACMSSessionServi
     await sessions.create_session(**ANA, session_id="s", state={"user:likes": "marzipan"})
     session = await sessions.get_session(**ANA, session_id="s")
     assert session is not None
-    await sessions.append_event(session, said("e1", "My cat is called Miezi."))
+    await sessions.append_event(session, user_event("e1", "My cat is called Miezi."))
     await sessions.memory(**ANA, session_id="s").fork(session_id="what-if")
     await sessions.create_session(**ANA, session_id="what-if")
     fork = await sessions.get_session(**ANA, session_id="what-if")
@@ -194,14 +194,14 @@ async def test_what_was_edited_is_shown_as_it_is_now(tmp_path: Path) -> None:
         await agent.turn("The floor is 3.")
         await agent.memory.replace((await agent.memory.entries())[0].id, "The floor is 4.")
         await agent.turn("Say it again.")
-        assert chat(agent.model.seen[-1])[0]["content"] == "The floor is 4."
+        assert contents_as_chat(agent.model.seen[-1])[0]["content"] == "The floor is 4."
         kept = await agent.sessions.get_session(**agent.where)
         assert kept is not None
         assert kept.events[0].content.parts[0].text == "The floor is 4."
 
 
 class Told(BaseLlm):
-    """A model that says who it is and how often it was asked; of the first turn it remembers what it was shown last."""
+    """A model that gives its name and call count; of the first turn it remembers its last prompt."""
 
     seen: list[list[tuple[str, str]]] = []  # noqa: RUF012  a field of pydantic is copied for each instance
 
@@ -215,11 +215,11 @@ class Told(BaseLlm):
         yield LlmResponse(content=types.Content(role="model", parts=[types.Part(text=text)]))
 
 
-def teller(name: str, **more: Any) -> LlmAgent:
+def make_agent(name: str, **more: Any) -> LlmAgent:
     return LlmAgent(name=name, model=Told(model=name), **more)
 
 
-async def asked(folder: Path, root: Any, *turns: str, acms: bool = True) -> None:
+async def run_agent_turns(folder: Path, root: Any, *turns: str, acms: bool = True) -> None:
     """Run turns of an agent; of "rewind" the last one is taken back."""
     storage, kv = open_storage(f"sqlite:///{folder}/m.db"), open_kv(f"sqlite:///{folder}/m.db")
     sessions: Any = ACMSSessionService(storage, kv) if acms else InMemorySessionService()
@@ -229,7 +229,7 @@ async def asked(folder: Path, root: Any, *turns: str, acms: bool = True) -> None
     where = {"user_id": USER, "session_id": "s"}
     for text in turns:
         if text == "rewind":
-            found = await loaded(sessions)
+            found = await load_session(sessions)
             last = [event.invocation_id for event in found.events if event.author == "user"][-1]
             await runner.rewind_async(**where, rewind_before_invocation_id=last)
             continue
@@ -245,11 +245,14 @@ async def asked(folder: Path, root: Any, *turns: str, acms: bool = True) -> None
 @pytest.mark.parametrize(
     ("made", "turns"),
     [
-        (lambda: [teller("a")], ["Yes.", "Yes.", "rewind", "Yes.", "My PIN is 1234.", "rewind", "No."]),
-        (lambda: [teller("a", include_contents="none")], ["Hello.", "Hello.", "Bye."]),
-        (lambda: [ParallelAgent(name="p", sub_agents=[teller("a"), teller("b")])], ["Hello.", "Hello."]),
+        (lambda: [make_agent("a")], ["Yes.", "Yes.", "rewind", "Yes.", "My PIN is 1234.", "rewind", "No."]),
+        (lambda: [make_agent("a", include_contents="none")], ["Hello.", "Hello.", "Bye."]),
         (
-            lambda: [teller("a", static_instruction="Be brief.", instruction="It is Monday.")],
+            lambda: [ParallelAgent(name="p", sub_agents=[make_agent("a"), make_agent("b")])],
+            ["Hello.", "Hello."],
+        ),
+        (
+            lambda: [make_agent("a", static_instruction="Be brief.", instruction="It is Monday.")],
             ["Hello.", "Bye."],
         ),
     ],
@@ -259,7 +262,7 @@ async def test_an_agent_is_shown_what_adk_shows_it(tmp_path: Path, made: Any, tu
     seen: list[Any] = []
     for acms in (False, True):
         root = SequentialAgent(name="root", sub_agents=made())
-        await asked(tmp_path, root, *turns, acms=acms)
+        await run_agent_turns(tmp_path, root, *turns, acms=acms)
         agents = [one for agent in root.sub_agents for one in (agent.sub_agents or [agent])]
         seen.append([one.model.seen for one in agents])
     assert seen[1] == seen[0]
@@ -267,14 +270,14 @@ async def test_an_agent_is_shown_what_adk_shows_it(tmp_path: Path, made: Any, tu
 
 
 async def test_what_others_said_is_left_out_where_it_was_rewound(tmp_path: Path) -> None:
-    first, second = teller("a"), teller("b")
+    first, second = make_agent("a"), make_agent("b")
     root = SequentialAgent(name="root", sub_agents=[first, second])
-    await asked(tmp_path, root, "Hello.", "Again.", "rewind", "Bye.")
+    await run_agent_turns(tmp_path, root, "Hello.", "Again.", "rewind", "Bye.")
     assert [text for _, text in second.model.seen[-1]] == ["Hello.", "[a]: a 1", "b 1", "Bye.", "[a]: a 3"]
 
 
 def test_what_adk_compacted_is_for_the_log_to_show() -> None:
-    events = [said(f"e{number}", f"Message {number}.") for number in range(4)]
+    events = [user_event(f"e{number}", f"Message {number}.") for number in range(4)]
     for number, event in enumerate(events):
         event.timestamp = float(number)
     summary = types.Content(role="model", parts=[types.Part(text="Two messages.")])
@@ -290,26 +293,26 @@ class Disk(BaseModel):
     serial: bytes
 
 
-def answered(id: str, given: Any, **more: Any) -> Event:
+def answer_event(id: str, given: Any, **more: Any) -> Event:
     answer = types.FunctionResponse(id="c1", name="disk", response={"result": given})
     content = types.Content(role="user", parts=[types.Part(function_response=answer)])
     return Event(id=id, author="keeper", content=content, **more)
 
 
-def called(id: str) -> Event:
+def call_event(id: str) -> Event:
     call = types.FunctionCall(id="c1", name="disk", args={"host": "db1"})
     content = types.Content(role="model", parts=[types.Part(function_call=call)])
     return Event(id=id, author="keeper", content=content)
 
 
-async def begun(sessions: BaseSessionService, *events: Event) -> Session:
+async def begin_session(sessions: BaseSessionService, *events: Event) -> Session:
     session = await sessions.create_session(**ANA, session_id="s")
     for event in events:
         await sessions.append_event(session, event)
     return session
 
 
-async def loaded(sessions: BaseSessionService) -> Session:
+async def load_session(sessions: BaseSessionService) -> Session:
     found = await sessions.get_session(**ANA, session_id="s")
     assert found is not None
     return found
@@ -324,9 +327,9 @@ async def loaded(sessions: BaseSessionService) -> Session:
     ],
 )
 async def test_an_answer_of_any_kind_is_kept_with_its_state(sessions: ACMSSessionService, given: Any) -> None:
-    event = answered("e2", given, actions=EventActions(state_delta={"seen": 1, "temp:x": object()}))
-    session = await begun(sessions, called("e1"), event)
-    found = await loaded(sessions)
+    event = answer_event("e2", given, actions=EventActions(state_delta={"seen": 1, "temp:x": object()}))
+    session = await begin_session(sessions, call_event("e1"), event)
+    found = await load_session(sessions)
     assert [one.id for one in found.events] == ["e1", "e2"]
     assert found.state == {"seen": 1}
     assert found.events[1].content.role == "user"
@@ -334,36 +337,36 @@ async def test_an_answer_of_any_kind_is_kept_with_its_state(sessions: ACMSSessio
     assert (answer.id, answer.name) == ("c1", "disk")
     assert str(answer.response["result"]).count("40 %") == str(given).count("40 %")
     await sessions.append_event(session, event)
-    assert len((await loaded(sessions)).events) == len(session.events) == 2
+    assert len((await load_session(sessions)).events) == len(session.events) == 2
 
 
 async def test_no_state_changes_without_its_event(
     sessions: ACMSSessionService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = await begun(sessions)
+    session = await begin_session(sessions)
     state = {"a": 1, "app:a": 1, "user:a": 1}
     with pytest.raises(ValidationError):
         await sessions.append_event(
             session, Event(id="e1", author="x" * 2_000_000, actions=EventActions(state_delta=dict(state)))
         )
-    assert session.state == (await loaded(sessions)).state == {}
-    event = said("e2", "Hello.")
+    assert session.state == (await load_session(sessions)).state == {}
+    event = user_event("e2", "Hello.")
     event.actions.state_delta = state
     with monkeypatch.context() as patch:
-        patch.setattr(sessions, "_change", broken)
+        patch.setattr(sessions, "_change", raise_unreachable)
         with pytest.raises(OSError, match="the state"):
             await sessions.append_event(session, event)
-    assert (await loaded(sessions)).events == [event]
+    assert (await load_session(sessions)).events == [event]
     for _ in range(2):
         await sessions.append_event(session, event)
-        assert session.state == (await loaded(sessions)).state == state
-        assert session.events == (await loaded(sessions)).events == [event]
+        assert session.state == (await load_session(sessions)).state == state
+        assert session.events == (await load_session(sessions)).events == [event]
 
 
 async def test_an_older_event_changes_the_state_once(
     sessions: ACMSSessionService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = await begun(sessions)
+    session = await begin_session(sessions)
     now = session.last_update_time + 10
 
     def event(number: int, late: float = 0) -> Event:
@@ -374,29 +377,29 @@ async def test_an_older_event_changes_the_state_once(
     await sessions.append_event(session, event(2, late=20))
     assert session.last_update_time == now
     with monkeypatch.context() as patch:
-        patch.setattr(sessions, "_change", broken)
+        patch.setattr(sessions, "_change", raise_unreachable)
         with pytest.raises(OSError, match="the state"):
             await sessions.append_event(session, event(3, late=20))
-    assert (await loaded(sessions)).state == {"k": 2, "k1": 1, "k2": 2, "user:k": 2}
+    assert (await load_session(sessions)).state == {"k": 2, "k1": 1, "k2": 2, "user:k": 2}
     for again in (event(1), event(3, late=20), event(2, late=20), event(1), event(3, late=20)):
         await sessions.append_event(session, again)
-    found = await loaded(sessions)
+    found = await load_session(sessions)
     assert found.state == {"k": 3, "k1": 1, "k2": 2, "k3": 3, "user:k": 3}
     assert [one.id for one in found.events] == [one.id for one in session.events] == ["e1", "e2", "e3"]
     assert found.last_update_time == now
 
 
-async def broken(*given: Any) -> None:
+async def raise_unreachable(*given: Any) -> None:
     raise OSError("the state cannot be reached")
 
 
 async def test_what_was_edited_keeps_its_frame(sessions: ACMSSessionService) -> None:
-    await begun(sessions, called("e1"), answered("e2", "40 %"))
+    await begin_session(sessions, call_event("e1"), answer_event("e2", "40 %"))
     memory = sessions.memory(**ANA, session_id="s")
     call, answer = await memory.entries()
     await memory.replace(call.id, "I look.")
     await memory.replace(answer.id, "50 %")
-    call, answer = (await loaded(sessions)).events
+    call, answer = (await load_session(sessions)).events
     assert (call.id, call.author, call.content.parts[0].text) == ("e1", "keeper", "I look.")
     assert [(one.id, one.name, one.args) for one in call.get_function_calls()] == [
         ("c1", "disk", {"host": "db1"})
@@ -427,18 +430,18 @@ async def test_broken_arguments_break_no_session(tmp_path: Path, arguments: str)
 # ── beside the services in memory ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def both(services: Sequence[BaseSessionService], call: Any) -> list[Any]:
+async def call_both(services: Sequence[BaseSessionService], call: Any) -> list[Any]:
     results: list[Any] = []
     for index, service in enumerate(services):
         try:
             results.append(await call(service, index))
         except (AlreadyExistsError, ValueError) as error:
             results.append(type(error))
-    assert _plain(results[0]) == _plain(results[1])
+    assert _comparable_result(results[0]) == _comparable_result(results[1])
     return results
 
 
-def _plain(found: Any) -> Any:
+def _comparable_result(found: Any) -> Any:
     if hasattr(found, "sessions"):
         return sorted((one.user_id, one.id, one.state) for one in found.sessions)
     if hasattr(found, "events"):
@@ -446,10 +449,10 @@ def _plain(found: Any) -> Any:
     return found
 
 
-async def _append(
+async def _append_to_both(
     services: Sequence[BaseSessionService], rng: random.Random, number: int, where: Any
 ) -> None:
-    sessions = await both(services, lambda service, _: service.get_session(**where))
+    sessions = await call_both(services, lambda service, _: service.get_session(**where))
     if sessions[0] is None:
         return
     delta = {rng.choice(["a", "app:a", "user:a", "temp:a"]): number} if rng.random() < 0.6 else {}
@@ -468,7 +471,7 @@ async def _append(
     again = 1 + (rng.random() < 0.2)
     copies = [event.model_copy(deep=True) for _ in services]
     for _ in range(again):
-        await both(services, lambda service, index: service.append_event(sessions[index], copies[index]))
+        await call_both(services, lambda service, index: service.append_event(sessions[index], copies[index]))
     assert sessions[0].state == sessions[1].state
     assert sessions[0].events == sessions[1].events
 
@@ -483,20 +486,20 @@ async def test_same_answers_as_the_session_service_in_memory(sessions: ACMSSessi
         what = rng.choice(["create", "append", "append", "append", "append", "delete", "get"])
         if what == "create":
             state = {"x": number, "app:x": number, "user:x": number, "temp:x": 1}
-            await both(services, lambda service, _: service.create_session(**where, state=state))  # noqa: B023
+            await call_both(services, lambda service, _: service.create_session(**where, state=state))  # noqa: B023
         elif what == "append":
-            await _append(services, rng, number, where)
+            await _append_to_both(services, rng, number, where)
         elif what == "delete":
-            await both(services, lambda service, _: service.delete_session(**where))  # noqa: B023
+            await call_both(services, lambda service, _: service.delete_session(**where))  # noqa: B023
         config = rng.choice([None, GetSessionConfig(num_recent_events=rng.randrange(4)),
                              GetSessionConfig(after_timestamp=1_700_000_000.0 + number - 9)])  # fmt: skip
-        await both(services, lambda service, _: service.get_session(**where, config=config))  # noqa: B023
+        await call_both(services, lambda service, _: service.get_session(**where, config=config))  # noqa: B023
         for one in (user, None):
-            await both(services, lambda service, _: service.list_sessions(app_name=APP, user_id=one))  # noqa: B023
-        await both(services, lambda service, _: service.get_user_state(app_name=APP, user_id=user))  # noqa: B023
+            await call_both(services, lambda service, _: service.list_sessions(app_name=APP, user_id=one))  # noqa: B023
+        await call_both(services, lambda service, _: service.get_user_state(app_name=APP, user_id=user))  # noqa: B023
 
 
-def said(id: str, text: str) -> Event:
+def user_event(id: str, text: str) -> Event:
     return Event(id=id, author="user", content=types.Content(role="user", parts=[types.Part(text=text)]))
 
 
@@ -504,45 +507,50 @@ async def test_memories_are_found_and_deleted_as_in_memory(tmp_path: Path) -> No
     async with open_storage(f"sqlite:///{tmp_path}/m.db") as storage:
         for memory in (ACMSMemoryService(storage), InMemoryMemoryService()):
             session = await InMemorySessionService().create_session(**ANA, session_id="s")
-            session.events = [said("e1", "My cat is called Miezi."), said("e2", "The disk is full.")]
+            session.events = [
+                user_event("e1", "My cat is called Miezi."),
+                user_event("e2", "The disk is full."),
+            ]
             await memory.add_session_to_memory(session)
             await memory.add_session_to_memory(session)
             await memory.add_events_to_memory(
-                **ANA, events=[said("e3", "My dog is called Wuff."), Event(id="e4")]
+                **ANA, events=[user_event("e3", "My dog is called Wuff."), Event(id="e4")]
             )
             found, *_ = (await memory.search_memory(**ANA, query="Miezi")).memories
             assert found.content.parts[0].text == "My cat is called Miezi."
             assert found.author == "user"
-            assert await texts(memory, "Wuff") >= {"My dog is called Wuff."}
+            assert await memory_texts(memory, "Wuff") >= {"My dog is called Wuff."}
             assert (await memory.search_memory(app_name=APP, user_id="ben", query="Miezi")).memories == []
             await memory.delete_memory(app_name=APP, user_id="ben", memory_id=found.id)
-            assert "My cat is called Miezi." in await texts(memory, "Miezi")
+            assert "My cat is called Miezi." in await memory_texts(memory, "Miezi")
             await memory.delete_memory(**ANA, memory_id=found.id)
             await memory.add_session_to_memory(session)
-            assert "My cat is called Miezi." not in await texts(memory, "Miezi")
+            assert "My cat is called Miezi." not in await memory_texts(memory, "Miezi")
 
 
 async def test_a_memory_that_was_edited_is_deleted_with_its_edits(tmp_path: Path) -> None:
     async with open_storage(f"sqlite:///{tmp_path}/m.db") as storage:
         memory = ACMSMemoryService(storage)
-        await memory.add_events_to_memory(**ANA, events=[said("e1", "The code is 1234.")], session_id="s")
+        await memory.add_events_to_memory(
+            **ANA, events=[user_event("e1", "The code is 1234.")], session_id="s"
+        )
         async with ACMS("s", storage, None, namespace=namespace_of(APP, USER)) as session:
             for code in (5678, 9999):
                 await session.replace((await session.entries())[0].id, f"The code is {code}.")
         (found,) = (await memory.search_memory(**ANA, query="code")).memories
         await memory.delete_memory(**ANA, memory_id=found.id)
-        assert await texts(memory, "code") == set()
+        assert await memory_texts(memory, "code") == set()
 
 
 async def test_a_query_that_no_store_could_keep_is_answered(tmp_path: Path) -> None:
     async with open_storage(f"sqlite:///{tmp_path}/m.db") as storage:
         memory = ACMSMemoryService(storage)
-        await memory.add_events_to_memory(**ANA, events=[said("e1", "My cat is called Miezi.")])
-        assert await texts(memory, "Miezi\0 \ud800") == {"My cat is called Miezi."}
-        assert await texts(memory, "\0") == set()
+        await memory.add_events_to_memory(**ANA, events=[user_event("e1", "My cat is called Miezi.")])
+        assert await memory_texts(memory, "Miezi\0 \ud800") == {"My cat is called Miezi."}
+        assert await memory_texts(memory, "\0") == set()
 
 
-async def texts(memory: BaseMemoryService, query: str) -> set[str]:
+async def memory_texts(memory: BaseMemoryService, query: str) -> set[str]:
     found = (await memory.search_memory(**ANA, query=query)).memories
     return {one.content.parts[0].text for one in found}
 
@@ -575,12 +583,12 @@ def test_any_conversation_is_stored_and_shown_as_a_valid_request(seed: int) -> N
     async def run() -> None:
         events = [
             event_of_step(step, number)
-            for number, step in enumerate(transcripts.conversation(random.Random(seed)))
+            for number, step in enumerate(transcripts.random_conversation(random.Random(seed)))
         ]
         async with open_storage("memory://") as storage, open_kv("memory://") as kv:
             sessions = ACMSSessionService(storage, kv)
-            session = await begun(sessions, *events)
-            assert [one.id for one in (await loaded(sessions)).events] == [one.id for one in events]
+            session = await begin_session(sessions, *events)
+            assert [one.id for one in (await load_session(sessions)).events] == [one.id for one in events]
             memory = sessions.memory(**ANA, session_id=session.id)
             known = {event.id: event for event in session.events}
             for budget in transcripts.BUDGETS:
@@ -588,7 +596,7 @@ def test_any_conversation_is_stored_and_shown_as_a_valid_request(seed: int) -> N
                 with suppress(FitError, TokenBudgetExceededError):
                     shown = await model_input(memory, request, EventDialect("keeper"), known)
                     contents = [event.content for event in shown if event.content is not None]
-                    transcripts.check(chat(contents), None)
+                    transcripts.assert_valid_request(contents_as_chat(contents), None)
             await sessions.aclose()
 
     asyncio.run(run())

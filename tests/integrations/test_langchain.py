@@ -45,7 +45,7 @@ async def test_a_run_with_a_checkpointer_is_stored_once() -> None:
     agent = Driver("memory://", options={"checkpointer": InMemorySaver()})
     for turn in range(4):
         await agent.turn(script.said(turn), f"u{turn}")
-    assert await agent.said() == script.expected(0, 4)
+    assert await agent.said() == script.expected_messages(0, 4)
     state = await agent.graph.aget_state({"configurable": {"thread_id": agent.name}})
     assert state.values["messages"] == await agent.kept()
 
@@ -60,7 +60,7 @@ async def test_a_checkpointer_that_is_behind_a_correction_does_not_take_it_back(
     assert (await agent.kept())[1].text == "PostgreSQL."
 
 
-def _texts(messages: Sequence[BaseMessage]) -> list[str]:
+def _texts_of_messages(messages: Sequence[BaseMessage]) -> list[str]:
     return [one.text or f"({one.type})" for one in messages]
 
 
@@ -80,11 +80,17 @@ async def test_a_turn_that_is_made_again_is_shown_without_what_came_of_it_before
     before = next(one.config for one in states if one.next == ("model",) and len(one.values["messages"]) == 3)
     config = await agent.graph.aupdate_state(before, {"messages": [HumanMessage("Q2, edited", id="u2")]})
     await agent.graph.ainvoke(None, config)
-    assert _texts(agent.model.seen[-2]) == ["Q1", "A1", "Q2, edited"]
-    assert _texts(agent.model.seen[-1]) == ["Q1", "A1", "Q2, edited", "(ai)", script.disk("host-1")]
+    assert _texts_of_messages(agent.model.seen[-2]) == ["Q1", "A1", "Q2, edited"]
+    assert _texts_of_messages(agent.model.seen[-1]) == [
+        "Q1",
+        "A1",
+        "Q2, edited",
+        "(ai)",
+        script.disk("host-1"),
+    ]
     await agent.turn("Q3", "u3")
-    assert _texts(agent.model.seen[-1])[3:] == ["(ai)", script.disk("host-1"), "A2 new", "Q3"]
-    assert "A2" in _texts(await agent.kept())
+    assert _texts_of_messages(agent.model.seen[-1])[3:] == ["(ai)", script.disk("host-1"), "A2 new", "Q3"]
+    assert "A2" in _texts_of_messages(await agent.kept())
 
 
 async def test_a_turn_that_is_repeated_goes_on_where_it_was_and_is_answered_anew_once_it_was_over() -> None:
@@ -95,14 +101,14 @@ async def test_a_turn_that_is_repeated_goes_on_where_it_was_and_is_answered_anew
     await ACMSChatMessageHistory(agent.session).aadd_messages(said)
     agent.model.given = [AIMessage("A1", id="a2"), AIMessage("A1 again", id="a3")]
     await agent.turn("Q1", "u1")
-    assert _texts(agent.model.seen[-1]) == ["Q1", "(ai)", "40 %"]
+    assert _texts_of_messages(agent.model.seen[-1]) == ["Q1", "(ai)", "40 %"]
     await agent.turn("Q1", "u1")
-    assert _texts(agent.model.seen[-1]) == ["Q1"]
+    assert _texts_of_messages(agent.model.seen[-1]) == ["Q1"]
     await agent.session.ingest("user", "A note that no framework knows.")
     await agent.graph.ainvoke(
         {"messages": [*said[:1], HumanMessage("Q2", id="u2")]}, {"configurable": {"thread_id": "s"}}
     )
-    assert _texts(agent.model.seen[-1]) == ["Q1", "A note that no framework knows.", "Q2"]
+    assert _texts_of_messages(agent.model.seen[-1]) == ["Q1", "A note that no framework knows.", "Q2"]
 
 
 async def test_reasoning_goes_back_within_its_turn_and_within_the_budget() -> None:
@@ -262,7 +268,7 @@ async def test_what_a_log_cannot_hold_is_refused_or_left_out() -> None:
 # ── the retriever ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _session() -> ACMS:
+def _filled_session() -> ACMS:
     async def fill() -> ACMS:
         session = ACMS("s", open_storage("memory://"))
         for host in ("db1", "db2", "web1", "web2"):
@@ -282,7 +288,7 @@ class TestRetriever(RetrieversIntegrationTests):
 
     @property
     def retriever_constructor_params(self) -> dict[str, Any]:
-        return {"session": _session()}
+        return {"session": _filled_session()}
 
     @property
     def retriever_query_example(self) -> str:
@@ -290,7 +296,7 @@ class TestRetriever(RetrieversIntegrationTests):
 
 
 def test_documents_come_the_most_relevant_first() -> None:
-    found = ACMSRetriever(session=_session(), k=3).invoke("What about the disk of web2?")
+    found = ACMSRetriever(session=_filled_session(), k=3).invoke("What about the disk of web2?")
     assert found[0].page_content == "The disk of web2 is full again."
     assert found[0].metadata["host"] == "web2"
     assert [one.metadata["score"] for one in found] == sorted(
@@ -317,7 +323,7 @@ def message_of_step(step: transcripts.Step) -> BaseMessage:
 def test_any_conversation_is_stored_and_shown_as_a_valid_request(seed: int) -> None:
     async def run() -> None:
         random = Random(seed)
-        messages = [message_of_step(step) for step in transcripts.conversation(random)]
+        messages = [message_of_step(step) for step in transcripts.random_conversation(random)]
         async with open_storage("memory://") as storage:
             for budget in transcripts.BUDGETS:
                 model = Recorder()
@@ -325,14 +331,14 @@ def test_any_conversation_is_stored_and_shown_as_a_valid_request(seed: int) -> N
                 graph = create_agent(model, middleware=[memory])
                 with suppress(FitError):
                     await graph.ainvoke({"messages": messages}, {"configurable": {"thread_id": "s"}})
-                    transcripts.check(convert_to_openai_messages(model.seen[0]), budget)
+                    transcripts.assert_valid_request(convert_to_openai_messages(model.seen[0]), budget)
                 await memory.aclose()
 
     asyncio.run(run())
 
 
 class Recorder(BaseChatModel):
-    """A model that keeps what it was shown."""
+    """A model that keeps its prompts."""
 
     seen: list[list[BaseMessage]] = []  # noqa: RUF012  # pydantic copies it
 

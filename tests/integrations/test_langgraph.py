@@ -91,7 +91,7 @@ async def test_search_reads_more_than_a_page(store: ACMSStore) -> None:
 @pytest.mark.faults
 async def test_a_killed_process_has_lost_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'memory.db'}"
-    done = script.killed("tests.integrations.langgraph_store", url, after=40)
+    done = script.run_and_kill("tests.integrations.langgraph_store", url, after=40)
     store = ACMSStore(open_kv(url))
     kept = await store.asearch(("user:1",), limit=10_000)
     assert {item.key: item.value["text"] for item in kept}.items() >= {
@@ -111,7 +111,7 @@ class User(TypedDict):
     id: str
 
 
-async def _answer(state: State, runtime: Runtime[User]) -> dict[str, Any]:
+async def _answer_from_memory(state: State, runtime: Runtime[User]) -> dict[str, Any]:
     """Keep what the user says, and answer from what the user has said anywhere."""
     store, text = runtime.store, state["messages"][-1].text
     assert store is not None
@@ -122,37 +122,37 @@ async def _answer(state: State, runtime: Runtime[User]) -> dict[str, Any]:
     return {"messages": [AIMessage(f"You said: {known}")]}
 
 
-def _graph(store: ACMSStore) -> Any:
+def _build_graph(store: ACMSStore) -> Any:
     builder = StateGraph(State, context_schema=User)
-    builder.add_node("answer", _answer)
+    builder.add_node("answer", _answer_from_memory)
     builder.add_edge(START, "answer")
     builder.add_edge("answer", END)
     return builder.compile(store=store)
 
 
-async def _ask(graph: Any, user: str, text: str) -> str:
+async def _ask_graph(graph: Any, user: str, text: str) -> str:
     done = await graph.ainvoke({"messages": [HumanMessage(text)]}, context={"id": user})
     return done["messages"][-1].text
 
 
 async def test_one_run_finds_what_another_of_the_user_kept_until_it_is_deleted(tmp_path: Path) -> None:
     store = ACMSStore(open_kv(f"sqlite:///{tmp_path / 'memory.db'}"))
-    graph = _graph(store)
-    await _ask(graph, "1", script.said(3))
-    assert "marzipan-4711" in await _ask(graph, "1", script.QUESTION)
-    assert await _ask(graph, "2", script.QUESTION) == "You said: nothing"
+    graph = _build_graph(store)
+    await _ask_graph(graph, "1", script.said(3))
+    assert "marzipan-4711" in await _ask_graph(graph, "1", script.QUESTION)
+    assert await _ask_graph(graph, "2", script.QUESTION) == "You said: nothing"
     for item in await store.asearch(("user:1",), limit=1000):
         await store.adelete(item.namespace, item.key)
-    assert await _ask(graph, "1", script.QUESTION) == "You said: nothing"
+    assert await _ask_graph(graph, "1", script.QUESTION) == "You said: nothing"
     await store.kv.aclose()
     assert script.left_in(tmp_path, ["marzipan-4711"]) == []
 
 
 @pytest.mark.parametrize("turns", [20, pytest.param(script.TURNS, marks=pytest.mark.slow)])
 async def test_a_long_run_keeps_every_item(store: ACMSStore, turns: int) -> None:
-    graph = _graph(store)
+    graph = _build_graph(store)
     for turn in range(turns):
-        await _ask(graph, str(turn % 2), script.said(turn))
+        await _ask_graph(graph, str(turn % 2), script.said(turn))
     for user in (0, 1):
         kept = await store.asearch((f"user:{user}",), limit=1000)
         assert {item.value["text"] for item in kept} == {script.said(n) for n in range(user, turns, 2)}
@@ -174,7 +174,7 @@ def test_blocking_code_and_many_event_loops_share_a_store(tmp_path: Path) -> Non
 @given(seed=st.integers(0, 2**32))
 def test_any_conversation_is_kept_and_found(seed: int) -> None:
     async def run() -> None:
-        steps = transcripts.conversation(Random(seed))
+        steps = transcripts.random_conversation(Random(seed))
         values = [
             repair_value({**step._asdict(), "calls": [call._asdict() for call in step.calls]})
             for step in steps

@@ -22,9 +22,8 @@ from llama_index.core.memory import Memory
 from pydantic import PrivateAttr
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from acms import ACMS, ACMSConfig, FitError, TokenBudgetExceededError, ValidationError, open_storage
+from acms import ACMS, ACMSConfig, FitError, Kind, TokenBudgetExceededError, ValidationError, open_storage
 from acms.integrations.llama_index import ACMSFunctionAgent, ACMSMemory, ACMSMemoryBlock, ACMSRetriever
-from acms.model import Kind
 from tests.integrations import agent as script
 from tests.integrations import transcripts
 from tests.integrations.pages import run_example, run_page
@@ -35,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def chat(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+def messages_as_chat(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     """Write messages as a provider of chat completions would be sent them."""
     found: list[dict[str, Any]] = []
     for message in messages:
@@ -46,7 +45,7 @@ def chat(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
                 {
                     "id": call.tool_call_id,
                     "type": "function",
-                    "function": {"name": call.tool_name, "arguments": _arguments(call)},
+                    "function": {"name": call.tool_name, "arguments": _arguments_of_call(call)},
                 }
                 for call in calls
             ]
@@ -56,12 +55,12 @@ def chat(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     return found
 
 
-def _arguments(call: ToolCallBlock) -> str:
+def _arguments_of_call(call: ToolCallBlock) -> str:
     return call.tool_kwargs if isinstance(call.tool_kwargs, str) else json.dumps(call.tool_kwargs)
 
 
 class Model:
-    """The model of the script, and what it was shown."""
+    """The model of the script, and its prompts."""
 
     def __init__(self, seen: list[Any]) -> None:
         self.seen = seen
@@ -69,7 +68,7 @@ class Model:
 
     def __call__(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatMessage:
         self.seen.append(list(messages))
-        said = script.answer(chat(messages))
+        said = script.answer(messages_as_chat(messages))
         self.calls += 1
         blocks: list[Any] = [TextBlock(text=said["content"])] if said["content"] else []
         for call in said.get("tool_calls", ()):
@@ -84,7 +83,7 @@ class Model:
 
 
 class CheckedMemory(ACMSMemory):
-    """Holds every list to what it must be before the agent adds what it has not handed over yet."""
+    """Checks every list before the agent adds the messages it has not handed over yet."""
 
     _interrupted: bool = PrivateAttr(default=False)
     _made: list[Any] = PrivateAttr(default_factory=list)
@@ -95,7 +94,7 @@ class CheckedMemory(ACMSMemory):
 
     async def aget(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:
         found = await super().aget(input, **kwargs)
-        script.check(chat(found), self.budget, interrupted=self._interrupted)
+        script.assert_valid_request(messages_as_chat(found), self.budget, interrupted=self._interrupted)
         return found
 
 
@@ -148,7 +147,7 @@ async def test_an_agent_of_llama_index_stores_a_turn_at_its_end(tmp_path: Path) 
     async with Theirs(f"sqlite:///{tmp_path}/m.db") as agent:
         for turn in range(12):
             await agent.turn(script.said(turn))
-        assert await agent.said() == script.expected(0, 12)
+        assert await agent.said() == script.expected_messages(0, 12)
 
 
 async def test_calls_are_stored_before_their_tools_run(tmp_path: Path) -> None:
@@ -209,7 +208,7 @@ async def test_a_list_is_put_whole_or_not_at_all() -> None:
         unkept = ChatMessage(role="user", content="too long" * 200_000)
         for put in (memory.put_messages, memory.aput_messages, memory.set, memory.aset):
             with pytest.raises(ValidationError):
-                await resolved(put([MESSAGES[1], unkept]))
+                await resolve_value(put([MESSAGES[1], unkept]))
             assert await memory.aget_all() == []
 
 
@@ -235,7 +234,7 @@ async def test_what_no_store_can_keep_ends_no_run() -> None:
         assert await ACMSRetriever(session).aretrieve(odd)
 
 
-async def resolved(given: Any) -> Any:
+async def resolve_value(given: Any) -> Any:
     return await given if isawaitable(given) else given
 
 
@@ -311,7 +310,7 @@ async def test_a_memory_is_never_over_its_budget() -> None:
             thoughts = [
                 block.content for one in found for block in one.blocks if isinstance(block, ThinkingBlock)
             ]
-            cost = script.check(chat(found), 200) + sum(
+            cost = script.assert_valid_request(messages_as_chat(found), 200) + sum(
                 session.counter.count(text or "") for text in thoughts
             )
             assert cost <= 200
@@ -333,7 +332,7 @@ async def test_a_block_recalls_what_the_queue_let_go() -> None:
             memory_blocks=[block],
         )
         for turn in range(60):
-            for role, text in script.expected(turn, turn + 1):
+            for role, text in script.expected_messages(turn, turn + 1):
                 if role != "tool" and text:
                     await memory.aput(ChatMessage(role=role, content=text))
         await memory.aput(ChatMessage(role="user", content=script.QUESTION))
@@ -370,13 +369,13 @@ def message_of_step(step: transcripts.Step) -> ChatMessage:
 @given(seed=st.integers(0, 2**32))
 def test_any_conversation_is_stored_and_shown_as_a_valid_request(seed: int) -> None:
     async def run() -> None:
-        messages = [message_of_step(step) for step in transcripts.conversation(Random(seed))]
+        messages = [message_of_step(step) for step in transcripts.random_conversation(Random(seed))]
         async with ACMS("s", "memory://", None) as session:
             for budget in transcripts.BUDGETS:
                 memory = ACMSMemory(session=session, budget=budget)
                 await memory.aset(messages)
                 assert len(await memory.aget_all()) == len(messages)
                 with suppress(FitError, TokenBudgetExceededError):
-                    transcripts.check(chat(await memory.aget()), budget)
+                    transcripts.assert_valid_request(messages_as_chat(await memory.aget()), budget)
 
     asyncio.run(run())

@@ -306,7 +306,7 @@ def test_any_conversation_is_stored_and_shown_as_a_valid_request(seed: int) -> N
         random = Random(seed)
         items = [
             item
-            for step in transcripts.conversation(random, unique_ids=True)
+            for step in transcripts.random_conversation(random, unique_ids=True)
             for item in items_of_step(step, random)
         ]
         session = ACMSSession("s", open_storage("memory://"))

@@ -39,7 +39,7 @@ from tests.integrations.pages import run_example, run_page
 CODEC = OpenAIChat("gpt-5")
 
 
-def chat(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
+def messages_as_chat(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
     """Write messages as a provider of chat completions would be sent them."""
     found: list[dict[str, Any]] = []
     for message in messages:
@@ -65,20 +65,22 @@ def chat(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
             else:
                 role = "system" if isinstance(part, SystemPromptPart) else "user"
                 content = (
-                    part.content if isinstance(part.content, str) else [_item(one) for one in part.content]
+                    part.content
+                    if isinstance(part.content, str)
+                    else [_content_item(one) for one in part.content]
                 )
                 found.append({"role": role, "content": content})
     return found
 
 
-def _item(content: Any) -> dict[str, Any]:
+def _content_item(content: Any) -> dict[str, Any]:
     if isinstance(content, str):
         return {"type": "text", "text": content}
     return {"type": "image_url", "image_url": {"url": content.url}}
 
 
 class Model:
-    """The model of the script, and what it was shown."""
+    """The model of the script, and its prompts."""
 
     def __init__(
         self,
@@ -94,9 +96,9 @@ class Model:
 
     def __call__(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         self.seen.append(messages)
-        sent = chat(messages)
+        sent = messages_as_chat(messages)
         instructions = [{"role": "system", "content": info.instructions}] if info.instructions else []
-        script.check([*instructions, *sent], self.budget, interrupted=self.interrupted)
+        script.assert_valid_request([*instructions, *sent], self.budget, interrupted=self.interrupted)
         said = script.answer(sent)
         self.calls += 1
         parts: list[Any] = [ThinkingPart(self.thinking)] if self.thinking else []
@@ -108,7 +110,7 @@ class Model:
         return ModelResponse(parts)
 
 
-def agent(session: ACMS, model: Model, **more: Any) -> Agent[None, str]:
+def make_agent(session: ACMS, model: Model, **more: Any) -> Agent[None, str]:
     history = ACMSHistory[None](session, budget=model.budget)
     made = Agent(FunctionModel(model), instructions=script.INSTRUCTIONS, capabilities=[history], **more)
     made.tool_plain(script.disk)
@@ -121,7 +123,7 @@ class Driver(script.Driver):
         self.storage = open_storage(self.url)
         self.session = ACMS(self.name, self.storage, None, namespace=self.namespace)
         self.model = Model(interrupted=self.interrupted)
-        self.agent = agent(self.session, self.model)
+        self.agent = make_agent(self.session, self.model)
 
     @property
     def memory(self) -> ACMS:
@@ -129,20 +131,20 @@ class Driver(script.Driver):
 
     async def turn(self, text: str, id: str | None = None) -> str:
         result = await self.agent.run(text)
-        self.made += deepcopy(_alone(result.all_messages()))
-        self.seen += map(_alone, self.model.seen[len(self.seen) :])
+        self.made += deepcopy(_without_request_bounds(result.all_messages()))
+        self.seen += map(_without_request_bounds, self.model.seen[len(self.seen) :])
         return result.output
 
     async def kept(self) -> list[Any]:
         found = [original_of_entry(entry, DIALECT) for entry in await self.session.entries()]
-        return _alone([piece.message for piece in found if piece])
+        return _without_request_bounds([piece.message for piece in found if piece])
 
     async def aclose(self) -> None:
         await self.session.close()
         await self.storage.aclose()
 
 
-def _alone(messages: Sequence[ModelMessage]) -> list[Any]:
+def _without_request_bounds(messages: Sequence[ModelMessage]) -> list[Any]:
     """Return messages without the bounds of requests: adjacent ones are sent as one."""
     return [one for each in messages for one in ([each] if isinstance(each, ModelResponse) else each.parts)]
 
@@ -154,7 +156,7 @@ class TestStory(script.Story):
 async def test_a_history_that_is_passed_is_stored_once() -> None:
     model = Model()
     async with ACMS("s", "memory://", None) as session:
-        made = agent(session, model)
+        made = make_agent(session, model)
         history: list[ModelMessage] = []
         for turn in range(20):
             history = (await made.run(script.said(turn), message_history=history)).all_messages()
@@ -169,27 +171,30 @@ async def test_a_history_that_is_passed_is_stored_once() -> None:
 async def test_a_request_ends_where_the_history_ends_that_is_passed() -> None:
     model = Model()
     async with ACMS("s", "memory://", None) as session:
-        made = agent(session, model)
+        made = make_agent(session, model)
         begun = (await made.run("The floor is 3.")).all_messages()
         await made.run(script.said(1), message_history=begun)
-        for one in (made, agent(session, model)):
+        for one in (made, make_agent(session, model)):
             said = await one.run(script.said(2), message_history=begun)
             asked = {"role": "user", "content": script.said(2)}
-            assert chat(model.seen[-2]) == [*chat(begun), asked]
-            assert chat(model.seen[-1]) == [*chat(begun), *chat(said.new_messages())[:-1]]
+            assert messages_as_chat(model.seen[-2]) == [*messages_as_chat(begun), asked]
+            assert messages_as_chat(model.seen[-1]) == [
+                *messages_as_chat(begun),
+                *messages_as_chat(said.new_messages())[:-1],
+            ]
             begun = begun if one is made else said.all_messages()
         await one.run("Thanks.", message_history=begun)
-        assert chat(model.seen[-1])[:-1] == chat(begun)
+        assert messages_as_chat(model.seen[-1])[:-1] == messages_as_chat(begun)
         assert script.said(1) in [entry.content for entry in await session.entries()]
 
 
 async def test_a_correction_is_not_taken_back_by_a_history_that_is_passed() -> None:
     async with ACMS("s", "memory://", None) as session:
-        said = (await agent(session, Model()).run("The floor is 3.")).all_messages()
+        said = (await make_agent(session, Model()).run("The floor is 3.")).all_messages()
         await session.replace((await session.entries())[0].id, "The floor is 4.")
         model = Model()
-        await agent(session, model).run("Thanks.", message_history=said)
-        assert chat(model.seen[-1])[0]["content"] == "The floor is 4."
+        await make_agent(session, model).run("Thanks.", message_history=said)
+        assert messages_as_chat(model.seen[-1])[0]["content"] == "The floor is 4."
 
 
 async def test_a_message_of_a_history_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +206,7 @@ async def test_a_message_of_a_history_is_read_once(monkeypatch: pytest.MonkeyPat
     )
     model = Model()
     async with ACMS("s", "memory://", None) as session:
-        made = agent(session, model)
+        made = make_agent(session, model)
         said: list[ModelMessage] = []
         for turn in range(10):
             said = (await made.run(script.said(turn), message_history=said)).all_messages()
@@ -211,7 +216,7 @@ async def test_a_message_of_a_history_is_read_once(monkeypatch: pytest.MonkeyPat
 async def test_a_history_that_was_changed_is_stored_again() -> None:
     model = Model()
     async with ACMS("s", "memory://", None) as session:
-        made = agent(session, model)
+        made = make_agent(session, model)
         said = (await made.run("The floor is 3.")).all_messages()
         said = (await made.run("Thanks.", message_history=said)).all_messages()
         first = said[0]
@@ -228,7 +233,7 @@ async def test_a_history_that_was_changed_is_stored_again() -> None:
 async def test_what_was_edited_keeps_its_frame() -> None:
     model = Model(budget=4000)
     async with ACMS("s", "memory://", None) as session:
-        made = agent(session, model)
+        made = make_agent(session, model)
         await made.run(script.said(1))
         _, call, answer, _ = await session.entries()
         await session.replace(call.id, "I look.")
@@ -249,13 +254,13 @@ async def test_what_was_edited_or_withheld_is_not_shown_as_it_was_made() -> None
     model = Model()
     config = ACMSConfig(privacy=PrivacyConfig(mode="redact"))
     async with ACMS("s", "memory://", None, config=config) as session:
-        made = agent(session, model)
+        made = make_agent(session, model)
         await made.run("My address is ana@example.org, the number of the room is 12.")
         await made.run("And the floor is 3.")
         kept = [entry for entry in await session.entries() if entry.content.startswith("And the floor")]
         await session.replace(kept[0].id, "And the floor is 4.")
         await made.run("Say it again.")
-    shown = json.dumps(chat(model.seen[-1]))
+    shown = json.dumps(messages_as_chat(model.seen[-1]))
     assert "ana@example.org" not in shown
     assert "room is 12" in shown
     assert "floor is 3" not in shown
@@ -271,7 +276,7 @@ async def test_what_no_store_can_keep_ends_no_run() -> None:
     ]
     async with ACMS("s", "memory://", None) as session:
         await session.sync([DIALECT.write(piece) for piece in history.split_into_pieces(given)])
-        await agent(session, Model()).run(["half\0 a word"])
+        await make_agent(session, Model()).run(["half\0 a word"])
         said = [entry.content for entry in await session.entries()]
         assert said[0] == "\ufffd"
         assert said[1].startswith("half\ufffd a \ufffdword")
@@ -281,22 +286,22 @@ async def test_what_no_store_can_keep_ends_no_run() -> None:
 async def test_reasoning_tools_and_system_prompts_count() -> None:
     model = Model(budget=400, thinking="Let me think about it. " * 8)
     async with ACMS("s", "memory://", None) as session:
-        made = agent(session, model, system_prompt="Be brief.")
+        made = make_agent(session, model, system_prompt="Be brief.")
         history: list[ModelMessage] = []
         for turn in range(12):
             history = (await made.run(script.said(turn), message_history=history)).all_messages()
-        assert chat(model.seen[-1])[0] == {"role": "system", "content": "Be brief."}
-        assert len([one for one in chat(model.seen[-1]) if one["role"] == "system"]) == 1
+        assert messages_as_chat(model.seen[-1])[0] == {"role": "system", "content": "Be brief."}
+        assert len([one for one in messages_as_chat(model.seen[-1]) if one["role"] == "system"]) == 1
         model.budget = 20
         with pytest.raises(TokenBudgetExceededError):
-            await agent(session, model).run("Hello?")
+            await make_agent(session, model).run("Hello?")
 
 
 async def test_an_image_is_shown_again_as_it_was_given() -> None:
     model = Model(budget=4000)
     asked = UserPromptPart(["What is this?", ImageUrl("https://example.org/a.png")])
     async with ACMS("s", "memory://", None) as session:
-        made = agent(session, model)
+        made = make_agent(session, model)
         await made.run(
             "Hello?", message_history=[ModelRequest([asked]), ModelResponse([TextPart("A disk.")])]
         )
@@ -330,7 +335,7 @@ def messages_of(steps: Sequence[transcripts.Step]) -> list[ModelMessage]:
 @given(seed=st.integers(0, 2**32))
 def test_any_conversation_is_stored_and_shown_as_a_valid_request(seed: int) -> None:
     async def run() -> None:
-        messages = messages_of(transcripts.conversation(Random(seed)))
+        messages = messages_of(transcripts.random_conversation(Random(seed)))
         async with ACMS("s", "memory://", None) as session:
             await session.sync([DIALECT.write(piece) for piece in history.split_into_pieces(messages)])
             for budget in transcripts.BUDGETS:
@@ -338,6 +343,8 @@ def test_any_conversation_is_stored_and_shown_as_a_valid_request(seed: int) -> N
                 with suppress(FitError, TokenBudgetExceededError):
                     known = {piece.key: piece for piece in history.split_into_pieces(messages)}
                     shown = await model_input(session, request, DIALECT, known)
-                    transcripts.check(chat([piece.message for piece in shown]), budget, "Be brief.")
+                    transcripts.assert_valid_request(
+                        messages_as_chat([piece.message for piece in shown]), budget, "Be brief."
+                    )
 
     asyncio.run(run())

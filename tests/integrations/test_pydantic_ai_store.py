@@ -38,7 +38,7 @@ async def store(tmp_path: Path) -> AsyncIterator[ACMSConversationStore]:
         await made.aclose()
 
 
-def turn(number: int) -> list[ModelMessage]:
+def messages_of_turn(number: int) -> list[ModelMessage]:
     return [
         ModelRequest(
             [SystemPromptPart("Be brief."), UserPromptPart(f"Question {number}?")], instructions="Now."
@@ -61,23 +61,23 @@ class Both:
                 results.append(await call(store, index))
             except (ConversationConflict, UserError) as error:
                 results.append(type(error))
-        assert _plain(results[0]) == _plain(results[1]), tell
+        assert _comparable_result(results[0]) == _comparable_result(results[1]), tell
         return results
 
     async def state(self) -> None:
         """Compare what can be read of everything."""
         ours, theirs = self.stores
         listed = [await store.list_conversations() for store in self.stores]
-        assert _plain(listed[0]) == _plain(listed[1])
+        assert _comparable_result(listed[0]) == _comparable_result(listed[1])
         for mine, other in zip(*listed, strict=True):
             lines = [await store.load_entries(mine.conversation_id) for store in self.stores]
-            assert _plain(lines[0]) == _plain(lines[1])
+            assert _comparable_result(lines[0]) == _comparable_result(lines[1])
             assert await ours.load(mine.conversation_id, limit=3) == _with_revision(
                 await theirs.load(mine.conversation_id, limit=3), mine.revision
             )
             for tips in zip(mine.branches, other.branches, strict=True):
                 left = [await store.read_history(tip) for store, tip in zip(self.stores, tips, strict=True)]
-                assert _plain(left[0]) == _plain(left[1])
+                assert _comparable_result(left[0]) == _comparable_result(left[1])
 
 
 def _with_revision(conversation: Any, revision: str) -> Any:
@@ -86,10 +86,10 @@ def _with_revision(conversation: Any, revision: str) -> Any:
     return conversation
 
 
-def _plain(found: Any) -> Any:
+def _comparable_result(found: Any) -> Any:
     """Return what must be the same on both sides."""
     if isinstance(found, list | tuple):
-        return [_plain(one) for one in found]
+        return [_comparable_result(one) for one in found]
     if hasattr(found, "parent_id"):
         return found.message, found.kind, found.parent_id is None
     if hasattr(found, "head_id"):
@@ -106,7 +106,7 @@ def _plain(found: Any) -> Any:
     return found
 
 
-async def step(both: Both, rng: random.Random, number: int) -> None:
+async def random_step(both: Both, rng: random.Random, number: int) -> None:
     name = rng.choice(["a", "b", "c"])
     scope = rng.choice([None, None, USER, "user:2"])
     what = rng.choice(["talk", "talk", "talk", "rewrite", "branch", "fork", "delete", "stale", "load"])
@@ -120,7 +120,7 @@ async def step(both: Both, rng: random.Random, number: int) -> None:
         for conversation in found:
             if what == "rewrite":
                 conversation.messages[at:] = []
-            conversation.messages.extend(turn(number))
+            conversation.messages.extend(messages_of_turn(number))
             if what == "stale":
                 conversation.revision = "gone"
         # the same messages, so that both compare as equal
@@ -162,12 +162,14 @@ async def test_same_answers_as_the_store_in_memory(store: ACMSConversationStore,
     both = Both(store, InMemoryConversationStore())
     rng = random.Random(seed)
     for number in range(40):
-        await step(both, rng, number)
+        await random_step(both, rng, number)
         await both.state()
 
 
 async def test_two_writers_do_not_overwrite_each_other(store: ACMSConversationStore) -> None:
-    conversations = [Conversation(conversation_id="a", messages=turn(number)) for number in range(4)]
+    conversations = [
+        Conversation(conversation_id="a", messages=messages_of_turn(number)) for number in range(4)
+    ]
     results = await asyncio.gather(*map(store.save, conversations), return_exceptions=True)
     assert sorted(type(one).__name__ for one in results) == ["ConversationConflict"] * 3 + ["list"]
     kept = await store.load("a")
@@ -179,14 +181,16 @@ async def test_two_writers_do_not_overwrite_each_other(store: ACMSConversationSt
 
 
 async def test_the_session_of_a_conversation_is_its_history(store: ACMSConversationStore) -> None:
-    await store.save(Conversation(conversation_id="a", messages=[*turn(1), *turn(2)]), scope=USER)
+    await store.save(
+        Conversation(conversation_id="a", messages=[*messages_of_turn(1), *messages_of_turn(2)]), scope=USER
+    )
     session = await store.session("a")
     assert session is not None
     assert session.namespace == USER
     found = await store.load("a")
     assert found is not None
     branched = await store.branch("a", at=2, expected_revision=found.revision)
-    branched.messages += turn(3)
+    branched.messages += messages_of_turn(3)
     await store.save(branched)
     said = ["Question 1?", "Answer 1.", "Question 3?", "Answer 3."]
     assert [entry.content for entry in await session.entries()] == said
@@ -205,7 +209,12 @@ async def test_what_is_erased_is_missing_and_a_scope_is_erased_whole(
     picture = ModelRequest(
         [UserPromptPart(["Look:", BinaryContent(b"PIG-marzipan", media_type="application/x-pig")])]
     )
-    messages = [*turn(1), picture, ModelResponse([TextPart("A marzipan pig.")]), *turn(2)]
+    messages = [
+        *messages_of_turn(1),
+        picture,
+        ModelResponse([TextPart("A marzipan pig.")]),
+        *messages_of_turn(2),
+    ]
     await store.save(Conversation(conversation_id="a", messages=messages), scope=USER)
     assert (await store.load("a")).messages == messages
     session = await store.session("a")
@@ -213,7 +222,7 @@ async def test_what_is_erased_is_missing_and_a_scope_is_erased_whole(
     (pig,) = [entry.id for entry in await session.entries() if "marzipan" in entry.content]
     await session.erase(pig)
     assert (await store.load("a")).messages == [*messages[:3], *messages[4:]]
-    other = turn(3)
+    other = messages_of_turn(3)
     await store.save(Conversation(conversation_id="b", messages=other), scope="user:2")
     await store.fork("b", new_conversation_id="c", scope=USER)
     await store.delete("a")
@@ -230,7 +239,7 @@ async def test_what_was_erased_and_is_put_again_is_kept_nowhere(
         ModelRequest([UserPromptPart("The code is marzipan."), SystemPromptPart("Be brief.")]),
         ModelResponse([TextPart("So it is marzipan.")]),
     ]
-    messages = [*turn(1), *secret, *turn(2)]
+    messages = [*messages_of_turn(1), *secret, *messages_of_turn(2)]
     await store.save(Conversation(conversation_id="a", messages=messages), scope=USER)
     session = await store.session("a")
     assert session is not None
@@ -250,7 +259,7 @@ async def test_what_was_erased_and_is_put_again_is_kept_nowhere(
 
 
 async def test_history_and_store_share_a_log(store: ACMSConversationStore) -> None:
-    await store.save(Conversation(conversation_id="a", messages=turn(1)), scope=USER)
+    await store.save(Conversation(conversation_id="a", messages=messages_of_turn(1)), scope=USER)
     session = await store.session("a")
     assert session is not None
     agent = Agent(TestModel(), capabilities=[ACMSHistory(session, budget=1000)])

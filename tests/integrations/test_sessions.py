@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from acms import open_storage
-from acms.errors import HandleError
+from acms import HandleError, open_storage
 from acms.integrations import sessions
 from acms.integrations.sessions import Sessions
 

@@ -12,7 +12,7 @@ from acms.integrations.langgraph import ACMSStore
 from acms.kv import open_kv
 
 
-def _made(kind: type[ACMSStore], path: str, index: dict[str, Any] | None) -> Any:
+def _make_store(kind: type[ACMSStore], path: str, index: dict[str, Any] | None) -> Any:
     options = index and {**index, "fields": index.get("text_fields")}
     return kind(open_kv("memory://" if path == ":memory:" else f"sqlite:///{path}"), index=options)
 
@@ -23,7 +23,7 @@ class SqliteStore(ACMSStore):
     @classmethod
     @contextmanager
     def from_conn_string(cls, path: str, index: dict[str, Any] | None = None) -> Generator[Any]:
-        yield _made(cls, path, index)
+        yield _make_store(cls, path, index)
 
     def setup(self) -> None:
         """Do nothing: the first use makes the table."""
@@ -35,7 +35,7 @@ class AsyncSqliteStore(ACMSStore):
     @classmethod
     @asynccontextmanager
     async def from_conn_string(cls, path: str, index: dict[str, Any] | None = None) -> AsyncGenerator[Any]:
-        store = _made(cls, path, index)
+        store = _make_store(cls, path, index)
         yield store
         await store.kv.aclose()
 

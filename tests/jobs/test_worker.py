@@ -1,4 +1,4 @@
-"""The worker: what it does around a handler, alone, beside others, and in the background of sessions."""
+"""The worker around a handler: alone, next to others, and in the background of sessions."""
 
 from __future__ import annotations
 
@@ -14,28 +14,34 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, open_storage
-from acms.config import RetryConfig, WorkerConfig
-from acms.errors import (
+from acms import (
+    ACMS,
+    ACMSConfig,
     ACMSError,
     ConfigurationError,
     ConflictError,
+    Event,
     GoneError,
+    Job,
+    JobFailed,
+    JobFinished,
+    JobState,
     LeaseLostError,
     ProviderError,
+    RetryConfig,
     SessionNotFoundError,
     StorageBusyError,
     StorageReadOnlyError,
     ValidationError,
+    WorkerConfig,
+    open_storage,
 )
 from acms.jobs.worker import Background, Handler, Worker, get_background_worker
-from acms.model import Append, Context, Done, Failed, Job, JobDraft, JobQuery, JobState, Lease, Retry
-from acms.observability.events import Event, JobFailed, JobFinished
+from acms.model import Append, Context, Done, Failed, JobDraft, JobQuery, Lease, Retry
 from acms.ports import Handle, StorageBackend
-from acms.storage import MemoryStorage, SQLiteStorage
-from acms.storage.wrapper import WrapperStorage
-from acms.testing import ManualClock
-from acms.testing.logs import append_drafts, create_log, draft_message, sound
+from acms.storage import MemoryStorage, SQLiteStorage, WrapperStorage
+from acms.testing import ManualClock, sound
+from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.support.faulty import FaultyStorage
 from tests.support.talk import Storage
 
@@ -44,14 +50,16 @@ SHORT = WorkerConfig(lease_seconds=0.15, max_attempts=3)
 DAY = timedelta(days=1)
 
 
-async def ask(store: StorageBackend, context: Context, *names: str, kind: str = "k", **fields: Any) -> None:
+async def enqueue_jobs(
+    store: StorageBackend, context: Context, *names: str, kind: str = "k", **fields: Any
+) -> None:
     """Enqueue jobs of one kind."""
     await append_drafts(
         store, context, jobs=tuple(JobDraft(kind=kind, dedupe=name, **fields) for name in names)
     )
 
 
-async def effect(store: StorageBackend, lease: Lease) -> None:
+async def append_effect(store: StorageBackend, lease: Lease) -> None:
     """Append one entry that says which job it is the effect of."""
     op = Append(context=lease.job.context, drafts=(draft_message(lease.job.dedupe),), finish=lease)
     (result,) = await store.append([op])
@@ -59,11 +67,11 @@ async def effect(store: StorageBackend, lease: Lease) -> None:
         raise result
 
 
-async def jobs(store: StorageBackend) -> list[Job]:
+async def list_jobs(store: StorageBackend) -> list[Job]:
     return list(reversed((await store.jobs(JobQuery(limit=500))).items))
 
 
-async def effects(store: StorageBackend, context: Context) -> list[str]:
+async def effect_contents(store: StorageBackend, context: Context) -> list[str]:
     return [entry.content for entry in await sound(store, context.id)]
 
 
@@ -85,11 +93,11 @@ class Hall:
         except asyncio.CancelledError:
             self.cancelled.append(lease.job.dedupe)
             raise
-        await effect(store, lease)
+        await append_effect(store, lease)
         self.left.append(lease.job.dedupe)
 
 
-def raising(*errors: BaseException) -> tuple[list[int], Handler]:
+def raising_handler(*errors: BaseException) -> tuple[list[int], Handler]:
     """Return a list of attempts and a handler that raises one error after the other, then has its effect."""
     attempts: list[int] = []
 
@@ -97,7 +105,7 @@ def raising(*errors: BaseException) -> tuple[list[int], Handler]:
         attempts.append(lease.attempt)
         if len(attempts) <= len(errors):
             raise errors[len(attempts) - 1]
-        await effect(store, lease)
+        await append_effect(store, lease)
 
     return attempts, handler
 
@@ -107,22 +115,22 @@ def raising(*errors: BaseException) -> tuple[list[int], Handler]:
 
 async def test_draining_works_off_everything_that_is_due(storage: Storage) -> None:
     context = await create_log(storage)
-    await ask(storage, context, *"abcd")
-    await ask(storage, context, "later", not_before=datetime.now(UTC) + DAY)
-    await ask(storage, context, "unknown", kind="nobody knows")
+    await enqueue_jobs(storage, context, *"abcd")
+    await enqueue_jobs(storage, context, "later", not_before=datetime.now(UTC) + DAY)
+    await enqueue_jobs(storage, context, "unknown", kind="nobody knows")
     events: list[Event] = []
-    await Worker(storage, {"k": effect}, on_event=events.append).drain()
-    assert await effects(storage, context) == [*"abcd"]
-    assert [job.state for job in await jobs(storage)] == [JobState.DONE] * 4 + [JobState.READY] * 2
+    await Worker(storage, {"k": append_effect}, on_event=events.append).drain()
+    assert await effect_contents(storage, context) == [*"abcd"]
+    assert [job.state for job in await list_jobs(storage)] == [JobState.DONE] * 4 + [JobState.READY] * 2
     assert events == [
         JobFinished(context_id=context.id, job_id=job.id, kind="k", attempt=1)
-        for job in (await jobs(storage))[:4]
+        for job in (await list_jobs(storage))[:4]
     ]
 
 
 async def test_a_job_that_enqueues_its_successor_is_drained_too(storage: Storage) -> None:
     context = await create_log(storage)
-    await ask(storage, context, "3")
+    await enqueue_jobs(storage, context, "3")
 
     async def count(store: StorageBackend, lease: Lease) -> None:
         left = int(lease.job.dedupe)
@@ -130,7 +138,7 @@ async def test_a_job_that_enqueues_its_successor_is_drained_too(storage: Storage
         await append_drafts(store, context, draft_message(str(left)), jobs=more, finish=lease)
 
     await Worker(storage, {"k": count}).drain()
-    assert await effects(storage, context) == ["3", "2", "1", "0"]
+    assert await effect_contents(storage, context) == ["3", "2", "1", "0"]
 
 
 async def test_what_a_handler_returns_is_settled(storage: Storage) -> None:
@@ -142,13 +150,13 @@ async def test_what_a_handler_returns_is_settled(storage: Storage) -> None:
         "failed": Failed(error="never"),
         "cancelled": Failed(error="unwanted", cancelled=True),
     }
-    await ask(storage, context, *outcomes)
+    await enqueue_jobs(storage, context, *outcomes)
 
     async def handler(store: StorageBackend, lease: Lease) -> Done | Retry | Failed:
         return outcomes[lease.job.dedupe]
 
     await Worker(storage, {"k": handler}).drain()
-    assert [(job.state.value, job.error, job.not_before == due) for job in await jobs(storage)] == [
+    assert [(job.state.value, job.error, job.not_before == due) for job in await list_jobs(storage)] == [
         ("done", None, False),
         ("ready", "not yet", True),
         ("failed", "never", False),
@@ -158,13 +166,13 @@ async def test_what_a_handler_returns_is_settled(storage: Storage) -> None:
 
 async def test_a_handler_that_returns_none_and_finished_nothing_has_failed(storage: Storage) -> None:
     context = await create_log(storage)
-    await ask(storage, context, "d")
+    await enqueue_jobs(storage, context, "d")
 
     async def nothing(store: StorageBackend, lease: Lease) -> None:
         return None
 
     await Worker(storage, {"k": nothing}).drain()
-    (job,) = await jobs(storage)
+    (job,) = await list_jobs(storage)
     assert (job.state, job.error) == (JobState.FAILED, "the handler returned None without finishing the job")
 
 
@@ -182,12 +190,12 @@ async def test_a_handler_that_returns_none_and_finished_nothing_has_failed(stora
 )
 async def test_what_may_pass_is_tried_again(storage: Storage, error: BaseException) -> None:
     context = await create_log(storage)
-    await ask(storage, context, "d")
-    attempts, handler = raising(error, error)
+    await enqueue_jobs(storage, context, "d")
+    attempts, handler = raising_handler(error, error)
     events: list[Event] = []
     await Worker(storage, {"k": handler}, retry=AT_ONCE, on_event=events.append).drain()
     assert attempts == [1, 2, 3]
-    assert await effects(storage, context) == ["d"]
+    assert await effect_contents(storage, context) == ["d"]
     assert [type(event) for event in events] == [JobFailed, JobFailed, JobFinished]
     assert isinstance(events[0], JobFailed)
     assert events[0].state == "ready"
@@ -208,33 +216,35 @@ async def test_what_can_never_succeed_ends_at_once(
     storage: Storage, error: ACMSError, state: JobState, kept: str
 ) -> None:
     context = await create_log(storage)
-    await ask(storage, context, "d")
-    attempts, handler = raising(error)
+    await enqueue_jobs(storage, context, "d")
+    attempts, handler = raising_handler(error)
     await Worker(storage, {"k": handler}, retry=AT_ONCE).drain()
-    (job,) = await jobs(storage)
+    (job,) = await list_jobs(storage)
     assert (attempts, job.state, job.error) == ([1], state, kept)
 
 
 async def test_t07_the_job_of_a_deleted_context_ends_cancelled(storage: Storage) -> None:
     context = await create_log(storage)
-    await ask(storage, context, "d")
+    await enqueue_jobs(storage, context, "d")
     await storage.settings(context.id, {"deleted": True}, rev=0)
-    await Worker(storage, {"k": effect}).drain()
-    (job,) = await jobs(storage)
+    await Worker(storage, {"k": append_effect}).drain()
+    (job,) = await list_jobs(storage)
     assert job.state is JobState.CANCELLED
     back = await storage.settings(context.id, {"deleted": False}, rev=1)
-    assert await effects(storage, back) == []
+    assert await effect_contents(storage, back) == []
 
 
 async def test_a_job_that_never_succeeds_becomes_a_dead_letter(storage: Storage) -> None:
     context = await create_log(storage)
-    await ask(storage, context, "bad")
-    await ask(storage, context, "good", kind="g")
-    attempts, handler = raising(*[RuntimeError("the user's secret words")] * 9)
+    await enqueue_jobs(storage, context, "bad")
+    await enqueue_jobs(storage, context, "good", kind="g")
+    attempts, handler = raising_handler(*[RuntimeError("the user's secret words")] * 9)
     events: list[Event] = []
-    worker = Worker(storage, {"k": handler, "g": effect}, config=SHORT, retry=AT_ONCE, on_event=events.append)
+    worker = Worker(
+        storage, {"k": handler, "g": append_effect}, config=SHORT, retry=AT_ONCE, on_event=events.append
+    )
     await worker.drain()
-    bad, good = await jobs(storage)
+    bad, good = await list_jobs(storage)
     assert (attempts, bad.state, bad.attempt, good.state) == ([1, 2, 3], JobState.FAILED, 3, JobState.DONE)
     assert bad.error is not None
     assert bad.error.startswith("RuntimeError at test_worker.py:")
@@ -243,16 +253,16 @@ async def test_a_job_that_never_succeeds_becomes_a_dead_letter(storage: Storage)
 
 async def test_attempts_are_spread_out_more_and_more(storage: Storage) -> None:
     context = await create_log(storage)
-    await ask(storage, context, "d")
+    await enqueue_jobs(storage, context, "d")
     now = datetime.now(UTC)
-    _, handler = raising(*[RuntimeError()] * 9)
+    _, handler = raising_handler(*[RuntimeError()] * 9)
     retry = RetryConfig(base_delay=1000, max_delay=3000, exponential_base=2)
     delays: list[float] = []
     for fraction in (0.0, 1.0, 1.0):
         await Worker(
             storage, {"k": handler}, retry=retry, clock=lambda: now, fraction=lambda f=fraction: f
         ).drain()
-        (job,) = await jobs(storage)
+        (job,) = await list_jobs(storage)
         delays.append((job.not_before - now).total_seconds())
         due = Lease(job=job, attempt=job.attempt, until=now)
         await storage.settle(due, Retry(error="by hand", not_before=now))
@@ -261,37 +271,37 @@ async def test_attempts_are_spread_out_more_and_more(storage: Storage) -> None:
 
 async def test_a_job_retried_by_hand_after_its_last_attempt_has_one_more(storage: Storage) -> None:
     context = await create_log(storage)
-    await ask(storage, context, "d")
-    attempts, handler = raising(*[RuntimeError()] * 4)
+    await enqueue_jobs(storage, context, "d")
+    attempts, handler = raising_handler(*[RuntimeError()] * 4)
     for more in range(3):
         await Worker(storage, {"k": handler}, config=SHORT, retry=AT_ONCE).drain()
-        (job,) = await jobs(storage)
+        (job,) = await list_jobs(storage)
         assert attempts == [1, 2, 3, 4, 5][: 3 + more]
         if more < 2:
             assert job.state is JobState.FAILED
             again = Lease(job=job, attempt=job.attempt, until=job.updated_at)
             await storage.settle(again, Retry(error="by hand", not_before=datetime.now(UTC)))
     assert job.state is JobState.DONE
-    assert await effects(storage, context) == ["d"]
+    assert await effect_contents(storage, context) == ["d"]
 
 
 async def test_t30_a_job_that_silenced_too_many_workers_is_not_run_again(storage: Storage) -> None:
     context = await create_log(storage)
-    await ask(storage, context, "poison", "good")
+    await enqueue_jobs(storage, context, "poison", "good")
     for _ in range(SHORT.max_attempts):  # each of these workers was killed
         (lease,) = await storage.claim(["k"], lease=timedelta(0))
         assert lease.job.dedupe == "poison"
-    await Worker(storage, {"k": effect}, config=SHORT).drain()
-    poison, _ = await jobs(storage)
+    await Worker(storage, {"k": append_effect}, config=SHORT).drain()
+    poison, _ = await list_jobs(storage)
     assert (poison.state, poison.attempt) == (JobState.FAILED, 4)
     assert poison.error == "attempt 3 ended without an answer: its worker died or was too slow"
-    assert await effects(storage, context) == ["good"]
+    assert await effect_contents(storage, context) == ["good"]
 
 
 async def test_t30_a_job_whose_last_attempt_fell_silent_runs_alone(storage: Storage) -> None:
     """If it kills its worker once more, no other job has a silent attempt because of it."""
     context = await create_log(storage)
-    await ask(storage, context, "beside")
+    await enqueue_jobs(storage, context, "beside")
     hall = Hall()
     now: list[str] = []
     seen: list[list[str]] = []
@@ -299,16 +309,16 @@ async def test_t30_a_job_whose_last_attempt_fell_silent_runs_alone(storage: Stor
     async def suspect(store: StorageBackend, lease: Lease) -> None:
         now.append(lease.job.dedupe)
         seen.append([*now, *(name for name in hall.ran if name not in hall.left)])
-        await effect(store, lease)
+        await append_effect(store, lease)
         now.remove(lease.job.dedupe)
 
     worker = Worker(storage, {"k": hall, "s": suspect}, concurrency=3)
     working = asyncio.create_task(worker.drain())
     await hall.entered.wait()
-    await ask(storage, context, "one", "two", kind="s")
+    await enqueue_jobs(storage, context, "one", "two", kind="s")
     await storage.claim(["s"], lease=timedelta(0), limit=2)  # by a worker that was killed
     worker.poke()
-    await ask(storage, context, "three", kind="s")
+    await enqueue_jobs(storage, context, "three", kind="s")
     asyncio.get_running_loop().call_later(0.01, hall.leave.set)
     await working
     assert seen == [["one"], ["two"], ["three"]]
@@ -318,19 +328,19 @@ async def test_what_a_listener_raises_changes_nothing(
     storage: Storage, caplog: pytest.LogCaptureFixture
 ) -> None:
     context = await create_log(storage)
-    await ask(storage, context, "a", "b")
+    await enqueue_jobs(storage, context, "a", "b")
 
     def deaf(event: Event) -> None:
         raise RuntimeError
 
     with caplog.at_level(logging.INFO, "acms"):
-        await Worker(storage, {"k": effect}, on_event=deaf).drain()
-    assert await effects(storage, context) == ["a", "b"]
+        await Worker(storage, {"k": append_effect}, on_event=deaf).drain()
+    assert await effect_contents(storage, context) == ["a", "b"]
     names = [record.getMessage() for record in caplog.records]
     assert names == ["job_finished", "on_event_failed"] * 2
     assert caplog.records[0].__dict__["acms"] == {
         "context_id": context.id,
-        "job_id": (await jobs(storage))[0].id,
+        "job_id": (await list_jobs(storage))[0].id,
         "kind": "k",
         "attempt": 1,
     }
@@ -348,26 +358,26 @@ async def test_a_worker_with_nothing_to_do_knows_when_what_others_hold_is_due(
     clock = ManualClock()
     store = MemoryStorage(clock=clock)
     context = await create_log(store)
-    worker = Worker(store, {"k": effect}, clock=lambda: clock.now + timedelta(seconds=ahead))
+    worker = Worker(store, {"k": append_effect}, clock=lambda: clock.now + timedelta(seconds=ahead))
     await worker.drain(retries=True)
     assert worker.again is None
-    await ask(store, context, "d")
-    await ask(store, context, "sooner, and done by others", kind="other")
+    await enqueue_jobs(store, context, "d")
+    await enqueue_jobs(store, context, "sooner, and done by others", kind="other")
     await store.claim(["k"], lease=timedelta(seconds=30))
     await store.claim(["other"], lease=timedelta(seconds=5))
     await worker.drain(retries=True)
     assert worker.again == pytest.approx(seconds, abs=0.02)
     clock.advance(seconds=30)
     await worker.drain(retries=True)
-    assert (worker.again, await effects(store, context)) == (None, ["d"])
+    assert (worker.again, await effect_contents(store, context)) == (None, ["d"])
 
 
 async def test_among_very_many_jobs_it_looks_again_after_a_lease() -> None:
     store = MemoryStorage()
     context = await create_log(store)
-    await ask(store, context, "hidden", not_before=datetime.now(UTC) + timedelta(seconds=20))
-    await ask(store, context, *map(str, range(500)), kind="other")
-    worker = Worker(store, {"k": effect}, config=SHORT)
+    await enqueue_jobs(store, context, "hidden", not_before=datetime.now(UTC) + timedelta(seconds=20))
+    await enqueue_jobs(store, context, *map(str, range(500)), kind="other")
+    worker = Worker(store, {"k": append_effect}, config=SHORT)
     await worker.drain(retries=True)
     assert worker.again == SHORT.lease_seconds
 
@@ -377,7 +387,7 @@ async def test_among_very_many_jobs_it_looks_again_after_a_lease() -> None:
 
 async def test_a_lease_is_prolonged_while_its_handler_runs(storage: Storage) -> None:
     context = await create_log(storage)
-    await ask(storage, context, "d")
+    await enqueue_jobs(storage, context, "d")
     hall = Hall()
     extended = asyncio.Event()
 
@@ -394,16 +404,16 @@ async def test_a_lease_is_prolonged_while_its_handler_runs(storage: Storage) -> 
     assert await storage.claim(["k"], lease=timedelta(minutes=1)) == []
     hall.leave.set()
     await working
-    (job,) = await jobs(storage)
+    (job,) = await list_jobs(storage)
     assert (job.state, job.attempt, hall.ran) == (JobState.DONE, 1, ["d"])
-    assert await effects(storage, context) == ["d"]
+    assert await effect_contents(storage, context) == ["d"]
 
 
 async def test_a_worker_that_lost_its_lease_stops_and_says_nothing() -> None:
     clock = ManualClock()
     store = MemoryStorage(clock=clock)
     context = await create_log(store)
-    await ask(store, context, "d")
+    await enqueue_jobs(store, context, "d")
     hall = Hall()
     events: list[Event] = []
     working = asyncio.create_task(
@@ -414,22 +424,22 @@ async def test_a_worker_that_lost_its_lease_stops_and_says_nothing() -> None:
     (other,) = await store.claim(["k"], lease=DAY)
     await working
     assert (hall.cancelled, hall.left, events) == (["d"], [], [])
-    await effect(store, other)
-    assert await effects(store, context) == ["d"]
+    await append_effect(store, other)
+    assert await effect_contents(store, context) == ["d"]
 
 
 async def test_a_zombie_is_fenced_when_it_wakes(storage: Storage) -> None:
     context = await create_log(storage)
-    await ask(storage, context, "d")
+    await enqueue_jobs(storage, context, "d")
     refused: list[str] = []
 
     async def zombie(store: StorageBackend, lease: Lease) -> None:
-        (first,) = await jobs(store)
+        (first,) = await list_jobs(store)
         assert first.attempt == 1
         (other,) = await claim_again(store, lease)
-        await effect(store, other)
+        await append_effect(store, other)
         try:
-            await effect(store, lease)
+            await append_effect(store, lease)
         except LeaseLostError as error:
             refused.append(error.code)
             raise
@@ -441,14 +451,14 @@ async def test_a_zombie_is_fenced_when_it_wakes(storage: Storage) -> None:
     events: list[Event] = []
     await Worker(storage, {"k": zombie}, on_event=events.append).drain()
     assert (refused, events) == (["LEASE_LOST"], [])
-    assert await effects(storage, context) == ["d"]
-    (job,) = await jobs(storage)
+    assert await effect_contents(storage, context) == ["d"]
+    (job,) = await list_jobs(storage)
     assert (job.state, job.attempt) == (JobState.DONE, 2)
 
 
 async def test_a_handler_that_tidies_up_after_its_effect_is_left_alone(storage: Storage) -> None:
     context = await create_log(storage)
-    await ask(storage, context, "d")
+    await enqueue_jobs(storage, context, "d")
     looked = asyncio.Event()
     tidied: list[bool] = []
 
@@ -458,7 +468,7 @@ async def test_a_handler_that_tidies_up_after_its_effect_is_left_alone(storage: 
             return await super().extend(lease, by=by)
 
     async def handler(store: StorageBackend, lease: Lease) -> None:
-        await effect(store, lease)
+        await append_effect(store, lease)
         looked.clear()
         await looked.wait()
         for _ in range(20):
@@ -473,19 +483,19 @@ async def test_a_handler_that_tidies_up_after_its_effect_is_left_alone(storage: 
 
 async def test_a_cancelled_job_stops_its_handler(storage: Storage) -> None:
     context = await create_log(storage)
-    await ask(storage, context, "d")
+    await enqueue_jobs(storage, context, "d")
     hall = Hall()
     events: list[Event] = []
     working = asyncio.create_task(Worker(storage, {"k": hall}, config=SHORT, on_event=events.append).drain())
     await hall.entered.wait()
-    (job,) = await jobs(storage)
+    (job,) = await list_jobs(storage)
     await storage.settle(
         Lease(job=job, attempt=job.attempt, until=job.updated_at), Failed(error="by hand", cancelled=True)
     )
     await working
     assert (hall.cancelled, events) == (["d"], [])
-    assert [job.state for job in await jobs(storage)] == [JobState.CANCELLED]
-    assert await effects(storage, context) == []
+    assert [job.state for job in await list_jobs(storage)] == [JobState.CANCELLED]
+    assert await effect_contents(storage, context) == []
 
 
 @pytest.mark.parametrize("jump", [timedelta(hours=-1), timedelta(days=1)], ids=["-1 h", "+1 day"])
@@ -494,24 +504,26 @@ async def test_t32_a_clock_that_jumps_leaves_one_effect_of_each_job(tmp_path: Pa
     for store in (MemoryStorage(clock=clock), SQLiteStorage(tmp_path / "a.db", clock=clock)):
         async with store:
             context = await create_log(store)
-            _, failing = raising(RuntimeError())
+            _, failing = raising_handler(RuntimeError())
             hall = Hall()
-            await ask(store, context, "running")
-            await ask(store, context, "put off", kind="f")
-            await ask(store, context, "waiting", kind="w")
+            await enqueue_jobs(store, context, "running")
+            await enqueue_jobs(store, context, "put off", kind="f")
+            await enqueue_jobs(store, context, "waiting", kind="w")
             retry = RetryConfig(base_delay=60, jitter=False)
             kinds = {"k": hall, "f": failing}
             slow = Worker(store, kinds, concurrency=2, retry=retry, clock=clock)
             working = asyncio.create_task(slow.drain())
             await hall.entered.wait()
-            while [(job.attempt, job.state) for job in await jobs(store)][1] != (1, JobState.READY):
+            while [(job.attempt, job.state) for job in await list_jobs(store)][1] != (1, JobState.READY):
                 await asyncio.sleep(0)
             clock.now += jump
-            await Worker(store, {"k": effect, "f": effect, "w": effect}, clock=clock).drain()
+            await Worker(
+                store, {"k": append_effect, "f": append_effect, "w": append_effect}, clock=clock
+            ).drain()
             hall.leave.set()
             await working
-            assert sorted(await effects(store, context)) == ["put off", "running", "waiting"]
-            assert {job.state for job in await jobs(store)} == {JobState.DONE}
+            assert sorted(await effect_contents(store, context)) == ["put off", "running", "waiting"]
+            assert {job.state for job in await list_jobs(store)} == {JobState.DONE}
         clock.now -= jump
 
 
@@ -522,38 +534,38 @@ async def test_a_worker_runs_until_it_is_stopped(storage: Storage) -> None:
     context = await create_log(storage)
     done = asyncio.Event()
     worker = Worker(
-        storage, {"k": effect}, config=WorkerConfig(poll_seconds=9999), on_event=lambda _: done.set()
+        storage, {"k": append_effect}, config=WorkerConfig(poll_seconds=9999), on_event=lambda _: done.set()
     )
     running = asyncio.create_task(worker.run())
     for name in "ab":
-        await ask(storage, context, name)
+        await enqueue_jobs(storage, context, name)
         worker.poke()
         await done.wait()
         done.clear()
     worker.stop()
     await running
     assert worker.stopping
-    assert await effects(storage, context) == ["a", "b"]
+    assert await effect_contents(storage, context) == ["a", "b"]
 
 
 async def test_a_worker_finds_by_itself_what_others_asked_for(storage: Storage) -> None:
     context = await create_log(storage)
     done = asyncio.Event()
     worker = Worker(
-        storage, {"k": effect}, config=WorkerConfig(poll_seconds=0.01), on_event=lambda _: done.set()
+        storage, {"k": append_effect}, config=WorkerConfig(poll_seconds=0.01), on_event=lambda _: done.set()
     )
     running = asyncio.create_task(worker.run())
     await asyncio.sleep(0)
-    await ask(storage, context, "a")
+    await enqueue_jobs(storage, context, "a")
     await done.wait()
     worker.stop()
     await running
-    assert await effects(storage, context) == ["a"]
+    assert await effect_contents(storage, context) == ["a"]
 
 
 async def test_what_runs_may_finish_when_a_worker_is_stopped(storage: Storage) -> None:
     context = await create_log(storage)
-    await ask(storage, context, "a", "b")
+    await enqueue_jobs(storage, context, "a", "b")
     hall = Hall()
     worker = Worker(storage, {"k": hall})
     running = asyncio.create_task(worker.run())
@@ -562,13 +574,13 @@ async def test_what_runs_may_finish_when_a_worker_is_stopped(storage: Storage) -
     hall.leave.set()
     await running
     assert (hall.ran, hall.left) == (["a"], ["a"])
-    assert [job.state for job in await jobs(storage)] == [JobState.DONE, JobState.READY]
+    assert [job.state for job in await list_jobs(storage)] == [JobState.DONE, JobState.READY]
 
 
 @pytest.mark.parametrize("how", ["stop", "stop twice", "cancel"])
 async def test_what_does_not_finish_in_time_is_handed_back(storage: Storage, how: str) -> None:
     context = await create_log(storage)
-    await ask(storage, context, "a")
+    await enqueue_jobs(storage, context, "a")
     hall = Hall()
     worker = Worker(storage, {"k": hall})
     running = asyncio.create_task(worker.run())
@@ -583,32 +595,32 @@ async def test_what_does_not_finish_in_time_is_handed_back(storage: Storage, how
     (result,) = await asyncio.gather(running, return_exceptions=True)
     assert isinstance(result, asyncio.CancelledError) is (how == "cancel")
     assert hall.cancelled == ["a"]
-    (job,) = await jobs(storage)
+    (job,) = await list_jobs(storage)
     assert (job.state, job.error) == (JobState.READY, "the worker was stopped")
-    await Worker(storage, {"k": effect}).drain()  # another has it at once
-    assert await effects(storage, context) == ["a"]
+    await Worker(storage, {"k": append_effect}).drain()  # another has it at once
+    assert await effect_contents(storage, context) == ["a"]
 
 
 async def test_a_worker_that_is_cancelled_at_any_point_leaves_no_job_behind() -> None:
     for steps in range(40):
         store = MemoryStorage()
         context = await create_log(store)
-        await ask(store, context, *"abc")
-        handler = effect if steps % 2 else Hall()  # which never leaves
+        await enqueue_jobs(store, context, *"abc")
+        handler = append_effect if steps % 2 else Hall()  # which never leaves
         running = asyncio.create_task(Worker(store, {"k": handler}, concurrency=2).run())
         for _ in range(steps // 2):
             await asyncio.sleep(0)
         running.cancel()
         await asyncio.wait([running], timeout=60)
         assert running.done()
-        assert JobState.RUNNING not in {job.state for job in await jobs(store)}
-        await Worker(store, {"k": effect}).drain()
-        assert sorted(await effects(store, context)) == [*"abc"]
+        assert JobState.RUNNING not in {job.state for job in await list_jobs(store)}
+        await Worker(store, {"k": append_effect}).drain()
+        assert sorted(await effect_contents(store, context)) == [*"abc"]
 
 
 async def test_what_is_claimed_while_a_worker_is_told_to_stop_is_handed_back(storage: Storage) -> None:
     context = await create_log(storage)
-    await ask(storage, context, "a", "b")
+    await enqueue_jobs(storage, context, "a", "b")
     hall = Hall()
 
     class Late(WrapperStorage):
@@ -620,7 +632,7 @@ async def test_what_is_claimed_while_a_worker_is_told_to_stop_is_handed_back(sto
     worker = Worker(Late(storage), {"k": hall}, concurrency=2)
     await worker.run()
     assert hall.ran == []
-    assert [(job.state, job.attempt) for job in await jobs(storage)] == [
+    assert [(job.state, job.attempt) for job in await list_jobs(storage)] == [
         (JobState.READY, 1),
         (JobState.READY, 0),
     ]
@@ -631,14 +643,14 @@ def test_an_event_loop_that_ends_hands_its_jobs_back(url: str) -> None:
 
     async def begin() -> None:
         context = await create_log(storage)
-        await ask(storage, context, "a")
+        await enqueue_jobs(storage, context, "a")
         hall = Hall()
         running = asyncio.create_task(Worker(storage, {"k": hall}).run())
         await hall.entered.wait()
         assert running is not None  # asyncio.run cancels it, and all it began
 
     async def state() -> tuple[JobState, int]:
-        (job,) = await jobs(storage)
+        (job,) = await list_jobs(storage)
         await storage.aclose()
         return job.state, job.attempt
 
@@ -652,7 +664,7 @@ def test_an_event_loop_that_ends_hands_its_jobs_back(url: str) -> None:
 async def test_a_busy_store_is_asked_again() -> None:
     store = FaultyStorage(MemoryStorage())
     context = await create_log(store)
-    await ask(store, context, "a")
+    await enqueue_jobs(store, context, "a")
     store.fail("claim", 1, StorageBusyError())
     store.fail("settle", 1, StorageBusyError())
 
@@ -660,7 +672,7 @@ async def test_a_busy_store_is_asked_again() -> None:
         return Done()
 
     await Worker(store, {"k": done}, retry=AT_ONCE).drain()
-    assert [(job.state, job.attempt) for job in await jobs(store)] == [(JobState.DONE, 1)]
+    assert [(job.state, job.attempt) for job in await list_jobs(store)] == [(JobState.DONE, 1)]
 
 
 async def test_an_outcome_that_cannot_be_stored_is_left_to_the_next_attempt(
@@ -668,7 +680,7 @@ async def test_an_outcome_that_cannot_be_stored_is_left_to_the_next_attempt(
 ) -> None:
     store = FaultyStorage(MemoryStorage())
     context = await create_log(store)
-    await ask(store, context, "a")
+    await enqueue_jobs(store, context, "a")
     store.fail("settle", 1, StorageReadOnlyError())
     attempts: list[int] = []
 
@@ -680,12 +692,12 @@ async def test_an_outcome_that_cannot_be_stored_is_left_to_the_next_attempt(
         await Worker(store, {"k": done}, config=WorkerConfig(lease_seconds=0.02)).drain(retries=True)
     assert attempts == [1, 2]
     assert [record.getMessage() for record in caplog.records] == ["settle_failed"]
-    assert [(job.state, job.attempt) for job in await jobs(store)] == [(JobState.DONE, 2)]
+    assert [(job.state, job.attempt) for job in await list_jobs(store)] == [(JobState.DONE, 2)]
 
 
 async def test_a_store_that_cannot_prolong_a_lease_for_a_while_stops_nobody(storage: Storage) -> None:
     context = await create_log(storage)
-    await ask(storage, context, "a")
+    await enqueue_jobs(storage, context, "a")
     store = FaultyStorage(storage)
     hall = Hall()
     store.fail("extend", 1, StorageBusyError())
@@ -703,7 +715,7 @@ async def test_a_store_that_stays_broken_ends_the_worker() -> None:
     store = FaultyStorage(MemoryStorage())
     store.fail("claim", 1, StorageReadOnlyError())
     with pytest.raises(StorageReadOnlyError):
-        await Worker(store, {"k": effect}).run()
+        await Worker(store, {"k": append_effect}).run()
 
 
 # ── several workers ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -714,7 +726,7 @@ async def test_several_workers_share_the_jobs_out(any_url: str) -> None:
     stores = [open_storage(any_url)] * 3 if shared else [open_storage(any_url) for _ in range(3)]
     context = await create_log(stores[0])
     names = [str(n) for n in range(60)]
-    await ask(stores[0], context, *names)
+    await enqueue_jobs(stores[0], context, *names)
     most = running = 0
 
     async def counted(store: StorageBackend, lease: Lease) -> None:
@@ -722,13 +734,13 @@ async def test_several_workers_share_the_jobs_out(any_url: str) -> None:
         running += 1
         most = max(most, running)
         await asyncio.sleep(0)
-        await effect(store, lease)
+        await append_effect(store, lease)
         running -= 1
 
     workers = [Worker(store, {"k": counted}, concurrency=2) for store in stores]
     await asyncio.gather(*(worker.drain() for worker in workers))
-    assert sorted(await effects(stores[0], context)) == sorted(names)
-    assert {job.attempt for job in await jobs(stores[0])} == {1}
+    assert sorted(await effect_contents(stores[0], context)) == sorted(names)
+    assert {job.attempt for job in await list_jobs(stores[0])} == {1}
     assert 1 < most <= 6
     for store in stores:
         await store.aclose()
@@ -736,7 +748,7 @@ async def test_several_workers_share_the_jobs_out(any_url: str) -> None:
 
 async def test_as_many_run_at_a_time_as_was_said(storage: Storage) -> None:
     context = await create_log(storage)
-    await ask(storage, context, *"abcde")
+    await enqueue_jobs(storage, context, *"abcde")
     hall = Hall()
     working = asyncio.create_task(Worker(storage, {"k": hall}, concurrency=3).drain())
     while len(hall.ran) < 3:
@@ -783,11 +795,11 @@ def is_open(handle: Any) -> bool:
     return handle._file.is_open if isinstance(handle, SQLiteStorage) else handle._db.opened
 
 
-def made(session: ACMS) -> Background:
+def background_of(session: ACMS) -> Background:
     return session._shared.background
 
 
-def tasks() -> list[str]:
+def background_tasks() -> list[str]:
     return [task.get_name() for task in asyncio.all_tasks() if task.get_name() == "acms-background"]
 
 
@@ -796,21 +808,21 @@ async def test_the_background_works_while_there_is_work_and_no_longer(handle: Ha
     async with ACMS("a", handle, config=ACMSConfig(on_event=heard)) as session:
         await session.ingest("user", "hello")
         context = await handle.context("a")
-        made(session).serve("k", effect)
-        assert tasks() == []
-        await ask(handle, context, "one")
-        made(session).poke()
-        made(session).poke()
-        assert tasks() == ["acms-background"]
+        background_of(session).serve("k", append_effect)
+        assert background_tasks() == []
+        await enqueue_jobs(handle, context, "one")
+        background_of(session).poke()
+        background_of(session).poke()
+        assert background_tasks() == ["acms-background"]
         await heard.wait(1)
-        while tasks():
+        while background_tasks():
             await asyncio.sleep(0)
-        await ask(handle, context, "two")
-        made(session).poke()
+        await enqueue_jobs(handle, context, "two")
+        background_of(session).poke()
         await heard.wait(2)
-    assert tasks() == []
+    assert background_tasks() == []
     assert not is_open(handle), "closed with its last user"
-    assert (await effects(handle, context))[1:] == ["one", "two"]
+    assert (await effect_contents(handle, context))[1:] == ["one", "two"]
 
 
 async def test_the_background_comes_back_for_a_retry(handle: Handle) -> None:
@@ -819,29 +831,29 @@ async def test_the_background_comes_back_for_a_retry(handle: Handle) -> None:
     async with ACMS("a", handle, config=ACMSConfig(on_event=heard, retry=retry)) as session:
         await session.ingest("user", "hello")
         context = await handle.context("a")
-        attempts, handler = raising(RuntimeError(), RuntimeError())
-        made(session).serve("k", handler)
-        made(session).serve("k", effect)  # the first one given stays
-        await ask(handle, context, "d")
-        made(session).poke()
+        attempts, handler = raising_handler(RuntimeError(), RuntimeError())
+        background_of(session).serve("k", handler)
+        background_of(session).serve("k", append_effect)  # the first one given stays
+        await enqueue_jobs(handle, context, "d")
+        background_of(session).poke()
         await heard.wait(3)
     assert attempts == [1, 2, 3]
-    assert (await effects(handle, context))[1:] == ["d"]
+    assert (await effect_contents(handle, context))[1:] == ["d"]
 
 
 async def test_a_poke_that_comes_while_it_ends_is_not_lost(handle: Handle) -> None:
     context = await create_log(handle)
     heard = Heard()
     own = Background(handle, WorkerConfig(), RetryConfig(), heard)
-    own.serve("k", effect)
+    own.serve("k", append_effect)
     for n in range(60):
-        await ask(handle, context, str(n))
+        await enqueue_jobs(handle, context, str(n))
         own.poke()
         for _ in range(n % 12):
             await asyncio.sleep(0)
     await heard.wait(60)
     await own.stop()
-    assert len(await effects(handle, context)) == 60
+    assert len(await effect_contents(handle, context)) == 60
 
 
 async def test_only_the_last_session_of_a_handle_stops_its_background(handle: Handle) -> None:
@@ -850,21 +862,21 @@ async def test_only_the_last_session_of_a_handle_stops_its_background(handle: Ha
     two = ACMS("two", handle)
     await one.ingest("user", "hello")
     await two.ingest("user", "hello")
-    assert made(one) is made(two)
+    assert background_of(one) is background_of(two)
     hall = Hall()
-    made(one).serve("k", hall)
+    background_of(one).serve("k", hall)
     context = await handle.context("two")
-    await ask(handle, context, "d")
-    made(two).poke()
+    await enqueue_jobs(handle, context, "d")
+    background_of(two).poke()
     await hall.entered.wait()
     await one.close()
-    assert tasks() == ["acms-background"]
+    assert background_tasks() == ["acms-background"]
     closing = asyncio.create_task(two.close())
     await asyncio.sleep(0)
     hall.leave.set()
     await closing
-    assert (tasks(), is_open(handle)) == ([], False)
-    assert (await effects(handle, context))[1:] == ["d"]
+    assert (background_tasks(), is_open(handle)) == ([], False)
+    assert (await effect_contents(handle, context))[1:] == ["d"]
 
 
 async def test_a_block_around_a_session_that_closed_stops_the_background_too(handle: Handle) -> None:
@@ -872,15 +884,15 @@ async def test_a_block_around_a_session_that_closed_stops_the_background_too(han
         async with ACMS("a", handle) as session:
             await session.ingest("user", "hello")
             hall = Hall()
-            made(session).serve("k", hall)
+            background_of(session).serve("k", hall)
             context = await handle.context("a")
-            await ask(handle, context, "d")
-            made(session).poke()
+            await enqueue_jobs(handle, context, "d")
+            background_of(session).poke()
             await hall.entered.wait()
-        assert tasks() == ["acms-background"]
+        assert background_tasks() == ["acms-background"]
         asyncio.get_running_loop().call_later(0.01, hall.leave.set)
-    assert (tasks(), is_open(handle)) == ([], False)
-    assert (await effects(handle, context))[1:] == ["d"]
+    assert (background_tasks(), is_open(handle)) == ([], False)
+    assert (await effect_contents(handle, context))[1:] == ["d"]
 
 
 async def test_a_session_that_comes_while_the_background_stops_keeps_the_handle(
@@ -889,11 +901,11 @@ async def test_a_session_that_comes_while_the_background_stops_keeps_the_handle(
     one = ACMS("one", handle)
     await one.ingest("user", "hello")
     hall = Hall()
-    own = made(one)
+    own = background_of(one)
     own.serve("k", hall)
-    own.serve("other", effect)
+    own.serve("other", append_effect)
     context = await handle.context("one")
-    await ask(handle, context, "d")
+    await enqueue_jobs(handle, context, "d")
     own.poke()
     await hall.entered.wait()
     closing = asyncio.create_task(one.close())
@@ -901,15 +913,15 @@ async def test_a_session_that_comes_while_the_background_stops_keeps_the_handle(
         await asyncio.sleep(0)
     two = ACMS("two", handle)
     await two.ingest("user", "hello")
-    await ask(handle, context, "e", kind="other")
-    made(two).poke()
+    await enqueue_jobs(handle, context, "e", kind="other")
+    background_of(two).poke()
     hall.leave.set()
     await closing
     assert is_open(handle)
     while (await handle.head(context.id)).version < 3:
         await asyncio.sleep(0)
     await two.close()
-    assert (tasks(), is_open(handle)) == ([], False)
+    assert (background_tasks(), is_open(handle)) == ([], False)
 
 
 async def test_what_the_background_cannot_finish_in_time_is_handed_back(handle: Handle) -> None:
@@ -917,11 +929,11 @@ async def test_what_the_background_cannot_finish_in_time_is_handed_back(handle: 
     hall = Hall()
     own = Background(handle, WorkerConfig(), RetryConfig())
     own.serve("k", hall)
-    await ask(handle, context, "d")
+    await enqueue_jobs(handle, context, "d")
     own.poke()
     await hall.entered.wait()
     await own.stop(grace=0)
-    assert [(job.state, job.error) for job in await jobs(handle)] == [
+    assert [(job.state, job.error) for job in await list_jobs(handle)] == [
         (JobState.READY, "the worker was stopped")
     ]
 
@@ -930,17 +942,17 @@ async def test_what_a_dead_worker_held_is_taken_over_when_its_lease_ends(handle:
     context = await create_log(handle)
     heard = Heard()
     own = Background(handle, WorkerConfig(), RetryConfig(), heard)
-    own.serve("k", effect)
-    await ask(handle, context, "d")
+    own.serve("k", append_effect)
+    await enqueue_jobs(handle, context, "d")
     (dead,) = await handle.claim(["k"], lease=timedelta(seconds=0.3))
     own.poke()
     async with asyncio.timeout(300):
         await heard.wait(1)
     assert datetime.now(UTC) >= dead.until
-    assert (await jobs(handle))[0].attempt == 2
-    assert await effects(handle, context) == ["d"]
+    assert (await list_jobs(handle))[0].attempt == 2
+    assert await effect_contents(handle, context) == ["d"]
     with pytest.raises(LeaseLostError):
-        await effect(handle, dead)
+        await append_effect(handle, dead)
     await own.wait_until_idle()
     assert own._alarm is None, "nothing is left to wait for"
 
@@ -949,8 +961,8 @@ async def test_what_a_dead_worker_had_put_off_is_done_when_it_is_due(handle: Han
     context = await create_log(handle)
     heard = Heard()
     own = Background(handle, WorkerConfig(), RetryConfig(), heard)
-    own.serve("k", effect)
-    await ask(handle, context, "d")
+    own.serve("k", append_effect)
+    await enqueue_jobs(handle, context, "d")
     (lease,) = await handle.claim(["k"], lease=timedelta(minutes=1))
     due = datetime.now(UTC) + timedelta(seconds=0.3)
     await handle.settle(lease, Retry(error="busy", not_before=due))
@@ -958,15 +970,15 @@ async def test_what_a_dead_worker_had_put_off_is_done_when_it_is_due(handle: Han
     async with asyncio.timeout(300):
         await heard.wait(1)
     assert datetime.now(UTC) >= due
-    assert await effects(handle, context) == ["d"]
+    assert await effect_contents(handle, context) == ["d"]
     await own.stop()
 
 
 async def test_a_lease_that_is_prolonged_elsewhere_is_left_alone(handle: Handle) -> None:
     context = await create_log(handle)
     own = Background(handle, WorkerConfig(), RetryConfig())
-    own.serve("k", effect)
-    await ask(handle, context, "d")
+    own.serve("k", append_effect)
+    await enqueue_jobs(handle, context, "d")
     (lease,) = await handle.claim(["k"], lease=timedelta(seconds=30))
     own.poke()
     await own.wait_until_idle()
@@ -977,7 +989,7 @@ async def test_a_lease_that_is_prolonged_elsewhere_is_left_alone(handle: Handle)
     await own.wait_until_idle()
     assert own._alarm is not None
     assert own._alarm.when() > asyncio.get_running_loop().time() + 50
-    assert (await jobs(handle))[0].attempt == 1
+    assert (await list_jobs(handle))[0].attempt == 1
     await own.stop()
 
 
@@ -985,24 +997,24 @@ async def test_a_handle_that_is_closed_is_not_opened_again_for_what_others_hold(
     async with ACMS("a", handle) as session:
         await session.ingest("user", "hello")
         context = await handle.context("a")
-        made(session).serve("k", effect)
-        await ask(handle, context, "d")
+        background_of(session).serve("k", append_effect)
+        await enqueue_jobs(handle, context, "d")
         await handle.claim(["k"], lease=DAY)
-        made(session).poke()
-        await made(session).wait_until_idle()
-        alarm = made(session)._alarm
+        background_of(session).poke()
+        await background_of(session).wait_until_idle()
+        alarm = background_of(session)._alarm
         assert alarm is not None
     assert alarm.cancelled()
-    assert made(session)._alarm is None
+    assert background_of(session)._alarm is None
     assert not is_open(handle)
 
 
 async def test_what_others_hold_keeps_no_store_that_nobody_has(caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStorage()
-    await ask(store, await create_log(store), "d")
+    await enqueue_jobs(store, await create_log(store), "d")
     await store.claim(["k"], lease=DAY)
     own = get_background_worker(store, store, WorkerConfig(), RetryConfig())
-    own.serve("k", effect)
+    own.serve("k", append_effect)
     own.poke()
     await own.wait_until_idle()
     alarm = own._alarm
@@ -1020,25 +1032,25 @@ async def test_waiting_for_what_is_pending_takes_over_what_a_dead_process_held(h
     async with ACMS("a", handle) as session:
         await session.ingest("user", "hello")
         context = await handle.context("a")
-        made(session).serve("k", effect)
-        await ask(handle, context, "mine")
+        background_of(session).serve("k", append_effect)
+        await enqueue_jobs(handle, context, "mine")
         await handle.claim(["k"], lease=timedelta(seconds=0.3))
-        await ask(handle, context, "nobody's", kind="nobody knows")
+        await enqueue_jobs(handle, context, "nobody's", kind="nobody knows")
         await handle.claim(["nobody knows"], lease=DAY)
         async with asyncio.timeout(300):
             await session.wait_pending()
-        assert (await effects(handle, context))[1:] == ["mine"]
+        assert (await effect_contents(handle, context))[1:] == ["mine"]
 
 
 async def test_waiting_for_what_is_pending_ends_when_the_session_is_closed(handle: Handle) -> None:
     session = ACMS("a", handle)
     await session.ingest("user", "hello")
     context = await handle.context("a")
-    made(session).serve("k", effect)
-    await ask(handle, context, "d")
+    background_of(session).serve("k", append_effect)
+    await enqueue_jobs(handle, context, "d")
     await handle.claim(["k"], lease=DAY)
     waiting = asyncio.create_task(session.wait_pending())
-    while made(session)._alarm is None:
+    while background_of(session)._alarm is None:
         await asyncio.sleep(0.01)
     await session.close()
     async with asyncio.timeout(300):
@@ -1051,18 +1063,18 @@ async def test_waiting_for_what_is_pending_ends_when_the_store_refuses(handle: H
     async with ACMS("a", store) as session:
         await session.ingest("user", "hello")
         context = await handle.context("a")
-        made(session).serve("k", effect)
-        await ask(handle, context, "d")
+        background_of(session).serve("k", append_effect)
+        await enqueue_jobs(handle, context, "d")
         await handle.claim(["k"], lease=DAY)
         for n in range(2, 9):
             store.fail("claim", n, StorageReadOnlyError("no"))
         waiting = asyncio.create_task(session.wait_pending())
         async with asyncio.timeout(300):
-            while made(session)._alarm is None:
+            while background_of(session)._alarm is None:
                 await asyncio.sleep(0)
-            made(session).poke()  # as the alarm does
+            background_of(session).poke()  # as the alarm does
             await waiting
-    assert await effects(handle, context) == ["hello"]
+    assert await effect_contents(handle, context) == ["hello"]
 
 
 async def test_a_background_that_is_switched_off_does_nothing_until_a_session_allows_it(
@@ -1071,16 +1083,16 @@ async def test_a_background_that_is_switched_off_does_nothing_until_a_session_al
     context = await create_log(handle)
     heard = Heard()
     off = get_background_worker(handle, handle, WorkerConfig(enabled=False), RetryConfig(), heard)
-    off.serve("k", effect)
-    await ask(handle, context, "d")
+    off.serve("k", append_effect)
+    await enqueue_jobs(handle, context, "d")
     off.poke()
-    assert tasks() == []
+    assert background_tasks() == []
     on = get_background_worker(handle, handle, WorkerConfig(), RetryConfig())
     assert on is off
     on.poke()
     await heard.wait(1)
     await on.stop()
-    assert await effects(handle, context) == ["d"]
+    assert await effect_contents(handle, context) == ["d"]
 
 
 async def test_two_backgrounds_on_one_file_have_one_effect_of_each_job(url: str) -> None:
@@ -1091,15 +1103,15 @@ async def test_two_backgrounds_on_one_file_have_one_effect_of_each_job(url: str)
     await sessions[1].ingest("user", "hello")
     context = await handles[0].context("a")
     for n in range(30):
-        await ask(handles[n % 2], context, str(n))
+        await enqueue_jobs(handles[n % 2], context, str(n))
         for session in sessions:
-            made(session).serve("k", effect)
-            made(session).poke()
+            background_of(session).serve("k", append_effect)
+            background_of(session).poke()
     await heard.wait(30)
-    assert sorted((await effects(handles[0], context))[2:], key=int) == [str(n) for n in range(30)]
+    assert sorted((await effect_contents(handles[0], context))[2:], key=int) == [str(n) for n in range(30)]
     for session in sessions:
         await session.close()
-    assert tasks() == []
+    assert background_tasks() == []
 
 
 async def test_a_background_whose_store_is_broken_says_so(
@@ -1108,10 +1120,10 @@ async def test_a_background_whose_store_is_broken_says_so(
     store = FaultyStorage(MemoryStorage())
     store.fail("claim", 1, StorageReadOnlyError("no"))
     own = Background(store, WorkerConfig(), RetryConfig())
-    own.serve("k", effect)
+    own.serve("k", append_effect)
     with caplog.at_level(logging.INFO, "acms"):
         own.poke()
-        while tasks():
+        while background_tasks():
             await asyncio.sleep(0)
         await asyncio.sleep(0)
     assert [record.getMessage() for record in caplog.records] == ["background_failed"]
@@ -1126,8 +1138,8 @@ def test_a_background_starts_again_on_the_next_event_loop(url: str) -> None:
         context = await create_log(storage, "a")
         own = get_background_worker(storage, storage, WorkerConfig(), RetryConfig())
         own._on_event = heard
-        own.serve("k", effect)
-        await ask(storage, context, name)
+        own.serve("k", append_effect)
+        await enqueue_jobs(storage, context, name)
         own.poke()
         await heard.wait(1)
         if close:
@@ -1139,7 +1151,7 @@ def test_a_background_starts_again_on_the_next_event_loop(url: str) -> None:
     gc.collect()
 
     async def found() -> list[str]:
-        result = await effects(storage, await storage.context("a"))
+        result = await effect_contents(storage, await storage.context("a"))
         await storage.aclose()
         return result
 

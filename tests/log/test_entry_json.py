@@ -1,4 +1,4 @@
-"""Entries as plain JSON: what is written reads back, and nothing but known values is ever revived."""
+"""Entries as plain JSON: written values read back, and only known values are revived."""
 
 from __future__ import annotations
 
@@ -13,21 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.errors import CorruptRecordError
-from acms.log.encoding import (
-    FORMAT,
-    context_from_json,
-    context_to_json,
-    dump,
-    entry_from_json,
-    entry_to_json,
-    load_mapping,
-    parts_from_json,
-    parts_to_json,
-    spans_from_json,
-)
-from acms.model import (
-    Context,
+from acms import (
+    CorruptRecordError,
     Entry,
     Kind,
     Media,
@@ -41,7 +28,20 @@ from acms.model import (
     ToolCall,
     ToolResult,
 )
-from tests.support.logs import NOON, entry
+from acms.log.encoding import (
+    FORMAT,
+    context_from_json,
+    context_to_json,
+    dump,
+    entry_from_json,
+    entry_to_json,
+    load_mapping,
+    parts_from_json,
+    parts_to_json,
+    spans_from_json,
+)
+from acms.model import Context
+from tests.support.logs import NOON, make_entry
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 names = texts.filter(str.strip)
@@ -133,7 +133,7 @@ def test_a_raw_item_is_kept_byte_for_byte() -> None:
 
 
 def test_fields_that_say_nothing_are_not_written() -> None:
-    written = entry_to_json(entry(1, "hello"))
+    written = entry_to_json(make_entry(1, "hello"))
     assert {"key", "parts", "markers", "group", "replaces", "metadata", "privacy", "state"}.isdisjoint(
         written
     )
@@ -144,7 +144,7 @@ def test_the_same_value_is_always_written_the_same_way() -> None:
 
 
 def test_what_is_read_cannot_be_changed_by_its_reader() -> None:
-    read = entry_from_json(entry_to_json(entry(1, "hello", metadata={"run": 1}, data={"a": 1})))
+    read = entry_from_json(entry_to_json(make_entry(1, "hello", metadata={"run": 1}, data={"a": 1})))
     assert isinstance(read.metadata, MappingProxyType)
     assert isinstance(read.data, MappingProxyType)
 
@@ -152,7 +152,9 @@ def test_what_is_read_cannot_be_changed_by_its_reader() -> None:
 # ── what is no entry ────────────────────────────────────────────────────────────────────────────────────────────────
 
 GOOD = entry_to_json(
-    entry(3, "hello", role=Role.TOOL, parts=(ToolResult("c1", "hello"),), replaces=((1, 2),), salt=b"x" * 16)
+    make_entry(
+        3, "hello", role=Role.TOOL, parts=(ToolResult("c1", "hello"),), replaces=((1, 2),), salt=b"x" * 16
+    )
 )
 MISSING = object()
 PLANTED = {"lc": 2, "type": "constructor", "id": ["os", "system"], "kwargs": {"command": "true"}}
@@ -301,5 +303,5 @@ def test_reading_planted_records_imports_nothing() -> None:
 
 
 def test_times_keep_their_microseconds() -> None:
-    one = entry(1, "x", created_at=NOON.replace(microsecond=123456))
+    one = make_entry(1, "x", created_at=NOON.replace(microsecond=123456))
     assert entry_from_json(entry_to_json(one)).created_at.microsecond == 123456

@@ -1,4 +1,4 @@
-"""Facts of a log: addresses, chains, what comes back, what is demoted."""
+"""Facts of a log: addresses, chains, restored facts, demoted facts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from acms import Entry, Kind, Origin, State
 from acms.log.facts import (
     active_facts,
     as_fact,
@@ -17,12 +18,12 @@ from acms.log.facts import (
     simulate_append,
 )
 from acms.log.in_force import Cover, find_demotions
-from acms.model import Draft, Entry, Kind, Origin, State
-from tests.support.factlog import FactLog, at
-from tests.support.logs import NOON, entry
+from acms.model import Draft
+from tests.support.factlog import FactLog, single_value_proposal
+from tests.support.logs import NOON, make_entry
 
 
-def fact(version: int, value: str = "x", *, over: tuple[int, ...] = (), **given: Any) -> Entry:
+def fact_entry(version: int, value: str = "x", *, over: tuple[int, ...] = (), **given: Any) -> Entry:
     data = {
         "subject": "user",
         "attribute": "city",
@@ -30,14 +31,14 @@ def fact(version: int, value: str = "x", *, over: tuple[int, ...] = (), **given:
         "cardinality": "one",
         **given.pop("data", {}),
     }
-    return entry(
+    return make_entry(
         version, f"The user lives in {value}.", kind=Kind.FACT, origin=Origin.DERIVED, data=data,
         replaces=tuple((old, old) for old in over), **given,
     )  # fmt: skip
 
 
-def retraction(version: int, *over: int, reason: str = "undo", **data: Any) -> Entry:
-    return entry(
+def retraction_entry(version: int, *over: int, reason: str = "undo", **data: Any) -> Entry:
+    return make_entry(
         version,
         kind=Kind.RETRACTION,
         replaces=tuple((old, old) for old in over),
@@ -49,7 +50,7 @@ def cover_of(*entries: Entry) -> Cover:
     return Cover(one for one in entries if one.replaces)
 
 
-def versions(*entries: Entry) -> list[int]:
+def active_versions(*entries: Entry) -> list[int]:
     return [one.version for one in active_facts(entries, cover_of(*entries))]
 
 
@@ -119,41 +120,46 @@ def test_an_attribute_makes_an_address_and_a_subject_alone_does_not() -> None:
 
 
 def test_what_a_replaced_fact_replaced_stays_out_of_force() -> None:
-    chain = [fact(1), fact(2, over=(1,)), fact(3, over=(2,))]
-    assert versions(*chain) == [3]
-    assert versions(*chain, retraction(4, 3)) == [2]
-    assert versions(*chain, retraction(4, 3), retraction(5, 4)) == [3]
-    assert versions(*chain, retraction(4, 3), retraction(5, 2)) == [1]
+    chain = [fact_entry(1), fact_entry(2, over=(1,)), fact_entry(3, over=(2,))]
+    assert active_versions(*chain) == [3]
+    assert active_versions(*chain, retraction_entry(4, 3)) == [2]
+    assert active_versions(*chain, retraction_entry(4, 3), retraction_entry(5, 4)) == [3]
+    assert active_versions(*chain, retraction_entry(4, 3), retraction_entry(5, 2)) == [1]
 
 
 @pytest.mark.parametrize(
     ("reason", "left"), [("removed", []), ("archived", []), ("revoked", [2]), ("wrong", [2])]
 )
 def test_the_reason_says_what_the_end_of_a_chain_does_to_the_rest(reason: str, left: list[int]) -> None:
-    chain = [fact(1), fact(2, over=(1,)), fact(3, over=(2,))]
-    assert versions(*chain, retraction(4, 3, reason=reason)) == left
-    assert versions(*chain, retraction(4, 1, 2, 3, reason=reason)) == []
+    chain = [fact_entry(1), fact_entry(2, over=(1,)), fact_entry(3, over=(2,))]
+    assert active_versions(*chain, retraction_entry(4, 3, reason=reason)) == left
+    assert active_versions(*chain, retraction_entry(4, 1, 2, 3, reason=reason)) == []
 
 
 def test_an_erased_fact_is_as_if_it_were_never_learned_unless_a_newer_one_stands_in_for_it() -> None:
-    gone = fact(2, over=(1,), state=State.ERASED)
-    assert versions(fact(1), gone) == [1]
-    assert versions(fact(1), gone, fact(3, over=(2,))) == [3]
+    gone = fact_entry(2, over=(1,), state=State.ERASED)
+    assert active_versions(fact_entry(1), gone) == [1]
+    assert active_versions(fact_entry(1), gone, fact_entry(3, over=(2,))) == [3]
 
 
 def test_where_two_fill_one_address_the_newest_counts() -> None:
-    both = [fact(1, "Rome"), fact(2, "Oslo")]
-    assert versions(*both) == [2]
+    both = [fact_entry(1, "Rome"), fact_entry(2, "Oslo")]
+    assert active_versions(*both) == [2]
     old, new = collect_facts(both, Cover(()), ())
     assert new.replaces == (old.id,)
     assert old.retired is not None
     assert (old.retired.reason, old.retired.by) == ("updated", new.id)
     many = {"cardinality": "many"}
-    assert versions(fact(1, "Rome", data=many), fact(2, "Oslo", data=many)) == [1, 2]
+    assert active_versions(fact_entry(1, "Rome", data=many), fact_entry(2, "Oslo", data=many)) == [1, 2]
 
 
 def test_a_fact_tells_what_retired_it_and_all_it_stands_in_for() -> None:
-    log = [fact(1), fact(2, over=(1,)), fact(3, over=(2,)), retraction(4, 1, 2, 3, reason="removed")]
+    log = [
+        fact_entry(1),
+        fact_entry(2, over=(1,)),
+        fact_entry(3, over=(2,)),
+        retraction_entry(4, 1, 2, 3, reason="removed"),
+    ]
     one, two, three = collect_facts(log[:3], cover_of(*log), log)
     assert [one.retired, two.retired, three.retired].count(None) == 0
     assert [f.retired.reason for f in (one, two, three) if f.retired] == ["updated", "updated", "removed"]
@@ -163,7 +169,9 @@ def test_a_fact_tells_what_retired_it_and_all_it_stands_in_for() -> None:
 
 def test_what_has_no_data_of_ours_is_a_fact_all_the_same() -> None:
     found = as_fact(
-        entry(1, "x", kind=Kind.FACT, data={"value": 3, "confidence": "high", "trust": "me", "subject": None})
+        make_entry(
+            1, "x", kind=Kind.FACT, data={"value": 3, "confidence": "high", "trust": "me", "subject": None}
+        )
     )
     assert (found.value, found.confidence, found.trust, found.subject) == ("", 1.0, Origin.EXTERNAL, "")
     assert (found.cardinality, found.fact_type, found.scope) == ("many", "fact", "session")
@@ -173,7 +181,7 @@ def test_what_has_no_data_of_ours_is_a_fact_all_the_same() -> None:
 
 
 def test_a_fact_that_would_come_back_to_a_filled_address_is_found() -> None:
-    log = [fact(1, "Rome"), retraction(2, 1, reason="removed"), fact(3, "Oslo")]
+    log = [fact_entry(1, "Rome"), retraction_entry(2, 1, reason="removed"), fact_entry(3, "Oslo")]
     back = Draft(kind=Kind.RETRACTION, created_at=NOON, replaces=((2, 2),))
     replacing = [one for one in log if one.replaces]
     found = find_collision(
@@ -181,7 +189,7 @@ def test_a_fact_that_would_come_back_to_a_filled_address_is_found() -> None:
     )
     assert found is not None
     assert [one.version for one in found] == [1, 3]
-    elsewhere = fact(3, "Oslo", data={"attribute": "office"})
+    elsewhere = fact_entry(3, "Oslo", data={"attribute": "office"})
     assert (
         find_collision(
             [log[0], elsewhere], Cover(replacing), Cover(replacing).apply_newer(simulate_append([back], 3))
@@ -192,8 +200,9 @@ def test_a_fact_that_would_come_back_to_a_filled_address_is_found() -> None:
 
 def test_revoking_takes_what_cites_a_message_and_what_would_come_back_with_it() -> None:
     chain = [
-        fact(1, sources=("m_1",)), fact(2, over=(1,), sources=("m_1", "m_2")), fact(3, over=(2,), sources=("m_2",)),
-        fact(4, data={"attribute": "x"}, sources=("m_3",)),
+        fact_entry(1, sources=("m_1",)), fact_entry(2, over=(1,), sources=("m_1", "m_2")),
+            fact_entry(3, over=(2,), sources=("m_2",)),
+        fact_entry(4, data={"attribute": "x"}, sources=("m_3",)),
     ]  # fmt: skip
 
     def taken(*gone: str) -> list[int]:
@@ -207,9 +216,9 @@ def test_revoking_takes_what_cites_a_message_and_what_would_come_back_with_it() 
 
 def test_what_comes_back_to_an_address_that_is_filled_is_revoked_too() -> None:
     moved = [
-        fact(1, "Rome"),
-        fact(2, "x", over=(1,), data={"attribute": "office"}, sources=("m_1",)),
-        fact(3, "Oslo"),
+        fact_entry(1, "Rome"),
+        fact_entry(2, "x", over=(1,), data={"attribute": "office"}, sources=("m_1",)),
+        fact_entry(3, "Oslo"),
     ]
     assert [one.version for one in find_revoked_facts(moved, cover_of(*moved), frozenset(["m_1"]))] == [2, 1]
 
@@ -218,21 +227,21 @@ def test_what_comes_back_to_an_address_that_is_filled_is_revoked_too() -> None:
 
 
 def test_what_two_entries_demote_is_good_where_both_say_so() -> None:
-    first, second = entry(1), entry(2)
-    one = retraction(4, 3, reason="removed", demotes=[[first.id, [[0, 10], [20, 30]]], [second.id, []]])
-    other = retraction(6, 5, reason="removed", demotes=[[first.id, [[5, 25]]]])
+    first, second = make_entry(1), make_entry(2)
+    one = retraction_entry(4, 3, reason="removed", demotes=[[first.id, [[0, 10], [20, 30]]], [second.id, []]])
+    other = retraction_entry(6, 5, reason="removed", demotes=[[first.id, [[5, 25]]]])
     found = find_demotions(Cover([one, other]))
     assert found.of([first]) == ("v6", 6, ((5, 10), (20, 25)))
     assert found.of([second]) == ("v4", 4, ())
-    assert not find_demotions(Cover([one, retraction(7, 4)]))
+    assert not find_demotions(Cover([one, retraction_entry(7, 4)]))
 
 
 def test_undo_of_an_update_brings_back_what_was_said() -> None:
     log = FactLog()
     log.told("The city is Rome.")
-    log.reflect(at("city", "Rome"))
+    log.reflect(single_value_proposal("city", "Rome"))
     log.told("The city is Oslo.")
-    log.reflect(at("city", "Oslo"))
+    log.reflect(single_value_proposal("city", "Oslo"))
     assert log.demoted() == {"The city is Rome.": []}
     log.take_back(log.version)
     assert (log.said(), log.demoted()) == (["Rome"], {})

@@ -11,12 +11,22 @@ from anthropic.types import MessageParam
 from openai.types.chat import ChatCompletionMessageParam
 from openai.types.responses import ResponseInputItemParam
 
-from acms import ACMS, ACMSConfig, Media, Raw, Reasoning, Text, ToolCall, ToolResult
+from acms import (
+    ACMS,
+    ACMSConfig,
+    ConfigurationError,
+    Entry,
+    Media,
+    Raw,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    ValidationError,
+)
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
-from acms.errors import ConfigurationError, ValidationError
 from acms.log import foreign
 from acms.log.encoding import entry_to_json
-from acms.model import Entry
 from acms.prompt import Prompt
 from acms.prompt.steps import build_atoms, find_sealed_compaction, message_of_entry, substitute_summary
 from acms.storage import MemoryStorage
@@ -31,28 +41,28 @@ KINDS = {
 MARKS = ("cache_control", "prompt_cache_breakpoint")
 
 
-def keep(data: bytes, mime: str) -> str:
+def keep_media(data: bytes, mime: str) -> str:
     return f"kept:{len(data)}:{mime}"
 
 
-def leaves(value: Any, name: str = "") -> Iterator[str]:
+def text_leaves(value: Any, name: str = "") -> Iterator[str]:
     """Yield every text of a message that says something: not inline bytes, marks of a cache, and words of a format."""
     if isinstance(value, dict):
         for key, one in value.items():
             if key not in MARKS:
-                yield from leaves(one, key)
+                yield from text_leaves(one, key)
     elif isinstance(value, list):
         for one in value:
-            yield from leaves(one, name)
+            yield from text_leaves(one, name)
     elif isinstance(value, str) and value.endswith("-z"):
         yield value
 
 
 def says_nothing(message: dict[str, Any]) -> bool:
-    return not any(leaves({name: one for name, one in message.items() if name not in ("id", "name")}))
+    return not any(text_leaves({name: one for name, one in message.items() if name not in ("id", "name")}))
 
 
-def made(kind: Any, seed: int) -> dict[str, Any]:
+def random_message(kind: Any, seed: int) -> dict[str, Any]:
     """Return a message made by chance from a type of an SDK."""
     message = Values(seed).of(kind)
     content = message.get("content")
@@ -63,9 +73,9 @@ def made(kind: Any, seed: int) -> dict[str, Any]:
     return message
 
 
-async def talk(session: ACMS, message: dict[str, Any]) -> list[Entry]:
+async def store_message(session: ACMS, message: dict[str, Any]) -> list[Entry]:
     """Store a message in a conversation that its provider takes, and return the entries it became."""
-    turns = foreign.parse_provider_message(message, keep=keep)
+    turns = foreign.parse_provider_message(message, keep=keep_media)
     parts = [part for turn in turns for part in turn.get("parts", ())]
     calls = [part.call_id for part in parts if isinstance(part, ToolCall)]
     answered = [part.call_id for part in parts if isinstance(part, ToolResult)]
@@ -81,7 +91,7 @@ async def talk(session: ACMS, message: dict[str, Any]) -> list[Entry]:
     return [await session.get(one.message_id) for one in receipts]
 
 
-def absent(said: Iterable[str], text: str) -> list[str]:
+def missing_leaves(said: Iterable[str], text: str) -> list[str]:
     """Return what a text does not hold."""
     return [leaf for leaf in said if leaf not in text]
 
@@ -89,17 +99,17 @@ def absent(said: Iterable[str], text: str) -> list[str]:
 async def none_is_lost(name: str, seeds: range) -> None:
     """Payload → log → payload: all of it is in the log, and in the next request but for what the codec says."""
     codec, kinds = CODECS[name], KINDS[name]
-    config = ACMSConfig(media=keep)
+    config = ACMSConfig(media=keep_media)
     for seed in seeds:
-        message = made(kinds[seed % len(kinds)], seed)
+        message = random_message(kinds[seed % len(kinds)], seed)
         async with ACMS("s", MemoryStorage(), None, config=config) as session:
             try:
-                entries = await talk(session, message)
+                entries = await store_message(session, message)
             except ValidationError:
                 assert says_nothing(message), (name, seed, message)
                 continue
             stored = "\n".join([json.dumps(entry_to_json(one), ensure_ascii=False) for one in entries])
-            assert not absent(leaves(message), stored), (name, seed, message)
+            assert not missing_leaves(text_leaves(message), stored), (name, seed, message)
             assert BYTES not in stored
             gathered = await session.said()
             own = find_sealed_compaction(session, gathered.cover, codec.vendors)
@@ -111,7 +121,9 @@ async def none_is_lost(name: str, seeds: range) -> None:
         given = [part for entry in entries for part in entry.parts if isinstance(part, Raw)]
         beside = [part.json for part in given if part.vendor == foreign.AS_GIVEN]
         beside += [str(entry.key) for entry in entries]
-        silent = absent(leaves(message), "\n".join([json.dumps(payload, ensure_ascii=False), *beside]))
+        silent = missing_leaves(
+            text_leaves(message), "\n".join([json.dumps(payload, ensure_ascii=False), *beside])
+        )
         assert codec.notes(prompt) or not silent, (name, seed, silent, payload)
         async with ACMS("t", MemoryStorage(), None) as session:
             await session.ingest_many(emitted)
@@ -204,7 +216,9 @@ async def there_and_back(name: str, seeds: range) -> None:
                 await session.ingest(message)
             payload = codec.render([message_of_entry(entry, "") for entry in await session.entries()])
             written = payload["input"] if name == "responses" else payload["messages"]
-            missing = absent([one for message in messages for one in leaves(message)], json.dumps(written))
+            missing = missing_leaves(
+                [one for message in messages for one in text_leaves(message)], json.dumps(written)
+            )
             assert not missing, (seed, missing, written)
         async with ACMS(f"s{seed}", MemoryStorage(), None) as session:
             await session.ingest_many(written)
@@ -230,7 +244,7 @@ async def test_what_messages_emits_is_accepted_unchanged() -> None:
 # ── one by one ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read(message: dict[str, Any], **given: Any) -> list[foreign.Turn]:
+def parse_message(message: dict[str, Any], **given: Any) -> list[foreign.Turn]:
     return foreign.parse_provider_message(message, **given)
 
 
@@ -238,7 +252,7 @@ def test_several_results_are_several_messages() -> None:
     answers = [
         {"type": "tool_result", "tool_use_id": f"t{n}", "content": f"{n}", "is_error": n == 2} for n in (1, 2)
     ]
-    first, second, third = read(
+    first, second, third = parse_message(
         {"role": "user", "id": "m1", "content": [*answers, {"type": "text", "text": "go on"}]}
     )
     assert first == {"role": "tool", "content": "1", "tool_call_id": "t1", "key": "m1"}
@@ -258,7 +272,9 @@ def test_parts_of_a_message() -> None:
         {"type": "tool_use", "id": "t1", "name": "disk", "input": {}},
         {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "q"}},
     ]
-    (turn,) = read({"role": "assistant", "content": content, "stop_reason": "tool_use", "type": "message"})
+    (turn,) = parse_message(
+        {"role": "assistant", "content": content, "stop_reason": "tool_use", "type": "message"}
+    )
     assert turn["parts"] == [
         Reasoning("hm", "s"),
         Text("a"),
@@ -292,7 +308,7 @@ def test_parts_of_a_message() -> None:
 )  # fmt: skip
 def test_bytes_are_refused_or_kept_elsewhere(message: dict[str, Any], field: str) -> None:
     with pytest.raises(ValidationError) as caught:
-        read(message, field="messages[3]")
+        parse_message(message, field="messages[3]")
     assert caught.value.field == field
     assert any("ACMSConfig(media" in option for option in caught.value.options)
     kept: list[bytes] = []
@@ -301,7 +317,7 @@ def test_bytes_are_refused_or_kept_elsewhere(message: dict[str, Any], field: str
         kept.append(data)
         return "https://example.org/kept"
 
-    (turn,) = read(message, field="messages[3]", keep=take)
+    (turn,) = parse_message(message, field="messages[3]", keep=take)
     assert kept == [b"hello world"]
     assert BYTES not in repr(turn)
     assert "https://example.org/kept" in repr(turn)
@@ -310,7 +326,7 @@ def test_bytes_are_refused_or_kept_elsewhere(message: dict[str, Any], field: str
 def test_media_are_referred_to_by_the_id_of_a_file_and_what_names_none_is_kept_word_for_word() -> None:
     picture = {"type": "input_image", "file_id": "file_1", "image_url": None, "detail": "high"}
     unnamed = {"type": "input_file", "filename": "a.pdf"}
-    (turn,) = read({"role": "user", "content": [picture, unnamed]})
+    (turn,) = parse_message({"role": "user", "content": [picture, unnamed]})
     assert turn["parts"] == [
         Media("image/*", "file_1"),
         Raw(foreign.AS_GIVEN, '{"type": "input_image", "detail": "high"}'),
@@ -318,7 +334,7 @@ def test_media_are_referred_to_by_the_id_of_a_file_and_what_names_none_is_kept_w
     ]
     document = {"type": "document", "source": {"type": "file", "file_id": "file_2"}}
     unknown = {"type": "image", "source": {"type": "unheard_of", "at": "x"}}
-    (turn,) = read({"role": "user", "content": [document, unknown]})
+    (turn,) = parse_message({"role": "user", "content": [document, unknown]})
     assert turn["parts"] == [Media("application/pdf", "file_2"), Raw("anthropic", json.dumps(unknown))]
 
 
@@ -336,13 +352,13 @@ def test_what_no_provider_writes_is_refused_with_its_place(
     message: dict[str, Any], field: str, what: str
 ) -> None:
     with pytest.raises(ValidationError, match=what) as caught:
-        read(message, field="m")
+        parse_message(message, field="m")
     assert caught.value.field == field
 
 
 def test_spoken_answers_are_their_transcript_and_a_reference() -> None:
     audio = {"id": "audio_1", "data": BYTES, "transcript": "Hello.", "expires_at": 5}
-    (turn,) = read({"role": "assistant", "content": None, "audio": audio}, keep=keep)
+    (turn,) = parse_message({"role": "assistant", "content": None, "audio": audio}, keep=keep_media)
     assert turn["content"] == "Hello."
     assert [type(part) for part in turn["parts"]] == [Media, Raw]
     assert BYTES not in repr(turn)
@@ -351,7 +367,7 @@ def test_spoken_answers_are_their_transcript_and_a_reference() -> None:
 @pytest.mark.anyio
 async def test_a_session_hands_bytes_to_whom_its_config_names() -> None:
     picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{BYTES}"}}
-    async with ACMS("s", MemoryStorage(), None, config=ACMSConfig(media=keep)) as session:
+    async with ACMS("s", MemoryStorage(), None, config=ACMSConfig(media=keep_media)) as session:
         id = await session.ingest(
             {"role": "user", "content": [picture]}, actor_id="maya", idempotency_key="k"
         )

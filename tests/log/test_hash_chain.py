@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acms import Entry, Kind, Media, Origin, Privacy, Raw, Reasoning, Role, State, Text, ToolCall, ToolResult
 from acms.log.encoding import (
     canonical_bytes,
     context_id,
@@ -26,28 +27,14 @@ from acms.log.encoding import (
     to_microseconds,
     verify_chain,
 )
-from acms.model import (
-    Draft,
-    Entry,
-    Kind,
-    Media,
-    Origin,
-    Privacy,
-    Raw,
-    Reasoning,
-    Role,
-    State,
-    Text,
-    ToolCall,
-    ToolResult,
-)
+from acms.model import Draft
 from acms.nouns import episode_id
 
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
 SALT = bytes(range(16))
 
 
-def entropy(seed: int = 7) -> Any:
+def seeded_entropy(seed: int = 7) -> Any:
     return Random(seed).randbytes
 
 
@@ -56,7 +43,7 @@ def entropy(seed: int = 7) -> Any:
 
 @given(st.sampled_from(list(Kind)), st.integers(1, 2**40), st.integers(0, 2**32))
 def test_an_id_says_where_its_entry_lies(kind: Kind, version: int, seed: int) -> None:
-    random = entropy(seed)
+    random = seeded_entropy(seed)
     context = context_id(random)
     id = entry_id(kind, context, version, draw_token(random, 6))
     assert parse_entry_id(id) == (context, version)
@@ -85,7 +72,7 @@ def test_what_is_no_entry_id_points_nowhere(id: str) -> None:
 
 
 def test_ids_of_one_place_differ_by_their_random_part() -> None:
-    random = entropy()
+    random = seeded_entropy()
     context = context_id(random)
     ids = {entry_id(Kind.MESSAGE, context, 5, draw_token(random, 6)) for _ in range(50)}
     assert len(ids) == 50
@@ -207,9 +194,9 @@ def test_the_order_of_keys_in_metadata_means_nothing() -> None:
 # ── the chain ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def chained(*sizes: int, start: int = 0, head: bytes | None = None) -> list[Entry]:
+def chained_log(*sizes: int, start: int = 0, head: bytes | None = None) -> list[Entry]:
     """A log of appends of so many messages each."""
-    random = entropy()
+    random = seeded_entropy()
     context = context_id(random)
     head = genesis_hash(context) if head is None else head
     made: list[Entry] = []
@@ -242,73 +229,73 @@ def chained(*sizes: int, start: int = 0, head: bytes | None = None) -> list[Entr
     return made
 
 
-def problems(entries: Sequence[Entry]) -> Iterator[tuple[int, str]]:
+def chain_problems(entries: Sequence[Entry]) -> Iterator[tuple[int, str]]:
     return verify_chain(entries, head=genesis_hash(entries[0].context), version=0)
 
 
 def test_an_honest_log_verifies() -> None:
-    log = chained(1, 3, 1, 2)
-    assert list(problems(log)) == []
+    log = chained_log(1, 3, 1, 2)
+    assert list(chain_problems(log)) == []
     assert [parse_entry_id(one.id) for one in log] == [(one.context, one.version) for one in log]
 
 
 def test_the_end_of_a_log_verifies_from_where_the_rest_ends() -> None:
-    log = chained(1, 3, 2)
+    log = chained_log(1, 3, 2)
     assert list(verify_chain(log[4:], head=log[3].chain, version=4)) == []
 
 
 def test_a_fork_goes_on_from_the_chain_of_its_parent() -> None:
-    parent = chained(2)
-    child = chained(2, 1, start=2, head=parent[-1].chain)
+    parent = chained_log(2)
+    child = chained_log(2, 1, start=2, head=parent[-1].chain)
     assert list(verify_chain(child, head=parent[-1].chain, version=2)) == []
     assert list(verify_chain(child, head=parent[0].chain, version=2)) != []
 
 
 @pytest.mark.parametrize("index", range(5))
 def test_a_changed_content_is_reported_at_its_version(index: int) -> None:
-    log = chained(1, 3, 1)
+    log = chained_log(1, 3, 1)
     log[index] = replace(log[index], content="forged")
-    assert list(problems(log)) == [(index + 1, "the content does not match its digest")]
+    assert list(chain_problems(log)) == [(index + 1, "the content does not match its digest")]
 
 
 @pytest.mark.parametrize("index", range(5))
 def test_a_changed_digest_breaks_the_chain_there(index: int) -> None:
-    log = chained(1, 3, 1)
+    log = chained_log(1, 3, 1)
     log[index] = replace(log[index], digest=bytes(32))
-    assert next(version for version, what in problems(log) if "chain" in what) == index + 1
+    assert next(version for version, what in chain_problems(log) if "chain" in what) == index + 1
 
 
 @pytest.mark.parametrize("index", range(4))
 def test_a_missing_entry_is_reported(index: int) -> None:
-    log = chained(1, 3, 1)
+    log = chained_log(1, 3, 1)
     del log[index]
-    assert (index + 1, f"missing: the next entry is {index + 2}") in list(problems(log))
+    assert (index + 1, f"missing: the next entry is {index + 2}") in list(chain_problems(log))
 
 
 def test_entries_cannot_change_places() -> None:
-    log = chained(3)
+    log = chained_log(3)
     log[0], log[1] = (
         replace(log[1], version=1, id=log[0].id, chain=log[0].chain),
         replace(log[0], version=2, id=log[1].id, chain=log[1].chain),
     )
-    assert list(problems(log)) != []
+    assert list(chain_problems(log)) != []
 
 
 def test_an_erased_entry_keeps_its_digest_and_the_chain_holds() -> None:
-    log = chained(1, 3, 1)
+    log = chained_log(1, 3, 1)
     log[2] = replace(log[2], content="", salt=None, state=State.ERASED)
-    assert list(problems(log)) == []
+    assert list(chain_problems(log)) == []
 
 
 def test_a_live_entry_without_a_salt_is_reported() -> None:
-    log = chained(2)
+    log = chained_log(2)
     log[1] = replace(log[1], salt=None)
-    assert list(problems(log)) == [(2, "has no salt")]
+    assert list(chain_problems(log)) == [(2, "has no salt")]
 
 
 def test_equal_messages_have_different_digests() -> None:
     drafts = [DRAFT, DRAFT]
-    (_, _, one, _), (_, _, two, _) = seal_drafts("c_x", 1, b"", drafts, entropy())
+    (_, _, one, _), (_, _, two, _) = seal_drafts("c_x", 1, b"", drafts, seeded_entropy())
     assert one != two
 
 

@@ -1,164 +1,94 @@
-"""What is in force at a version, in which order it is read, and what no output may split."""
+"""Which entries are in force at a version, in which order they are read, and which must stay together."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acms import Entry, Kind, Raw, Role, State, ToolCall
 from acms.log.in_force import (
     LONG_RUN,
     NO_CALL,
     Cover,
-    anchor_version,
     effective_sequence,
     fold_atomic_groups,
     group_spans,
     preview_text,
     rendered_role,
 )
-from acms.model import Draft, Entry, Kind, Raw, Role, State, ToolCall
-from tests.support.logs import NOON, Log, entry, versions_of
+from acms.model import Draft
+from tests.support.logs import NOON, Log, make_entry, versions_of
 
 # ── what is in force ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_everything_is_in_force_in_a_log_of_plain_messages() -> None:
-    log = Log()
-    for word in "abc":
-        log.say("user", word)
-    assert log.versions() == [1, 2, 3]
-    assert log.cover().spans() == []
-
-
-def test_a_retraction_takes_effect_from_its_own_version_on() -> None:
-    log = Log()
-    log.say("user", "a")
-    log.say("assistant", "b")
-    log.retract(1)
-    assert log.versions() == [2]
-    assert log.versions(at=2) == [1, 2]
-    assert log.cover().by(1) == 3
-    assert log.cover().by(2) is None
-
-
-def test_an_edit_is_read_at_the_old_place() -> None:
-    log = Log()
-    for word in "abc":
-        log.say("user", word)
-    edit = log.edit(1, "A")
-    assert [one.content for one in log.sequence()] == ["A", "b", "c"]
-    assert anchor_version(edit) == 1
-
-
-def test_an_edit_of_an_edit_shows_only_the_newest_at_the_first_place() -> None:
-    log = Log()
-    for word in "abc":
-        log.say("user", word)
-    log.edit(2, "B")
-    log.edit(4, "β")
-    assert [one.content for one in log.sequence()] == ["a", "β", "c"]
-    assert log.cover().by(2) == log.cover().by(4) == 5
-
-
-def test_undoing_the_newest_edit_brings_the_edit_before_it_back() -> None:
-    log = Log()
-    for word in "abc":
-        log.say("user", word)
-    log.edit(2, "B")
-    log.edit(4, "β")
-    log.retract(5)
-    assert [one.content for one in log.sequence()] == ["a", "B", "c"]
-    assert log.cover().by(2) == 4
-
-
-def test_retracting_a_retraction_brings_the_message_back_and_retracting_that_hides_it_again() -> None:
-    log = Log()
-    log.say("user", "a")
-    log.retract(1)
-    assert log.versions() == []
-    log.retract(2)
-    assert log.versions() == [1]
-    log.retract(3)
-    assert log.versions() == []
-    assert log.cover().by(1) == 2
-
-
-def test_undoing_the_undo_of_a_summary_puts_it_back_in_force() -> None:
-    log = Log()
-    for word in "abcd":
-        log.say("user", word)
-    log.summarise((1, 3))
-    assert log.versions() == [5, 4]
-    log.retract(5)
-    assert log.versions() == [1, 2, 3, 4]
-    log.retract(6)
-    assert log.versions() == [5, 4]
-
-
-def test_a_summary_is_placed_at_its_first_covered_version() -> None:
+def build_log(*steps: tuple[Any, ...]) -> Log:
+    """Return a log of six messages on which these steps were taken."""
     log = Log()
     for word in "abcdef":
         log.say("user", word)
-    log.summarise((3, 4), content="three and four")
-    log.say("user", "g")
-    assert [one.content for one in log.sequence()] == ["a", "b", "three and four", "e", "f", "g"]
+    for verb, *arguments in steps:
+        if verb == "edit":
+            log.edit(*arguments, "edited")
+        elif verb == "retract":
+            log.retract(*arguments)
+        elif verb == "say":
+            log.say("user", *arguments)
+        else:
+            log.summarise(*arguments, state=State(verb))
+    return log
 
 
-def test_a_summary_of_summaries_stands_for_both_spans() -> None:
-    log = Log()
-    for word in "abcdef":
-        log.say("user", word)
-    log.summarise((1, 2), content="ab")
-    log.summarise((3, 4), content="cd")
-    log.summarise((1, 4), (7, 8), content="abcd")
-    assert [one.content for one in log.sequence()] == ["abcd", "e", "f"]
-    log.retract(9)
-    assert [one.content for one in log.sequence()] == ["ab", "cd", "e", "f"]
-
-
-def test_an_erased_summary_counts_as_undone() -> None:
-    log = Log()
-    for word in "abc":
-        log.say("user", word)
-    log.summarise((1, 2), state=State.ERASED)
-    assert log.versions() == [1, 2, 3]
-    assert log.cover().by(1) is None
-
-
-def test_an_expired_summary_still_stands_for_its_span() -> None:
-    log = Log()
-    for word in "abc":
-        log.say("user", word)
-    log.summarise((1, 2), state=State.EXPIRED)
-    assert log.versions() == [3]  # it hides its span, and has itself nothing to show
-    assert log.cover().by(1) == 4
-
-
-def test_a_replacement_never_reaches_itself_or_what_comes_later() -> None:
-    log = Log()
-    log.say("user", "a")
-    log.summarise((1, 99), content="all so far")
-    log.say("user", "b")
-    assert log.versions() == [2, 3]
+@pytest.mark.parametrize(
+    ("steps", "shown"),
+    [
+        ([], [1, 2, 3, 4, 5, 6]),
+        ([("retract", 1)], [2, 3, 4, 5, 6]),
+        ([("edit", 1)], [7, 2, 3, 4, 5, 6]),
+        ([("edit", 2), ("edit", 7)], [1, 8, 3, 4, 5, 6]),
+        ([("edit", 2), ("edit", 7), ("retract", 8)], [1, 7, 3, 4, 5, 6]),
+        ([("retract", 1), ("retract", 7)], [1, 2, 3, 4, 5, 6]),
+        ([("retract", 1), ("retract", 7), ("retract", 8)], [2, 3, 4, 5, 6]),
+        ([("live", (3, 4)), ("say", "g")], [1, 2, 7, 5, 6, 8]),
+        ([("live", (1, 3)), ("retract", 7)], [1, 2, 3, 4, 5, 6]),
+        ([("live", (1, 3)), ("retract", 7), ("retract", 8)], [7, 4, 5, 6]),
+        ([("live", (1, 2)), ("live", (3, 4)), ("live", (1, 4), (7, 8))], [9, 5, 6]),
+        ([("live", (1, 2)), ("live", (3, 4)), ("live", (1, 4), (7, 8)), ("retract", 9)], [7, 8, 5, 6]),
+        ([("erased", (1, 2))], [1, 2, 3, 4, 5, 6]),
+        ([("expired", (1, 2))], [3, 4, 5, 6]),
+        ([("live", (1, 99)), ("say", "g")], [7, 8]),
+    ],
+)
+def test_the_newest_rewrite_in_force_decides_at_every_version(
+    steps: list[tuple[Any, ...]], shown: list[int]
+) -> None:
+    log = build_log(*steps)
+    assert log.versions() == shown
+    assert_agrees_with_model(log)
 
 
 def test_a_newer_replacement_keeps_its_claim_on_an_overlap() -> None:
     cover = Cover(
-        [entry(10, replaces=((1, 6),)), entry(11, replaces=((4, 8),)), entry(12, replaces=((2, 2),))]
+        [
+            make_entry(10, replaces=((1, 6),)),
+            make_entry(11, replaces=((4, 8),)),
+            make_entry(12, replaces=((2, 2),)),
+        ]
     )
     assert [cover.by(version) for version in range(1, 10)] == [10, 12, 10, 11, 11, 11, 11, 11, None]
 
 
 def test_facts_and_episode_ends_are_never_part_of_the_sequence() -> None:
     entries = [
-        entry(1, "a"),
-        entry(2, "fact", kind=Kind.FACT),
-        entry(3, kind=Kind.EPISODE),
-        entry(4, "b"),
-        entry(5, "newer fact", kind=Kind.FACT, replaces=((2, 2),)),
+        make_entry(1, "a"),
+        make_entry(2, "fact", kind=Kind.FACT),
+        make_entry(3, kind=Kind.EPISODE),
+        make_entry(4, "b"),
+        make_entry(5, "newer fact", kind=Kind.FACT, replaces=((2, 2),)),
     ]
     assert [one.version for one in effective_sequence(entries, Cover([entries[4]]))] == [1, 4]
 
@@ -389,8 +319,8 @@ def naive_by(entries: list[Entry], version: int) -> int | None:
 def naive_sequence(entries: list[Entry]) -> list[int]:
     placed: list[tuple[int, int]] = []
     for one in entries:
-        undone = one.kind is Kind.SUMMARY and one.state is State.ERASED
-        if one.kind in (Kind.MESSAGE, Kind.SUMMARY) and not undone and naive_by(entries, one.version) is None:
+        gone = one.kind is Kind.SUMMARY and one.state is not State.LIVE
+        if one.kind in (Kind.MESSAGE, Kind.SUMMARY) and not gone and naive_by(entries, one.version) is None:
             placed.append((min([first for first, _ in one.replaces], default=one.version), one.version))
     return [version for _, version in sorted(placed)]
 
@@ -407,7 +337,7 @@ def naive_units(sequence: list[Entry]) -> set[tuple[int, ...]]:
 
 
 @st.composite
-def logs(draw: st.DrawFn) -> Log:
+def generated_logs(draw: st.DrawFn) -> Log:
     log = Log()
     for _ in range(draw(st.integers(1, 14))):
         known = st.integers(1, max(1, log.version))
@@ -424,7 +354,9 @@ def logs(draw: st.DrawFn) -> Log:
             case "summarise" if log.version:
                 first = draw(known)
                 last = draw(st.integers(first, log.version))
-                log.summarise((first, last), state=draw(st.sampled_from([State.LIVE, State.ERASED])))
+                log.summarise(
+                    (first, last), state=draw(st.sampled_from([State.LIVE, State.ERASED, State.EXPIRED]))
+                )
             case "close":
                 log.close()
             case _:
@@ -432,8 +364,8 @@ def logs(draw: st.DrawFn) -> Log:
     return log
 
 
-@given(logs())
-def test_cover_and_sequence_agree_with_a_naive_model_at_every_version(log: Log) -> None:
+def assert_agrees_with_model(log: Log) -> None:
+    """Assert that cover and sequence are those of the naive model at every version."""
     for at in range(log.version + 1):
         entries = log.entries[:at]
         cover = log.cover(at)
@@ -443,11 +375,16 @@ def test_cover_and_sequence_agree_with_a_naive_model_at_every_version(log: Log) 
         assert log.versions(at) == naive_sequence(entries)
 
 
+@given(generated_logs())
+def test_cover_and_sequence_agree_with_a_naive_model_at_every_version(log: Log) -> None:
+    assert_agrees_with_model(log)
+
+
 KINDS = (Kind.MESSAGE, Kind.RETRACTION, Kind.FACT, Kind.SUMMARY)
 
 
 @st.composite
-def replacing(draw: st.DrawFn) -> list[Entry]:
+def replacing_entries(draw: st.DrawFn) -> list[Entry]:
     """Entries that replace whatever there is, as rewrites do and as no caller would."""
     found: list[Entry] = []
     for version in range(1, draw(st.integers(1, 14))):
@@ -462,11 +399,11 @@ def replacing(draw: st.DrawFn) -> list[Entry]:
             given["data"] = {"reason": draw(st.sampled_from(["retracted", "removed"]))}
         if kind is Kind.SUMMARY and draw(st.booleans()):
             given["parts"] = (Raw("v", "{}"),)
-        found.append(entry(version, kind=kind, replaces=tuple(spans) if version > 1 else (), **given))
+        found.append(make_entry(version, kind=kind, replaces=tuple(spans) if version > 1 else (), **given))
     return [one for one in found if one.replaces]
 
 
-@given(replacing(), st.booleans(), st.data())
+@given(replacing_entries(), st.booleans(), st.data())
 def test_a_cover_that_newer_entries_follow_is_what_all_of_them_make(
     entries: list[Entry], searchable: bool, data: st.DataObject
 ) -> None:
@@ -482,7 +419,7 @@ def test_a_cover_that_newer_entries_follow_is_what_all_of_them_make(
             assert getattr(cover, name) == getattr(made, name)
 
 
-@given(logs())
+@given(generated_logs())
 def test_units_are_exactly_the_whole_groups_and_nothing_is_lost(log: Log) -> None:
     for at in range(log.version + 1):
         sequence = log.sequence(at)
@@ -496,7 +433,7 @@ def test_units_are_exactly_the_whole_groups_and_nothing_is_lost(log: Log) -> Non
         assert folded.unresolved == []
 
 
-@given(logs(), st.integers(0, 14))
+@given(generated_logs(), st.integers(0, 14))
 def test_reading_only_the_end_of_a_log_gives_the_end_of_its_units(log: Log, after: int) -> None:
     after = min(after, log.version)
     part = fold_atomic_groups(

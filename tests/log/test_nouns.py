@@ -10,26 +10,36 @@ from typing import Any
 
 import pytest
 
-from acms.knowledge import Fact, Retired
-from acms.log.policy import CompactionPolicy, ResolvedPolicy
-from acms.model import (
-    Context,
+from acms import (
+    Branch,
+    Certainty,
+    Change,
+    Compaction,
+    CompactionPolicy,
+    ContextItem,
+    Delta,
+    Diff,
     Entry,
+    Fact,
     Job,
     JobState,
     Kind,
+    Lost,
     Media,
     Origin,
     Privacy,
     Raw,
     Reasoning,
     Redaction,
+    ResolvedPolicy,
+    Retired,
     Role,
     Source,
     Text,
     ToolCall,
     ToolResult,
 )
+from acms.model import Context
 from acms.nouns import (
     PARTS,
     declare_wire_names,
@@ -40,7 +50,6 @@ from acms.nouns import (
     to_snake_case,
 )
 from acms.privacy.modes import Cleared
-from acms.results import Branch, Certainty, Change, Compaction, ContextItem, Delta, Diff, Lost
 
 NOON = datetime(2026, 11, 24, 12, tzinfo=UTC)
 ENTRY = Entry(

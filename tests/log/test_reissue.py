@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from acms import Entry, State
 from acms.log.encoding import digest_draft, genesis_hash, parse_entry_id, verify_chain
 from acms.log.provenance import copy_batch, copy_of, id_in_copy
-from acms.model import Entry, State
 from acms.storage import MemoryStorage
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message
 from tests.storage.suite.logs import mixed
@@ -14,7 +14,7 @@ from tests.storage.suite.logs import mixed
 COPY = copy_of("c_original", 3, "default name", 0)
 
 
-async def logs() -> tuple[list[Entry], list[tuple[str, int, int]]]:
+async def sample_logs() -> tuple[list[Entry], list[tuple[str, int, int]]]:
     store = MemoryStorage()
     parent, child = await mixed(store)
     stranger = await append_drafts(store, await create_log(store, "stranger"), draft_message("elsewhere"))
@@ -25,7 +25,7 @@ async def logs() -> tuple[list[Entry], list[tuple[str, int, int]]]:
     return await store.read(child.id), [(parent.id, 1, child.fork), (child.id, child.fork + 1, 99)]
 
 
-def whole(entries: list[Entry], runs: list[tuple[str, int, int]], copy: str = COPY) -> list[Entry]:
+def copy_whole(entries: list[Entry], runs: list[tuple[str, int, int]], copy: str = COPY) -> list[Entry]:
     made: list[Entry] = []
     chain = genesis_hash(copy)
     for batch in dict.fromkeys(entry.batch for entry in entries):
@@ -35,8 +35,8 @@ def whole(entries: list[Entry], runs: list[tuple[str, int, int]], copy: str = CO
 
 
 async def test_a_copied_log_verifies_and_says_the_same() -> None:
-    entries, runs = await logs()
-    made = whole(entries, runs)
+    entries, runs = await sample_logs()
+    made = copy_whole(entries, runs)
     assert list(verify_chain(made, head=genesis_hash(COPY), version=0)) == []
     for old, one in zip(entries, made, strict=True):
         assert parse_entry_id(one.id) == (COPY, old.version)
@@ -48,10 +48,10 @@ async def test_a_copied_log_verifies_and_says_the_same() -> None:
 
 
 async def test_the_same_original_gives_the_same_copy_and_another_copy_shares_nothing() -> None:
-    entries, runs = await logs()
-    assert whole(entries, runs) == whole(entries, runs)
-    other = whole(entries, runs, copy_of("c_original", 3, "default name", 1))
-    for one, two in zip(whole(entries, runs), other, strict=True):
+    entries, runs = await sample_logs()
+    assert copy_whole(entries, runs) == copy_whole(entries, runs)
+    other = copy_whole(entries, runs, copy_of("c_original", 3, "default name", 1))
+    for one, two in zip(copy_whole(entries, runs), other, strict=True):
         assert one.id.rsplit("_", 1)[-1] != two.id.rsplit("_", 1)[-1]
         if one.salt is not None:
             assert one.salt != two.salt
@@ -59,7 +59,7 @@ async def test_the_same_original_gives_the_same_copy_and_another_copy_shares_not
 
 
 async def test_what_is_not_copied_keeps_its_name() -> None:
-    entries, runs = await logs()
+    entries, runs = await sample_logs()
     beyond = [(runs[0][0], 1, 3)]
     assert id_in_copy(entries[5].id, COPY, beyond) == entries[5].id
     assert id_in_copy(entries[2].id, COPY, beyond) != entries[2].id
@@ -67,7 +67,7 @@ async def test_what_is_not_copied_keeps_its_name() -> None:
 
 
 async def test_without_the_salt_of_the_original_no_content_can_be_confirmed() -> None:
-    entries, runs = await logs()
+    entries, runs = await sample_logs()
     (one,) = copy_batch(entries[:1], genesis_hash(COPY), COPY, runs)
     (guess,) = copy_batch([replace(entries[0], salt=bytes(16))], genesis_hash(COPY), COPY, runs)
     assert one.salt is not None

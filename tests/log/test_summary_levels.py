@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from acms import Kind
 from acms.log.summary_levels import (
     LEVELS,
     Level,
@@ -15,10 +16,9 @@ from acms.log.summary_levels import (
     read_shorter_levels,
     to_json,
 )
-from acms.model import Kind
-from tests.support.logs import entry
+from tests.support.logs import make_entry
 
-SUMMARY = entry(
+SUMMARY = make_entry(
     9,
     "all of it",
     kind=Kind.SUMMARY,
@@ -36,7 +36,7 @@ def test_the_longest_text_that_fits_is_shown_and_the_shortest_where_none_does(ro
 
 
 def test_a_summary_without_levels_has_its_content_alone() -> None:
-    old = entry(9, "all of it", kind=Kind.SUMMARY, tokens=1000)
+    old = make_entry(9, "all of it", kind=Kind.SUMMARY, tokens=1000)
     assert levels_of_summary(old) == [Level("all of it", 1000)]
     assert at_level(old, choose_level(old, 10)) is old
 

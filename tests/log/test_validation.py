@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.errors import ValidationError
+from acms import Media, Origin, Privacy, Raw, Reasoning, Role, Text, ToolCall, ToolResult, ValidationError
 from acms.log import validation
-from acms.model import Media, Origin, Privacy, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 
 MANY = 10**6
 
 
-def refused(call: Callable[[], Any], field: str) -> ValidationError:
+def validation_error(call: Callable[[], Any], field: str) -> ValidationError:
     with pytest.raises(ValidationError) as caught:
         call()
     assert caught.value.field == field
@@ -37,13 +36,13 @@ def test_any_text_without_nul_and_surrogates_passes_unchanged(text: str) -> None
 
 @pytest.mark.parametrize("value", ["a\0b", "\0", "\ud800", "ok \udfff", None, 5, b"bytes", ["x"]])
 def test_a_text_no_backend_could_store_is_refused(value: Any) -> None:
-    refused(lambda: validation.validate_text(value, "content"), "content")
+    validation_error(lambda: validation.validate_text(value, "content"), "content")
 
 
 def test_a_text_is_measured_in_bytes() -> None:
     assert validation.validate_text("x" * validation.MESSAGE_BYTES, "content")
     assert validation.validate_text("é" * (validation.MESSAGE_BYTES // 2), "content")
-    error = refused(
+    error = validation_error(
         lambda: validation.validate_text("é" * (validation.MESSAGE_BYTES // 2) + "x", "content"), "content"
     )
     assert str(validation.MESSAGE_BYTES) in str(error)
@@ -51,19 +50,21 @@ def test_a_text_is_measured_in_bytes() -> None:
 
 def test_a_name_is_measured_in_characters() -> None:
     assert validation.validate_name("名" * validation.NAME_CHARS, "session_id")
-    refused(lambda: validation.validate_name("n" * (validation.NAME_CHARS + 1), "session_id"), "session_id")
-    refused(lambda: validation.validate_name("n" * MANY, "session_id"), "session_id")
+    validation_error(
+        lambda: validation.validate_name("n" * (validation.NAME_CHARS + 1), "session_id"), "session_id"
+    )
+    validation_error(lambda: validation.validate_name("n" * MANY, "session_id"), "session_id")
 
 
 @pytest.mark.parametrize("value", ["", "  ", "\n", "a\0", "\ud800", None, 7])
 def test_an_empty_or_unwritable_name_is_refused(value: Any) -> None:
-    refused(lambda: validation.validate_name(value, "session_id"), "session_id")
+    validation_error(lambda: validation.validate_name(value, "session_id"), "session_id")
 
 
 def test_a_name_may_be_missing_where_it_is_optional() -> None:
     assert validation.optional_name(None, "actor_id") is None
     assert validation.optional_name("Sam", "actor_id") == "Sam"
-    refused(lambda: validation.optional_name("", "actor_id"), "actor_id")
+    validation_error(lambda: validation.optional_name("", "actor_id"), "actor_id")
 
 
 # ── closed vocabularies ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -77,13 +78,13 @@ def test_a_role_is_matched_without_regard_to_case(role: Role) -> None:
 
 @pytest.mark.parametrize("value", ["bot", "", " user", None, 1, ["user"], Origin.EXTERNAL])
 def test_an_unknown_word_is_refused_and_the_known_ones_are_named(value: Any) -> None:
-    error = refused(lambda: validation.parse_choice(value, Role, "role"), "role")
+    error = validation_error(lambda: validation.parse_choice(value, Role, "role"), "role")
     assert "system, developer, user, assistant, tool" in str(error)
 
 
 def test_privacy_and_origin_are_closed_too() -> None:
     assert validation.parse_choice("redact", Privacy, "privacy") is Privacy.REDACT
-    refused(lambda: validation.parse_choice("derived!", Origin, "origin"), "origin")
+    validation_error(lambda: validation.parse_choice("derived!", Origin, "origin"), "origin")
 
 
 def test_markers_are_kept_once_in_order() -> None:
@@ -108,11 +109,11 @@ def test_markers_are_kept_once_in_order() -> None:
     ],
 )
 def test_markers_that_make_no_sense_are_refused(value: Any) -> None:
-    refused(lambda: validation.validate_markers(value), "markers")
+    validation_error(lambda: validation.validate_markers(value), "markers")
 
 
 def test_markers_have_a_limit() -> None:
-    refused(
+    validation_error(
         lambda: validation.validate_markers([f"custom:{n}" for n in range(validation.MARKERS + 1)]), "markers"
     )
 
@@ -145,19 +146,19 @@ def test_a_budget_is_a_whole_number_of_zero_or_more(value: float, expected: int)
     ],
 )
 def test_a_budget_that_makes_no_sense_is_refused(value: Any) -> None:
-    refused(lambda: validation.validate_budget(value), "token_budget")
+    validation_error(lambda: validation.validate_budget(value), "token_budget")
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), float("inf"), True, "0.5", None])
 def test_a_fraction_lies_between_zero_and_one(value: Any) -> None:
-    refused(lambda: validation.validate_fraction(value, "min_relevance"), "min_relevance")
+    validation_error(lambda: validation.validate_fraction(value, "min_relevance"), "min_relevance")
     assert validation.validate_fraction(0, "x") == 0.0
     assert validation.validate_fraction(1, "x") == 1.0
 
 
 @pytest.mark.parametrize("value", [-1, 11, 2.0, True, "3", None, 2**63])
 def test_a_whole_number_lies_within_its_bounds(value: Any) -> None:
-    refused(lambda: validation.validate_integer(value, "limit", most=10), "limit")
+    validation_error(lambda: validation.validate_integer(value, "limit", most=10), "limit")
     assert validation.validate_integer(10, "limit", most=10) == 10
 
 
@@ -195,7 +196,7 @@ def test_an_aware_time_becomes_utc(value: Any) -> None:
     ],
 )
 def test_a_time_without_a_zone_or_sense_is_refused(value: Any) -> None:
-    refused(lambda: validation.parse_moment(value), "created_at")
+    validation_error(lambda: validation.parse_moment(value), "created_at")
 
 
 # ── metadata ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -220,14 +221,14 @@ def test_no_metadata_is_fine(value: Any) -> None:
     assert validation.validate_metadata(value) == {}
 
 
-def nested(depth: int) -> Any:
+def nest_value(depth: int) -> Any:
     value: Any = 1
     for _ in range(depth):
         value = {"a": value}
     return value
 
 
-def looped() -> Any:
+def looped_value() -> Any:
     value: dict[str, Any] = {}
     value["again"] = value
     return value
@@ -263,10 +264,12 @@ def looped() -> Any:
     ],
 )
 def test_metadata_that_is_no_small_json_object_is_refused(value: Any, field: str) -> None:
-    refused(lambda: validation.validate_metadata(value), field)
+    validation_error(lambda: validation.validate_metadata(value), field)
 
 
-@pytest.mark.parametrize("value", [nested(9), nested(10_000), looped(), {"a": [[[[[[[[1]]]]]]]]}])
+@pytest.mark.parametrize(
+    "value", [nest_value(9), nest_value(10_000), looped_value(), {"a": [[[[[[[[1]]]]]]]]}]
+)
 def test_metadata_nested_too_deep_is_refused(value: Any) -> None:
     with pytest.raises(ValidationError) as caught:
         validation.validate_metadata(value)
@@ -274,17 +277,19 @@ def test_metadata_nested_too_deep_is_refused(value: Any) -> None:
 
 
 def test_metadata_up_to_every_limit_is_fine() -> None:
-    assert validation.validate_metadata(nested(validation.METADATA_DEPTH))
+    assert validation.validate_metadata(nest_value(validation.METADATA_DEPTH))
     assert validation.validate_metadata({f"k{n}": n for n in range(validation.METADATA_KEYS)})
     assert validation.validate_metadata({"a": "x" * (validation.METADATA_BYTES - 9)})
-    refused(lambda: validation.validate_metadata({"a": "x" * (validation.METADATA_BYTES - 8)}), "metadata")
+    validation_error(
+        lambda: validation.validate_metadata({"a": "x" * (validation.METADATA_BYTES - 8)}), "metadata"
+    )
     assert validation.validate_metadata({"a": 2**63 - 1, "b": -(2**63)})
 
 
 # ── parts ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def parts(role: Role = Role.ASSISTANT, content: str = "", **given: Any) -> tuple[tuple[Any, ...], str]:
+def build_parts(role: Role = Role.ASSISTANT, content: str = "", **given: Any) -> tuple[tuple[Any, ...], str]:
     return validation.build_message_parts(
         role, content, given.get("parts"), given.get("tool_calls"), given.get("tool_call_id")
     )
@@ -294,19 +299,19 @@ CALL = {"id": "c1", "name": "disk", "arguments": "{}"}
 
 
 def test_a_plain_message_is_its_text() -> None:
-    assert parts(Role.USER, "  hello\n") == ((), "  hello\n")
+    assert build_parts(Role.USER, "  hello\n") == ((), "  hello\n")
 
 
 @pytest.mark.parametrize("content", ["", " ", "\n\t"])
 @pytest.mark.parametrize("role", list(Role))
 def test_a_message_that_says_nothing_is_refused(role: Role, content: str) -> None:
-    error = refused(lambda: parts(role, content), "content")
+    error = validation_error(lambda: build_parts(role, content), "content")
     assert error.options
 
 
 def test_an_assistant_may_only_call_and_a_tool_may_answer_nothing() -> None:
-    assert parts(tool_calls=[CALL]) == ((ToolCall("c1", "disk", "{}"),), "disk({})")
-    assert parts(Role.TOOL, "", tool_call_id="c1") == ((ToolResult("c1", ""),), "")
+    assert build_parts(tool_calls=[CALL]) == ((ToolCall("c1", "disk", "{}"),), "disk({})")
+    assert build_parts(Role.TOOL, "", tool_call_id="c1") == ((ToolResult("c1", ""),), "")
 
 
 def test_calls_are_read_in_both_forms() -> None:
@@ -315,14 +320,14 @@ def test_calls_are_read_in_both_forms() -> None:
         "type": "function",
         "function": {"name": "disk", "arguments": '{"host":"db1"}'},
     }
-    assert parts(tool_calls=[nested_form])[0] == (ToolCall("c1", "disk", '{"host":"db1"}'),)
-    assert parts(tool_calls=[{"id": "c1", "name": "disk"}])[0] == (ToolCall("c1", "disk", "{}"),)
+    assert build_parts(tool_calls=[nested_form])[0] == (ToolCall("c1", "disk", '{"host":"db1"}'),)
+    assert build_parts(tool_calls=[{"id": "c1", "name": "disk"}])[0] == (ToolCall("c1", "disk", "{}"),)
     given = {"id": "c1", "name": "disk", "arguments": {"host": "ü"}}
-    assert parts(tool_calls=[given])[0] == (ToolCall("c1", "disk", '{"host": "ü"}'),)
+    assert build_parts(tool_calls=[given])[0] == (ToolCall("c1", "disk", '{"host": "ü"}'),)
 
 
 def test_the_text_of_a_message_with_parts_is_what_it_says_in_order() -> None:
-    found, text = parts(
+    found, text = build_parts(
         Role.ASSISTANT,
         "first",
         tool_calls=[CALL],
@@ -341,14 +346,14 @@ def test_the_text_of_a_message_with_parts_is_what_it_says_in_order() -> None:
 
 @pytest.mark.parametrize("role", [Role.USER, Role.SYSTEM, Role.DEVELOPER, Role.TOOL])
 def test_only_an_assistant_calls_and_reasons(role: Role) -> None:
-    refused(lambda: parts(role, "x", tool_calls=[CALL]), "parts")
-    refused(lambda: parts(role, "x", parts=[Reasoning("hm")]), "parts")
+    validation_error(lambda: build_parts(role, "x", tool_calls=[CALL]), "parts")
+    validation_error(lambda: build_parts(role, "x", parts=[Reasoning("hm")]), "parts")
 
 
 @pytest.mark.parametrize("role", [Role.USER, Role.SYSTEM, Role.DEVELOPER, Role.ASSISTANT])
 def test_only_a_tool_answers(role: Role) -> None:
-    refused(lambda: parts(role, "x", tool_call_id="c1"), "tool_call_id")
-    refused(lambda: parts(role, "x", parts=[ToolResult("c1", "x")]), "parts")
+    validation_error(lambda: build_parts(role, "x", tool_call_id="c1"), "tool_call_id")
+    validation_error(lambda: build_parts(role, "x", parts=[ToolResult("c1", "x")]), "parts")
 
 
 @pytest.mark.parametrize(
@@ -372,7 +377,7 @@ def test_only_a_tool_answers(role: Role) -> None:
     ],
 )
 def test_a_call_that_makes_no_sense_is_refused(call: Any, field: str) -> None:
-    refused(lambda: parts(tool_calls=[call]), field)
+    validation_error(lambda: build_parts(tool_calls=[call]), field)
 
 
 @pytest.mark.parametrize(
@@ -399,7 +404,7 @@ def test_a_call_that_makes_no_sense_is_refused(call: Any, field: str) -> None:
     ],
 )
 def test_a_part_that_makes_no_sense_is_refused(part: Any, field: str) -> None:
-    refused(lambda: parts(parts=[part]), field)
+    validation_error(lambda: build_parts(parts=[part]), field)
 
 
 @pytest.mark.parametrize(
@@ -411,37 +416,39 @@ def test_a_part_that_makes_no_sense_is_refused(part: Any, field: str) -> None:
     ],
 )
 def test_a_result_that_makes_no_sense_is_refused(part: Any, field: str) -> None:
-    refused(lambda: parts(Role.TOOL, parts=[part]), field)
+    validation_error(lambda: build_parts(Role.TOOL, parts=[part]), field)
 
 
 @pytest.mark.parametrize("given", [{"parts": 5}, {"parts": Text("x")}, {"parts": "x"}])
 def test_parts_must_be_a_list(given: Any) -> None:
-    refused(lambda: parts(**given), "parts" if given["parts"] != "x" else "parts[0]")
+    validation_error(lambda: build_parts(**given), "parts" if given["parts"] != "x" else "parts[0]")
 
 
 @pytest.mark.parametrize("given", [5, "c1", CALL])
 def test_tool_calls_must_be_a_list(given: Any) -> None:
     with pytest.raises(ValidationError) as caught:
-        parts(tool_calls=given)
+        build_parts(tool_calls=given)
     assert caught.value.field.startswith("tool_calls")
 
 
 def test_parts_have_a_limit() -> None:
-    assert len(parts(parts=[Text("x")] * validation.PARTS)[0]) == validation.PARTS
-    refused(lambda: parts(parts=[Text("x")] * (validation.PARTS + 1)), "parts")
+    assert len(build_parts(parts=[Text("x")] * validation.PARTS)[0]) == validation.PARTS
+    validation_error(lambda: build_parts(parts=[Text("x")] * (validation.PARTS + 1)), "parts")
 
 
 def test_the_joined_text_of_parts_has_the_limit_of_a_message() -> None:
     half = Text("x" * (validation.MESSAGE_BYTES // 2))
-    refused(lambda: parts(parts=[half, half]), "content")
+    validation_error(lambda: build_parts(parts=[half, half]), "content")
 
 
 def test_two_calls_of_one_message_cannot_share_an_id() -> None:
-    refused(lambda: parts(tool_calls=[CALL, {**CALL, "name": "memory"}]), "parts")
+    validation_error(lambda: build_parts(tool_calls=[CALL, {**CALL, "name": "memory"}]), "parts")
 
 
 def test_one_message_cannot_answer_a_call_twice() -> None:
-    refused(lambda: parts(Role.TOOL, parts=[ToolResult("c1", "a"), ToolResult("c1", "b")]), "parts")
+    validation_error(
+        lambda: build_parts(Role.TOOL, parts=[ToolResult("c1", "a"), ToolResult("c1", "b")]), "parts"
+    )
 
 
 @pytest.mark.parametrize(

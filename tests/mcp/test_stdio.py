@@ -1,4 +1,4 @@
-"""`acms mcp` as a client starts it: a process that speaks on stdin and stdout, may die, and keeps what it answered."""
+"""`acms mcp` as a client starts it: a process that speaks on stdin and stdout, may die, and keeps answered calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.mcp.conftest import text_of
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 
 
-def _command(db: str, session: str) -> list[str]:
+def _mcp_command(db: str, session: str) -> list[str]:
     return ["-m", "acms.cli", "mcp", "--db", db, "--namespace", "user:1", "--session", session]
 
 
@@ -29,7 +29,7 @@ class Raw:
     """A process, line by line."""
 
     def __init__(self, db: str, session: str) -> None:
-        command = [sys.executable, *_command(db, session)]
+        command = [sys.executable, *_mcp_command(db, session)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def ask(self, id: int, method: str, **params: Any) -> Any:
@@ -62,7 +62,7 @@ async def test_what_was_answered_outlives_a_kill_and_other_sessions_find_it(tmp_
         killed.process.wait()
         killed.close()
     parameters = StdioServerParameters(
-        command=sys.executable, args=_command(db, "tuesday"), env=dict(os.environ)
+        command=sys.executable, args=_mcp_command(db, "tuesday"), env=dict(os.environ)
     )
     query = {"query": "When do we deploy?"}
     async with Client(parameters) as client:
@@ -76,7 +76,7 @@ async def test_what_was_answered_outlives_a_kill_and_other_sessions_find_it(tmp_
 
 
 def test_a_client_that_goes_away_ends_the_process(tmp_path: Path) -> None:
-    command = [sys.executable, *_command(f"sqlite:///{tmp_path / 'memory.db'}", "one")]
+    command = [sys.executable, *_mcp_command(f"sqlite:///{tmp_path / 'memory.db'}", "one")]
     done = subprocess.run(command, input=b"not JSON\n\n", capture_output=True, timeout=60)
     assert done.returncode == 0
     assert b"Traceback" not in done.stdout + done.stderr
@@ -90,7 +90,7 @@ def test_one_interrupt_at_a_terminal_ends_the_process(tmp_path: Path) -> None:
 
     terminal, stdin = pty.openpty()
     heeded = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a background job ignores it
-    arguments = _command(f"sqlite:///{tmp_path / 'memory.db'}", "one")[2:]
+    arguments = _mcp_command(f"sqlite:///{tmp_path / 'memory.db'}", "one")[2:]
     command = [sys.executable, "-c", f"{heeded}; from acms.cli import main; main()", *arguments]
     with subprocess.Popen(
         command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""Every verb is one span under what called it, and is counted; neither holds a word of what was said."""
+"""Every verb is one counted span under its caller; neither the span nor the counter holds a word of a message."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from acms import ACMS, ACMSConfig
+from acms import ACMS, ACMSConfig, ValidationError, WorkerConfig
 from acms.acs import ACS
 from acms.codecs import OpenAIChat
-from acms.config import WorkerConfig
 from acms.erasure.erase import erase_subject
-from acms.errors import ValidationError
 from acms.observability import operations
 from acms.prompt import Prompt
-from acms.providers.offline.reflector import OfflineReflector
+from acms.providers import OfflineReflector
 from tests.support.talk import Storage
 
 SECRET = "xylophone"
 
 
 class Recorded(NamedTuple):
-    """What was recorded so far."""
+    """The spans recorded so far."""
 
     exporter: InMemorySpanExporter
     reader: InMemoryMetricReader
@@ -78,7 +76,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
     numbers.shutdown()
 
 
-def said(span: ReadableSpan) -> dict[str, Any]:
+def span_attributes(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
@@ -109,7 +107,7 @@ async def test_every_verb_is_one_span_and_is_counted(recorded: Recorded, storage
     assert all(recorded.above(one) is None for one in spans)
     context = await session.context_id()
     place = {"gen_ai.conversation.id": "talk", "gen_ai.memory.store.id": context}
-    assert said(recorded.one("acms.recall")) == {
+    assert span_attributes(recorded.one("acms.recall")) == {
         "gen_ai.operation.name": "search_memory",
         **place,
         "gen_ai.memory.record.count": len(items),
@@ -118,7 +116,7 @@ async def test_every_verb_is_one_span_and_is_counted(recorded: Recorded, storage
         "acms.omitted": items.ledger.omitted,
         "acms.version": items.version,
     }
-    told = said(recorded.one("acms.ingest"))
+    told = span_attributes(recorded.one("acms.ingest"))
     tokens = told.pop("acms.tokens")
     assert told == {
         "gen_ai.operation.name": "create_memory",
@@ -127,11 +125,15 @@ async def test_every_verb_is_one_span_and_is_counted(recorded: Recorded, storage
         "gen_ai.memory.record.id": first,
         "acms.version": 1,
     }
-    assert said(recorded.one("acms.sync"))["acms.sync.appended"] == 1
-    assert said(recorded.one("acms.messages"))["gen_ai.memory.record.count"] == len(emitted)
-    assert said(recorded.one("acms.fork"))["acms.fork.store.id"] == await child.context_id() != context
-    assert said(recorded.one("acms.erase"))["gen_ai.memory.record.count"] == len(gone.ids)
-    jobs = [said(one) for one in spans if one.name == "acms.job"]
+    assert span_attributes(recorded.one("acms.sync"))["acms.sync.appended"] == 1
+    assert span_attributes(recorded.one("acms.messages"))["gen_ai.memory.record.count"] == len(emitted)
+    assert (
+        span_attributes(recorded.one("acms.fork"))["acms.fork.store.id"]
+        == await child.context_id()
+        != context
+    )
+    assert span_attributes(recorded.one("acms.erase"))["gen_ai.memory.record.count"] == len(gone.ids)
+    jobs = [span_attributes(one) for one in spans if one.name == "acms.job"]
     assert {one["acms.job.outcome"] for one in jobs} == {"done"}
     assert {one["gen_ai.memory.store.id"] for one in jobs} == {context}
     assert [one["acms.reflection.episodes"] for one in jobs if "acms.reflection.episodes" in one] == [1]
@@ -175,7 +177,7 @@ async def test_what_a_prompt_and_a_reply_read_are_parts_of_them(recorded: Record
             "privacy_mode": "allow",
         }
     )
-    assert said(recorded.one("acms.render"))["gen_ai.operation.name"] == "render_context"
+    assert span_attributes(recorded.one("acms.render"))["gen_ai.operation.name"] == "render_context"
     assert SECRET not in "".join(one.to_json() for one in recorded.spans)
 
 
@@ -194,9 +196,11 @@ async def test_errors_are_recorded_by_type_alone(recorded: Recorded, storage: St
     await session.reflect()
     await session.wait_pending()
     refused = recorded.spans[0]
-    assert (refused.name, said(refused)["error.type"]) == ("acms.ingest", "VALIDATION")
-    (failed,) = [one for one in recorded.spans if one.name == "acms.job" and "error.type" in said(one)]
-    assert said(failed)["error.type"] == "PROVIDER"
+    assert (refused.name, span_attributes(refused)["error.type"]) == ("acms.ingest", "VALIDATION")
+    (failed,) = [
+        one for one in recorded.spans if one.name == "acms.job" and "error.type" in span_attributes(one)
+    ]
+    assert span_attributes(failed)["error.type"] == "PROVIDER"
     for one in (refused, failed):
         assert one.status.status_code is trace.StatusCode.ERROR
         assert one.status.description is None

@@ -1,4 +1,4 @@
-"""Spans of prompts: every render has its own, ended, with its stages under it; no text unless somebody asks for it."""
+"""Spans of prompts: every render has its own, ended, with its stages under it; no text unless it is asked for."""
 
 from __future__ import annotations
 
@@ -15,11 +15,20 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from acms import (
+    FitError,
+    Media,
+    PromptRendered,
+    Raw,
+    Reasoning,
+    Role,
+    ScopeShrunk,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from acms.codecs import OpenAIChat
-from acms.errors import FitError
-from acms.model import Media, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.observability import tracing
-from acms.observability.events import PromptRendered, ScopeShrunk
 from acms.observability.tracing import RenderSpan, record_content, render_span
 from acms.prompt import Prompt
 from acms.prompt_types import PromptMessage
@@ -38,7 +47,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     provider.shutdown()
 
 
-def shrunk(number: int = 0) -> ScopeShrunk:
+def scope_shrunk(number: int = 0) -> ScopeShrunk:
     return ScopeShrunk(
         render_id=f"r{number}",
         path="prompt/history",
@@ -49,7 +58,7 @@ def shrunk(number: int = 0) -> ScopeShrunk:
     )
 
 
-def rendered(number: int = 0) -> PromptRendered:
+def prompt_rendered(number: int = 0) -> PromptRendered:
     return PromptRendered(
         render_id=f"r{number}",
         codec="openai-chat",
@@ -65,23 +74,23 @@ def rendered(number: int = 0) -> PromptRendered:
     )
 
 
-async def render(number: int, order: list[int]) -> None:
+async def render_with_spans(number: int, order: list[int]) -> None:
     with render_span(codec="openai-chat", model="gpt-5", budget=500) as span:
         for stage in ("gather", "recall", "fit"):
             with span.stage(stage):
                 order.append(number)
-                await asyncio.gather(asyncio.sleep(0), aside(span), aside(span))
-        span.step(shrunk(number))
-        span.done(rendered(number), [PromptMessage(role=Role.USER, parts=(Text(SECRET),))])
+                await asyncio.gather(asyncio.sleep(0), start_child_span(span), start_child_span(span))
+        span.step(scope_shrunk(number))
+        span.done(prompt_rendered(number), [PromptMessage(role=Role.USER, parts=(Text(SECRET),))])
 
 
-async def aside(span: RenderSpan) -> None:
+async def start_child_span(span: RenderSpan) -> None:
     """What a stage starts beside itself has the stage as its parent."""
     with trace.get_tracer("test").start_as_current_span("store"):
         await asyncio.sleep(0)
 
 
-def ids(span: ReadableSpan) -> tuple[int, int | None]:
+def span_ids(span: ReadableSpan) -> tuple[int, int | None]:
     assert span.context is not None
     return span.context.span_id, None if span.parent is None else span.parent.span_id
 
@@ -91,17 +100,17 @@ async def test_of_eight_renders_at_once_every_span_ends_under_its_own_parent(
 ) -> None:
     order: list[int] = []
     with trace.get_tracer("test").start_as_current_span("request"):
-        await asyncio.gather(*[render(number, order) for number in range(8)])
+        await asyncio.gather(*[render_with_spans(number, order) for number in range(8)])
     assert order != sorted(order), "they ran one after the other"
     found = spans.get_finished_spans()
     assert all(span.end_time for span in found)
     names = Counter(span.name for span in found)
     stages = ("acms.prompt.render.gather", "acms.prompt.render.recall", "acms.prompt.render.fit")
     assert names == {"request": 1, "acms.prompt.render": 8, **dict.fromkeys(stages, 8), "store": 48}
-    at = {ids(span)[0]: span for span in found}
+    at = {span_ids(span)[0]: span for span in found}
     children: Counter[tuple[int, str]] = Counter()
     for span in found:
-        own, parent = ids(span)
+        own, parent = span_ids(span)
         if span.name == "request":
             assert parent is None
             continue
@@ -113,7 +122,7 @@ async def test_of_eight_renders_at_once_every_span_ends_under_its_own_parent(
         children[parent, span.name] += 1
     for span in found:
         if span.name == "acms.prompt.render":
-            own = ids(span)[0]
+            own = span_ids(span)[0]
             assert [children[own, stage] for stage in stages] == [1, 1, 1]
             assert span.attributes is not None
             (event,) = span.events
@@ -128,7 +137,7 @@ async def test_of_eight_renders_at_once_every_span_ends_under_its_own_parent(
 
 
 async def test_a_span_says_what_was_rendered_for_whom(spans: InMemorySpanExporter) -> None:
-    await render(0, [])
+    await render_with_spans(0, [])
     (span,) = [one for one in spans.get_finished_spans() if one.name == "acms.prompt.render"]
     assert dict(span.attributes or {}) == {
         "gen_ai.operation.name": "render_prompt",
@@ -147,7 +156,7 @@ async def test_a_span_says_what_was_rendered_for_whom(spans: InMemorySpanExporte
 
 
 async def test_no_text_is_recorded_before_somebody_asks_for_it(spans: InMemorySpanExporter) -> None:
-    await render(0, [])
+    await render_with_spans(0, [])
     assert SECRET not in "".join(span.to_json() for span in spans.get_finished_spans())
 
 
@@ -171,10 +180,10 @@ def test_text_that_was_asked_for_has_the_form_of_the_conventions(
     monkeypatch.setattr(tracing, "_content", False)
     record_content()
     with render_span(codec="anthropic", model="claude") as span:
-        span.done(rendered(), [MESSAGE])
+        span.done(prompt_rendered(), [MESSAGE])
     record_content(False)
     with render_span(codec="anthropic", model="claude") as span:
-        span.done(rendered(), [MESSAGE])
+        span.done(prompt_rendered(), [MESSAGE])
     told, silent = [dict(one.attributes or {}) for one in spans.get_finished_spans()]
     assert told["gen_ai.provider.name"] == "anthropic"
     assert "acms.prompt.budget" not in told
@@ -232,16 +241,16 @@ def test_an_error_is_recorded_once_and_not_what_a_stranger_says(
 
 def test_where_nobody_records_nothing_is_done() -> None:
     with render_span(codec="openai-chat", model="gpt-5") as span, span.stage("fit"):
-        span.step(shrunk())
-        span.done(rendered(), [MESSAGE])
+        span.step(scope_shrunk())
+        span.done(prompt_rendered(), [MESSAGE])
         assert not trace.get_current_span().is_recording()
 
 
 def test_without_opentelemetry_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with render_span(codec="openai-chat", model="gpt-5") as span, span.stage("fit"):
-        span.step(shrunk())
-        span.done(rendered(), [MESSAGE])
+        span.step(scope_shrunk())
+        span.done(prompt_rendered(), [MESSAGE])
 
 
 async def test_prompts_that_are_rendered_at_once_share_no_span(
@@ -262,11 +271,11 @@ async def test_prompts_that_are_rendered_at_once_share_no_span(
     ]
     await asyncio.gather(*[prompt.render(budget=150) for prompt in prompts])
     found = [one for one in spans.get_finished_spans() if one.name.startswith("acms.prompt")]
-    whole = {ids(span)[0]: span for span in found if span.name == "acms.prompt.render"}
+    whole = {span_ids(span)[0]: span for span in found if span.name == "acms.prompt.render"}
     assert len(whole) == 8
     for own, span in whole.items():
-        assert ids(span)[1] is None
-        stages = [one for one in found if ids(one)[1] == own]
+        assert span_ids(span)[1] is None
+        stages = [one for one in found if span_ids(one)[1] == own]
         assert [one.name.rpartition(".")[2] for one in stages] == ["gather", "recall", "fit"]
         assert {event.name for event in span.events} == {"acms.prompt.scope_shrunk"}
     assert len(found) == 8 * 4

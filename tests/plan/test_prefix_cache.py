@@ -11,7 +11,8 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.model import Role
+from acms import Role
+from acms.codecs import Tool, Usage
 from acms.plan.prefix_cache import (
     LINES,
     SLACK,
@@ -23,7 +24,7 @@ from acms.plan.prefix_cache import (
 from acms.ports import Codec
 from acms.prompt.cache_forecast import describe_cache_mismatch, find_hoisted_roles, predict_cache
 from acms.prompt.manifest import Manifest, Sent
-from acms.prompt_types import CacheMark, PromptMessage, Tool, Usage
+from acms.prompt_types import CacheMark, PromptMessage
 from tests.support.cache_costs import Prices, best_slack, cost_per_turn
 
 TOKENS = st.lists(st.one_of(st.integers(0, 60), st.integers(0, 3000)), min_size=1, max_size=120)
@@ -32,18 +33,18 @@ ROOMS = st.integers(1, 9000)
 LENGTHS = st.sampled_from((1, 100, 500, 2000, 9000))
 
 
-def log(tokens: list[int]) -> tuple[list[int], list[int]]:
-    """Return where each message begins, and what it costs with a frame of four tokens."""
+def message_starts(tokens: list[int]) -> tuple[list[int], list[int]]:
+    """Return where each message begins, and its cost with a frame of four tokens."""
     return [0, *accumulate(tokens)][:-1], [one + 4 for one in tokens]
 
 
-def starts(tokens: list[int], room: int, length: int, scale: int = 0) -> list[int]:
+def prompt_starts(tokens: list[int], room: int, length: int, scale: int = 0) -> list[int]:
     """Return the start of every prompt while a log grows message by message."""
-    befores, costs = log(tokens)
+    befores, costs = message_starts(tokens)
     return [find_start(befores[:end], costs[:end], room, length, scale) for end in range(1, len(tokens) + 1)]
 
 
-def moves(found: list[int]) -> list[int]:
+def moved_starts(found: list[int]) -> list[int]:
     """Return at which message each move of a start was made, without the first one."""
     return [end for end, (one, other) in enumerate(pairwise(found), 1) if one and one != other]
 
@@ -52,15 +53,15 @@ def moves(found: list[int]) -> list[int]:
 def test_what_is_shown_fits_the_room_or_is_the_newest_alone(
     tokens: list[int], room: int, length: int
 ) -> None:
-    costs = log(tokens)[1]
-    for end, first in enumerate(starts(tokens, room, length), 1):
+    costs = message_starts(tokens)[1]
+    for end, first in enumerate(prompt_starts(tokens, room, length), 1):
         assert 0 <= first < end
         assert sum(costs[first:end]) <= room or first == end - 1
 
 
 @given(EVEN, st.integers(3000, 9000), st.sampled_from((500, 1000, 2000)))
 def test_a_start_never_goes_back_while_the_log_grows(tokens: list[int], room: int, length: int) -> None:
-    found = starts(tokens, room, length)
+    found = prompt_starts(tokens, room, length)
     assert found == sorted(found)
 
 
@@ -68,9 +69,9 @@ def test_a_start_never_goes_back_while_the_log_grows(tokens: list[int], room: in
 def test_a_start_moves_when_an_epoch_begins_or_what_follows_no_longer_fits(
     tokens: list[int], room: int, length: int
 ) -> None:
-    befores, costs = log(tokens)
-    found = starts(tokens, room, length)
-    for end in moves(found):
+    befores, costs = message_starts(tokens)
+    found = prompt_starts(tokens, room, length)
+    for end in moved_starts(found):
         begins = window_start(befores[end], length) != window_start(befores[end - 1], length)
         assert begins or sum(costs[found[end - 1] : end + 1]) > room
 
@@ -79,13 +80,13 @@ def test_a_start_moves_when_an_epoch_begins_or_what_follows_no_longer_fits(
 def test_prompts_with_less_room_move_their_starts_at_the_same_times(
     tokens: list[int], room: int, length: int, less: int
 ) -> None:
-    befores = log(tokens)[0]
+    befores = message_starts(tokens)[0]
     edges = {
         n
         for n in range(1, len(tokens))
         if window_start(befores[n], length) != window_start(befores[n - 1], length)
     }
-    one, other = (moves(starts(tokens, size, length, 9000)) for size in (room, room - less))
+    one, other = (moved_starts(prompt_starts(tokens, size, length, 9000)) for size in (room, room - less))
     # Beside those there are moves of a line where an epoch was dearer than foreseen.
     for found in (one, other):
         assert len(set(found) - edges) <= len(edges) // 2 + 1
@@ -93,9 +94,9 @@ def test_prompts_with_less_room_move_their_starts_at_the_same_times(
 
 @given(EVEN, st.integers(4000, 9000))
 def test_after_a_move_what_is_left_of_the_room_is_what_an_epoch_takes(tokens: list[int], room: int) -> None:
-    befores, costs = log(tokens)
-    found = starts(tokens, room, 1000, 9000)
-    for end in moves(found):
+    befores, costs = message_starts(tokens)
+    found = prompt_starts(tokens, room, 1000, 9000)
+    for end in moved_starts(found):
         if window_start(befores[end], 1000) != window_start(befores[end - 1], 1000):
             shown = sum(costs[found[end] : end + 1])
             assert shown > room - 1000 * 1.05 * 1.15 - grid_step(9000, LINES) * 1.15 - 2 * 164
@@ -106,7 +107,7 @@ def test_after_a_move_what_is_left_of_the_room_is_what_an_epoch_takes(tokens: li
 def test_a_start_needs_only_the_part_of_the_log_that_does_not_fit(
     tokens: list[int], skipped: int, room: int, length: int
 ) -> None:
-    befores, costs = log(tokens)
+    befores, costs = message_starts(tokens)
     whole = find_start(befores, costs, room, length)
     reach = next((n for n in range(len(costs), -1, -1) if sum(costs[n:]) > room), 0)
     cut = min(skipped, reach)
@@ -117,9 +118,9 @@ def test_a_start_needs_only_the_part_of_the_log_that_does_not_fit(
 def test_a_room_that_varies_less_than_a_line_changes_a_start_by_one_line(
     tokens: list[int], room: int, less: int
 ) -> None:
-    befores = log(tokens)[0]
+    befores = message_starts(tokens)[0]
     for one, other in zip(
-        starts(tokens, room, 1000, 9000), starts(tokens, room - less, 1000, 9000), strict=True
+        prompt_starts(tokens, room, 1000, 9000), prompt_starts(tokens, room - less, 1000, 9000), strict=True
     ):
         if one:
             assert 0 <= befores[other] - befores[one] <= 2 * grid_step(9000, LINES) + 160
@@ -186,51 +187,53 @@ PLAIN = cast("Codec", Plain())
 FRONT = cast("Codec", Plain(Role.SYSTEM))
 
 
-def sent(text: str, path: str = "prompt/history", *, role: Role = Role.USER, **more: object) -> Sent:
+def sent_message(text: str, path: str = "prompt/history", *, role: Role = Role.USER, **more: object) -> Sent:
     """Return a message of seven tokens."""
     known = sha256(f"{role} {text}".encode()).hexdigest()[:32]
     return Sent(path, role, known, 7, **more)  # pyright: ignore[reportArgumentType]
 
 
-def said(first: int, last: int) -> tuple[Sent, ...]:
+def sent_messages(first: int, last: int) -> tuple[Sent, ...]:
     """Return the messages of a log from one version to another."""
-    return tuple(sent(f"m{n}", first=n, last=n) for n in range(first, last + 1))
+    return tuple(sent_message(f"m{n}", first=n, last=n) for n in range(first, last + 1))
 
 
-def manifest(*messages: Sent) -> Manifest:
+def manifest_of(*messages: Sent) -> Manifest:
     """Return the manifest of a prompt."""
     return Manifest(
         codec="plain", model="one", tokens=10 + 7 * len(messages), upper_bound=0, messages=messages
     )
 
 
-RULES = sent("Be kind.", "prompt/system", role=Role.SYSTEM)
+RULES = sent_message("Be kind.", "prompt/system", role=Role.SYSTEM)
 
 
-def recalled(text: str) -> Sent:
-    return sent(text, "prompt/recall", moves=True, rendition="pieces", pieces=("m1",))
+def recalled_message(text: str) -> Sent:
+    return sent_message(text, "prompt/recall", moves=True, rendition="pieces", pieces=("m1",))
 
 
 def test_without_an_earlier_prompt_nothing_is_predicted() -> None:
-    found = predict_cache(manifest(RULES), None, PLAIN, key="k")
+    found = predict_cache(manifest_of(RULES), None, PLAIN, key="k")
     assert (found.predicted_tokens, found.first_change, found.key) == (0, None, "k")
     assert found.reason == "there is no earlier prompt to compare with"
 
 
 def test_a_prompt_that_only_grew_is_read_from_the_cache_as_far_as_it_went() -> None:
-    found = predict_cache(manifest(RULES, *said(1, 4)), manifest(RULES, *said(1, 3)), PLAIN)
+    found = predict_cache(
+        manifest_of(RULES, *sent_messages(1, 4)), manifest_of(RULES, *sent_messages(1, 3)), PLAIN
+    )
     assert (found.predicted_tokens, found.shared_tokens, found.first_change) == (38, 38, None)
     assert found.reason == "the earlier prompt is the beginning of this one, one message more"
-    assert predict_cache(manifest(RULES), manifest(RULES), PLAIN).reason == "nothing changed"
+    assert predict_cache(manifest_of(RULES), manifest_of(RULES), PLAIN).reason == "nothing changed"
     assert (
-        predict_cache(manifest(RULES), manifest(RULES), PLAIN).predicted_tokens == 0
+        predict_cache(manifest_of(RULES), manifest_of(RULES), PLAIN).predicted_tokens == 0
     )  # 17 tokens are too few
-    assert predict_cache(manifest(RULES), manifest(RULES), PLAIN).shared_tokens == 17
+    assert predict_cache(manifest_of(RULES), manifest_of(RULES), PLAIN).shared_tokens == 17
 
 
 def test_what_was_recalled_changes_every_turn_and_nothing_before_it_does() -> None:
-    old = manifest(RULES, *said(1, 3), recalled("old"))
-    found = predict_cache(manifest(RULES, *said(1, 4), recalled("new")), old, PLAIN)
+    old = manifest_of(RULES, *sent_messages(1, 3), recalled_message("old"))
+    found = predict_cache(manifest_of(RULES, *sent_messages(1, 4), recalled_message("new")), old, PLAIN)
     assert found.predicted_tokens == 38
     assert found.first_change is not None
     assert (found.first_change.index, found.first_change.role) == (4, Role.USER)
@@ -239,8 +242,12 @@ def test_what_was_recalled_changes_every_turn_and_nothing_before_it_does() -> No
 
 def test_a_provider_that_reads_up_to_marks_reads_no_further() -> None:
     marking = cast("Codec", Plain(marks_only=True))
-    old = replace(manifest(RULES, *said(1, 3), recalled("old")), marks=(CacheMark(messages=4),))
-    now = replace(manifest(RULES, *said(1, 5), recalled("new")), marks=(CacheMark(messages=6),))
+    old = replace(
+        manifest_of(RULES, *sent_messages(1, 3), recalled_message("old")), marks=(CacheMark(messages=4),)
+    )
+    now = replace(
+        manifest_of(RULES, *sent_messages(1, 5), recalled_message("new")), marks=(CacheMark(messages=6),)
+    )
     assert predict_cache(now, old, marking).predicted_tokens == 38
     early = replace(old, marks=(CacheMark(messages=2), CacheMark(messages=5)))
     found = predict_cache(now, early, marking)  # the second mark ends behind what was recalled
@@ -254,30 +261,39 @@ def test_a_provider_that_reads_up_to_marks_reads_no_further() -> None:
 
 
 def test_a_reason_names_what_left_a_window() -> None:
-    found = predict_cache(manifest(RULES, *said(20, 31)), manifest(RULES, *said(12, 30)), PLAIN)
+    found = predict_cache(
+        manifest_of(RULES, *sent_messages(20, 31)), manifest_of(RULES, *sent_messages(12, 30)), PLAIN
+    )
     assert found.shared_tokens == 17
     assert found.reason == "the start of prompt/history moved: v12 to v19 left"
-    back = predict_cache(manifest(RULES, *said(10, 31)), manifest(RULES, *said(12, 30)), PLAIN)
+    back = predict_cache(
+        manifest_of(RULES, *sent_messages(10, 31)), manifest_of(RULES, *sent_messages(12, 30)), PLAIN
+    )
     assert back.reason == "prompt/history: v10 to v11 came in before v12"
 
 
 def test_a_reason_names_a_summary_and_what_it_stands_for() -> None:
-    summary = sent("in short", first=51, last=51)
-    found = predict_cache(manifest(RULES, summary, *said(41, 50)), manifest(RULES, *said(1, 50)), PLAIN)
-    assert found.reason == "prompt/history: a summary, v51, stands for v1 to v40"
-    made = sent("in short", rendition="summary")
-    assert predict_cache(manifest(made, *said(41, 50)), manifest(*said(1, 50)), PLAIN).reason == (
-        "prompt/history: a summary stands for what began here"
+    summary = sent_message("in short", first=51, last=51)
+    found = predict_cache(
+        manifest_of(RULES, summary, *sent_messages(41, 50)), manifest_of(RULES, *sent_messages(1, 50)), PLAIN
     )
-    other = sent("shorter", rendition="summary")
+    assert found.reason == "prompt/history: a summary, v51, stands for v1 to v40"
+    made = sent_message("in short", rendition="summary")
+    assert predict_cache(
+        manifest_of(made, *sent_messages(41, 50)), manifest_of(*sent_messages(1, 50)), PLAIN
+    ).reason == ("prompt/history: a summary stands for what began here")
+    other = sent_message("shorter", rendition="summary")
     assert (
-        predict_cache(manifest(other), manifest(made), PLAIN).reason == "prompt/history: the summary changed"
+        predict_cache(manifest_of(other), manifest_of(made), PLAIN).reason
+        == "prompt/history: the summary changed"
     )
 
 
 def test_a_reason_names_pins() -> None:
     def pins(text: str, *keys: str) -> Manifest:
-        return manifest(sent(text, "prompt/pins", rendition="pieces", pieces=keys), *said(1, 3))
+        return manifest_of(
+            sent_message(text, "prompt/pins", rendition="pieces", pieces=keys), *sent_messages(1, 3)
+        )
 
     assert (
         predict_cache(pins("b", "a", "b"), pins("a", "a", "c"), PLAIN).reason
@@ -291,30 +307,33 @@ def test_a_reason_names_pins() -> None:
 
 
 def test_a_reason_names_edits_cuts_scopes_and_ends() -> None:
-    old = manifest(RULES, *said(1, 3))
-    edited = sent("other", first=1, last=1)
-    cut = sent("oth", first=1, last=1, rendition="cut")
-    assert predict_cache(manifest(RULES, edited), old, PLAIN).reason == "prompt/history: v1 changed"
+    old = manifest_of(RULES, *sent_messages(1, 3))
+    edited = sent_message("other", first=1, last=1)
+    cut = sent_message("oth", first=1, last=1, rendition="cut")
+    assert predict_cache(manifest_of(RULES, edited), old, PLAIN).reason == "prompt/history: v1 changed"
     assert (
-        predict_cache(manifest(RULES, cut), old, PLAIN).reason == "prompt/history: v1 changed and is now cut"
+        predict_cache(manifest_of(RULES, cut), old, PLAIN).reason
+        == "prompt/history: v1 changed and is now cut"
     )
-    assert predict_cache(manifest(RULES, sent("x", first=9, last=9)), old, PLAIN).reason == (
+    assert predict_cache(manifest_of(RULES, sent_message("x", first=9, last=9)), old, PLAIN).reason == (
         "prompt/history: v9 stands where v1 was"
     )
-    assert predict_cache(manifest(*said(1, 3)), old, PLAIN).reason == "prompt/system is gone"
-    assert predict_cache(manifest(sent("x", "prompt/user"), *said(1, 3)), old, PLAIN).reason == (
-        "prompt/user stands where prompt/system was"
-    )
-    ended = predict_cache(manifest(RULES), old, PLAIN)
+    assert predict_cache(manifest_of(*sent_messages(1, 3)), old, PLAIN).reason == "prompt/system is gone"
+    assert predict_cache(
+        manifest_of(sent_message("x", "prompt/user"), *sent_messages(1, 3)), old, PLAIN
+    ).reason == ("prompt/user stands where prompt/system was")
+    ended = predict_cache(manifest_of(RULES), old, PLAIN)
     assert ended.reason == "this prompt ends where the earlier one went on with prompt/history"
     assert ended.first_change is not None
     assert (ended.first_change.index, ended.first_change.role) == (1, None)
-    said_twice = predict_cache(manifest(sent("b", "prompt/user")), manifest(sent("a", "prompt/user")), PLAIN)
+    said_twice = predict_cache(
+        manifest_of(sent_message("b", "prompt/user")), manifest_of(sent_message("a", "prompt/user")), PLAIN
+    )
     assert said_twice.reason == "prompt/user: the text changed"
 
 
 def test_nothing_is_shared_by_other_tools_or_another_model() -> None:
-    old, tool = manifest(RULES, *said(1, 3)), Tool(name="disk")
+    old, tool = manifest_of(RULES, *sent_messages(1, 3)), Tool(name="disk")
     found = predict_cache(replace(old, tools=(tool,)), old, PLAIN)
     assert (found.predicted_tokens, found.shared_tokens) == (0, 0)
     assert found.first_change is not None
@@ -329,8 +348,8 @@ def test_nothing_is_shared_by_other_tools_or_another_model() -> None:
 
 
 def test_messages_are_compared_in_the_order_in_which_the_provider_reads_them() -> None:
-    late = sent("Now be brief.", "prompt/system-2", role=Role.SYSTEM)
-    old, new = manifest(RULES, *said(1, 3)), manifest(RULES, *said(1, 3), late)
+    late = sent_message("Now be brief.", "prompt/system-2", role=Role.SYSTEM)
+    old, new = manifest_of(RULES, *sent_messages(1, 3)), manifest_of(RULES, *sent_messages(1, 3), late)
     assert predict_cache(new, old, PLAIN).first_change is None
     found = predict_cache(new, old, FRONT)
     assert found.shared_tokens == 17
@@ -342,7 +361,9 @@ def test_messages_are_compared_in_the_order_in_which_the_provider_reads_them() -
 
 
 def test_a_prediction_is_held_against_what_the_provider_reports() -> None:
-    found = predict_cache(manifest(RULES, *said(1, 4)), manifest(RULES, *said(1, 3)), PLAIN)
+    found = predict_cache(
+        manifest_of(RULES, *sent_messages(1, 4)), manifest_of(RULES, *sent_messages(1, 3)), PLAIN
+    )
     assert describe_cache_mismatch(found, Usage(input_tokens=45, cached_tokens=38)) == ""
     assert describe_cache_mismatch(found, Usage(input_tokens=45, cached_tokens=40)) == ""
     assert describe_cache_mismatch(found, Usage(input_tokens=45, cached_tokens=20)).startswith(
@@ -358,7 +379,9 @@ def test_a_prediction_is_held_against_what_the_provider_reports() -> None:
 )
 def test_what_is_shared_is_the_longest_common_beginning(old: list[int], new: list[int], codec: Codec) -> None:
     def made(numbers: list[int]) -> Manifest:
-        return manifest(*[sent(str(n), role=Role.SYSTEM if n == 3 else Role.USER) for n in numbers])
+        return manifest_of(
+            *[sent_message(str(n), role=Role.SYSTEM if n == 3 else Role.USER) for n in numbers]
+        )
 
     def read(numbers: list[int]) -> list[int]:
         return sorted(numbers, key=lambda n: n != 3) if codec is FRONT else numbers

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.model import Reasoning, Role, Text, ToolCall, ToolResult
+from acms import Reasoning, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom, Composed, Piece, Scope
 from acms.plan.tool_groups import join_answers, pair_tool_calls
 from acms.prompt_types import PromptMessage
 from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap_text
-from tests.providers.prompts import conversations
+from tests.providers.prompts import generated_conversations
 from tests.support.atoms import group_messages
-from tests.support.toy import said
+from tests.support.toy import text_message
 
 
-def call(*ids: str, text: str = "", group: str | None = None) -> PromptMessage:
+def call_message(*ids: str, text: str = "", group: str | None = None) -> PromptMessage:
     parts = (Text(text),) if text else ()
     return PromptMessage(
         role=Role.ASSISTANT,
@@ -27,11 +27,11 @@ def call(*ids: str, text: str = "", group: str | None = None) -> PromptMessage:
     )
 
 
-def answer(id: str, output: str, group: str | None = None) -> PromptMessage:
+def answer_message(id: str, output: str, group: str | None = None) -> PromptMessage:
     return PromptMessage(role=Role.TOOL, parts=(ToolResult(id, output),), group=group, sources=(output,))
 
 
-def told(units: Sequence[Atom]) -> list[list[str]]:
+def comparable_units(units: Sequence[Atom]) -> list[list[str]]:
     """Write units down: the text, calls and outputs of every message."""
     return [
         [
@@ -50,28 +50,14 @@ def told(units: Sequence[Atom]) -> list[list[str]]:
     ]
 
 
-def test_a_call_with_its_answers_is_one_unit_in_the_order_of_the_calls() -> None:
-    found = group_messages(
-        [said("hi"), call("a", "b"), answer("b", "two"), answer("a", "one"), said("thanks")]
-    )
-    assert told(found) == [["hi"], ["a b", "=one", "=two"], ["thanks"]]
-
-
-def test_late_and_interleaved_answers_move_behind_their_call() -> None:
-    found = group_messages(
-        [call("a"), said("wait"), call("b"), answer("a", "one"), said("still"), answer("b", "two")]
-    )
-    assert told(found) == [["a", "=one"], ["wait"], ["b", "=two"], ["still"]]
-
-
 def test_a_call_without_an_answer_gets_a_placeholder() -> None:
-    (one,) = group_messages([call("a", "b"), answer("a", "one")])
-    assert told([one]) == [["a b", "=one", f"={NO_RESULT}"]]
+    (one,) = group_messages([call_message("a", "b"), answer_message("a", "one")])
+    assert comparable_units([one]) == [["a b", "=one", f"={NO_RESULT}"]]
     assert one.messages[2].sources == ()
 
 
 def test_an_answer_to_no_call_becomes_text_of_the_user_in_marks() -> None:
-    (one,) = group_messages([answer("a", "lost")])
+    (one,) = group_messages([answer_message("a", "lost")])
     (message,) = one.messages
     assert message.role is Role.USER
     assert message.text == wrap_text("lost", ORPHAN)
@@ -79,30 +65,37 @@ def test_an_answer_to_no_call_becomes_text_of_the_user_in_marks() -> None:
 
 
 def test_a_message_of_a_tool_without_any_answer_is_an_orphan_too() -> None:
-    (one,) = group_messages([said("lost", Role.TOOL, tokens=3, counter="words")])
-    assert one.messages[0] == said(wrap_text("lost", ORPHAN))
+    (one,) = group_messages([text_message("lost", Role.TOOL, tokens=3, counter="words")])
+    assert one.messages[0] == text_message(wrap_text("lost", ORPHAN))
 
 
 def test_a_second_answer_to_a_call_becomes_text() -> None:
-    found = group_messages([call("a"), answer("a", "one"), answer("a", "again")])
-    assert told(found) == [["a", "=one"], [wrap_text("again", ORPHAN)]]
+    found = group_messages([call_message("a"), answer_message("a", "one"), answer_message("a", "again")])
+    assert comparable_units(found) == [["a", "=one"], [wrap_text("again", ORPHAN)]]
 
 
 def test_an_answer_goes_to_the_nearest_open_call_with_its_id() -> None:
-    found = group_messages([call("a"), call("a"), answer("a", "near"), answer("a", "far")])
-    assert told(found) == [["a", "=far"], ["a", "=near"]]
+    found = group_messages(
+        [call_message("a"), call_message("a"), answer_message("a", "near"), answer_message("a", "far")]
+    )
+    assert comparable_units(found) == [["a", "=far"], ["a", "=near"]]
 
 
 def test_groups_tell_calls_with_the_same_id_apart() -> None:
-    found = group_messages([call("a", group="g1"), call("a", group="g2"), answer("a", "first", "g1")])
-    assert told(found) == [["a", "=first"], ["a", f"={NO_RESULT}"]]
-    found = group_messages([call("a", group="g1"), answer("a", "stray", "g2")])
-    assert told(found) == [["a", f"={NO_RESULT}"], [wrap_text("stray", ORPHAN)]]
+    found = group_messages(
+        [call_message("a", group="g1"), call_message("a", group="g2"), answer_message("a", "first", "g1")]
+    )
+    assert comparable_units(found) == [["a", "=first"], ["a", f"={NO_RESULT}"]]
+    found = group_messages([call_message("a", group="g1"), answer_message("a", "stray", "g2")])
+    assert comparable_units(found) == [["a", f"={NO_RESULT}"], [wrap_text("stray", ORPHAN)]]
 
 
 def test_reasoning_stays_with_the_call_it_led_to() -> None:
     thought = PromptMessage(role=Role.ASSISTANT, parts=(Reasoning("hm", "sig"), ToolCall("a", "look")))
-    assert told(group_messages([thought, said("x"), answer("a", "one")])) == [["hm a", "=one"], ["x"]]
+    assert comparable_units(group_messages([thought, text_message("x"), answer_message("a", "one")])) == [
+        ["hm a", "=one"],
+        ["x"],
+    ]
 
 
 def test_a_message_with_several_answers_is_taken_apart() -> None:
@@ -112,14 +105,14 @@ def test_a_message_with_several_answers_is_taken_apart() -> None:
         tokens=9,
         counter="c",
     )
-    found = group_messages([call("a", "b"), both])
-    assert told(found) == [["a b", "=one", "=two"], ["and now?"]]
+    found = group_messages([call_message("a", "b"), both])
+    assert comparable_units(found) == [["a b", "=one", "=two"], ["and now?"]]
     assert [message.role for message in found[0].messages[1:]] == [Role.TOOL, Role.TOOL]
     assert found[1].messages[0].tokens is None  # it is another text now
 
 
 def test_an_untouched_message_stays_the_same_object() -> None:
-    messages = [said("hi"), call("a"), answer("a", "one")]
+    messages = [text_message("hi"), call_message("a"), answer_message("a", "one")]
     found = [message for one in group_messages(messages) for message in one.messages]
     assert all(new is old for new, old in zip(found, messages, strict=True))
     units = [Atom((message,), 1, 1) for message in messages]
@@ -128,65 +121,82 @@ def test_an_untouched_message_stays_the_same_object() -> None:
 
 def test_units_that_join_span_the_versions_of_both() -> None:
     units = [
-        Atom((call("a"),), 4, 4, before=10),
-        Atom((said("x"),), 5, 5, before=20),
-        Atom((answer("a", "one"),), 6, 6, before=30, mandatory=True),
+        Atom((call_message("a"),), 4, 4, before=10),
+        Atom((text_message("x"),), 5, 5, before=20),
+        Atom((answer_message("a", "one"),), 6, 6, before=30, mandatory=True),
     ]
-    assert join_answers(units)[0] == Atom((call("a"), answer("a", "one")), 4, 6, 10, True)
+    assert join_answers(units)[0] == Atom((call_message("a"), answer_message("a", "one")), 4, 6, 10, True)
 
 
-def scope(id: str, *children: Scope | Atom | Composed) -> Scope:
+def make_scope(id: str, *children: Scope | Atom | Composed) -> Scope:
     return Scope(id=id, children=children)
 
 
 def test_an_answer_in_another_scope_joins_the_scope_of_its_call() -> None:
-    history = scope("history", Atom((said("hi"),), 1, 1), Atom((call("a"),), 2, 2))
+    history = make_scope("history", Atom((text_message("hi"),), 1, 1), Atom((call_message("a"),), 2, 2))
     pins = Composed(Role.DEVELOPER, (Piece("p", "p"),))
-    tree = scope("prompt", history, pins, scope("now", Atom((answer("a", "one"),)), Atom((said("go"),))))
-    found = pair_tool_calls(tree)
-    assert found == scope(
+    tree = make_scope(
         "prompt",
-        scope("history", Atom((said("hi"),), 1, 1), Atom((call("a"), answer("a", "one")), 2, 2, 0, True)),
+        history,
         pins,
-        scope("now", Atom((said("go"),))),
+        make_scope("now", Atom((answer_message("a", "one"),)), Atom((text_message("go"),))),
+    )
+    found = pair_tool_calls(tree)
+    assert found == make_scope(
+        "prompt",
+        make_scope(
+            "history",
+            Atom((text_message("hi"),), 1, 1),
+            Atom((call_message("a"), answer_message("a", "one")), 2, 2, 0, True),
+        ),
+        pins,
+        make_scope("now", Atom((text_message("go"),))),
     )
     assert pair_tool_calls(found) is found
 
 
 def test_a_placeholder_gives_way_to_the_answer_the_caller_wrote() -> None:
-    (open_call,) = group_messages([call("a")])
-    found = pair_tool_calls(scope("prompt", scope("history", open_call), Atom((answer("a", "late"),))))
-    assert found == scope("prompt", scope("history", Atom((call("a"), answer("a", "late")))))
+    (open_call,) = group_messages([call_message("a")])
+    found = pair_tool_calls(
+        make_scope("prompt", make_scope("history", open_call), Atom((answer_message("a", "late"),)))
+    )
+    assert found == make_scope(
+        "prompt", make_scope("history", Atom((call_message("a"), answer_message("a", "late"))))
+    )
 
 
 def test_a_call_with_all_its_answers_is_left_as_it_is_and_takes_no_other() -> None:
-    (whole,) = group_messages([call("a", "b"), answer("a", "one"), answer("b", "two")])
-    tree = scope("prompt", whole, Atom((answer("a", "again"),)))
-    assert pair_tool_calls(scope("prompt", whole)) == scope("prompt", whole)
+    (whole,) = group_messages(
+        [call_message("a", "b"), answer_message("a", "one"), answer_message("b", "two")]
+    )
+    tree = make_scope("prompt", whole, Atom((answer_message("a", "again"),)))
+    assert pair_tool_calls(make_scope("prompt", whole)) == make_scope("prompt", whole)
     found = pair_tool_calls(tree)
     assert found.children[0] is whole
     stray = found.children[1]
     assert isinstance(stray, Atom)
-    assert told([stray]) == [[wrap_text("again", ORPHAN)]]
+    assert comparable_units([stray]) == [[wrap_text("again", ORPHAN)]]
 
 
 def test_the_same_unit_twice_is_shown_twice() -> None:
-    open_call = Atom((call("a"),))
-    found = pair_tool_calls(scope("prompt", open_call, scope("now", open_call, Atom((answer("a", "one"),)))))
+    open_call = Atom((call_message("a"),))
+    found = pair_tool_calls(
+        make_scope("prompt", open_call, make_scope("now", open_call, Atom((answer_message("a", "one"),))))
+    )
     placeholder = f"={NO_RESULT}"
     first, now = found.children
     assert isinstance(first, Atom)
     assert isinstance(now, Scope)
-    assert told([first]) == [["a", placeholder]]
-    assert told([one for one in now.children if isinstance(one, Atom)]) == [["a", "=one"]]
+    assert comparable_units([first]) == [["a", placeholder]]
+    assert comparable_units([one for one in now.children if isinstance(one, Atom)]) == [["a", "=one"]]
 
 
 def test_a_tree_without_tools_is_returned_as_it_is() -> None:
-    tree = scope("prompt", Atom((said("hi"),)), scope("in", Atom((said("ho"),))))
+    tree = make_scope("prompt", Atom((text_message("hi"),)), make_scope("in", Atom((text_message("ho"),))))
     assert pair_tool_calls(tree) is tree
 
 
-@given(conversations())
+@given(generated_conversations())
 def test_conversations_are_paired_once_and_for_all(messages: list[PromptMessage]) -> None:
     units = group_messages(messages)
     assert join_answers(units) == units
@@ -195,17 +205,20 @@ def test_conversations_are_paired_once_and_for_all(messages: list[PromptMessage]
 
 IDS = st.sampled_from("ab")
 MESSAGES = st.one_of(
-    st.lists(IDS, min_size=1, max_size=3).map(lambda ids: call(*ids)),
-    st.builds(answer, IDS, st.text("xyz", min_size=1, max_size=4)),
-    st.builds(said, st.just("words")),
+    st.lists(IDS, min_size=1, max_size=3).map(lambda ids: call_message(*ids)),
+    st.builds(answer_message, IDS, st.text("xyz", min_size=1, max_size=4)),
+    st.builds(text_message, st.just("words")),
 )
 
 
 @given(st.lists(st.lists(MESSAGES, max_size=5), max_size=4))
 def test_every_call_is_followed_by_its_answers_and_nothing_is_lost(scopes: list[list[PromptMessage]]) -> None:
-    tree = scope(
+    tree = make_scope(
         "prompt",
-        *(scope(str(place), *(Atom((one,)) for one in messages)) for place, messages in enumerate(scopes)),
+        *(
+            make_scope(str(place), *(Atom((one,)) for one in messages))
+            for place, messages in enumerate(scopes)
+        ),
     )
     found = pair_tool_calls(tree)
     assert pair_tool_calls(found) == found
@@ -237,16 +250,22 @@ def test_every_call_is_followed_by_its_answers_and_nothing_is_lost(scopes: list[
 
 
 def test_calls_that_were_made_side_by_side_stay_side_by_side() -> None:
-    made = [call("a"), call("b"), answer("a", "one"), answer("b", "two"), said("thanks")]
+    made = [
+        call_message("a"),
+        call_message("b"),
+        answer_message("a", "one"),
+        answer_message("b", "two"),
+        text_message("thanks"),
+    ]
     units = [Atom((message,), at, at) for at, message in enumerate(made, 1)]
     found = join_answers(units)
-    assert told(found) == [["a", "b", "=one", "=two"], ["thanks"]]
+    assert comparable_units(found) == [["a", "b", "=one", "=two"], ["thanks"]]
     assert join_answers(found) == found
     ours = [Atom((made[0], made[2]), 1, 3), Atom((made[1], made[3]), 2, 4), Atom((made[4],), 5, 5)]
     assert list(pair_tool_calls(Scope(id="t", children=tuple(ours))).children) == found
 
 
 def test_a_call_that_was_made_after_an_answer_stays_behind_it() -> None:
-    made = [call("a"), answer("a", "one"), call("b"), answer("b", "two")]
+    made = [call_message("a"), answer_message("a", "one"), call_message("b"), answer_message("b", "two")]
     units = [Atom((message,), at, at) for at, message in enumerate(made, 1)]
-    assert told(join_answers(units)) == [["a", "=one"], ["b", "=two"]]
+    assert comparable_units(join_answers(units)) == [["a", "=one"], ["b", "=two"]]

@@ -9,7 +9,7 @@ import random
 import re
 import string
 
-from acms.model import Privacy
+from acms import Privacy
 from acms.privacy.detect import find_sensitive_spans, redact_text
 
 #: What is sensitive stands between « and ».
@@ -851,37 +851,37 @@ ALNUM = string.ascii_letters + string.digits
 HEX = string.digits + "abcdef"
 
 
-def made(size: int, alphabet: str = ALNUM) -> str:
+def random_text(size: int, alphabet: str = ALNUM) -> str:
     return "".join(MADE.choices(alphabet, k=size))
 
 
-UUID = "-".join(made(size, HEX) for size in (8, 4, 4, 4, 12))
+UUID = "-".join(random_text(size, HEX) for size in (8, 4, 4, 4, 12))
 TOKENS = [
     f"pat-na1-{UUID}",
     f"pat-eu1-{UUID}",
     f"sdk-{UUID}",
-    f"vcp_{made(24)}",
-    f"nfp_{made(36)}",
-    f"rnd_{made(26)}A7",
-    f"apify_api_{made(36)}",
-    f"e2b_{made(40, HEX)}",
-    f"ATTA{made(64, HEX)}{made(8, HEX).upper()}",
-    f"mdb_sa_sk_{made(40)}",
-    f"hcaik_{made(58, string.ascii_lowercase)}",
-    f"y0_{made(55)}",
-    f"vk1.a.{made(80)}",
-    f"polar_oat_{made(40)}a1B",
-    f"wandb_v1_{made(40)}a1B",
-    f"newer_{made(40)}a1B",
+    f"vcp_{random_text(24)}",
+    f"nfp_{random_text(36)}",
+    f"rnd_{random_text(26)}A7",
+    f"apify_api_{random_text(36)}",
+    f"e2b_{random_text(40, HEX)}",
+    f"ATTA{random_text(64, HEX)}{random_text(8, HEX).upper()}",
+    f"mdb_sa_sk_{random_text(40)}",
+    f"hcaik_{random_text(58, string.ascii_lowercase)}",
+    f"y0_{random_text(55)}",
+    f"vk1.a.{random_text(80)}",
+    f"polar_oat_{random_text(40)}a1B",
+    f"wandb_v1_{random_text(40)}a1B",
+    f"newer_{random_text(40)}a1B",
 ]
 #: Published on purpose, or the id of something.
 IDS = [
-    f"pk_live_{made(40)}a1B",
-    f"phc_{made(40)}a1B",
-    f"resp_{made(48, HEX)}",
-    f"toolu_{made(24)}",
-    f"cs_test_{made(50)}a1B",
-    f"img_{made(40)}a1B",
+    f"pk_live_{random_text(40)}a1B",
+    f"phc_{random_text(40)}a1B",
+    f"resp_{random_text(48, HEX)}",
+    f"toolu_{random_text(24)}",
+    f"cs_test_{random_text(50)}a1B",
+    f"img_{random_text(40)}a1B",
     "test_that_a_name_of_a_function_that_is_long_is_no_token_v2",
     "api_ThisIsAVeryLongNameInCamelCaseOfVersion2AndOfNoToken",
 ]

@@ -1,4 +1,4 @@
-"""Detectors and redaction: what is found, what is left alone, what redaction promises.
+"""Detectors and redaction: true findings, false alarms, and the promises of redaction.
 
 No secret stands in this file: all are made when the tests run, as hosts of repositories refuse realistic ones.
 """
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.model import Privacy
+from acms import Privacy
 from acms.privacy.detect import (
     KINDS,
     find_sensitive_spans,
@@ -31,26 +31,26 @@ HEX = string.digits + "abcdef"
 MADE = random.Random(9)
 
 
-def made(size: int, alphabet: str = ALNUM) -> str:
+def random_secret(size: int, alphabet: str = ALNUM) -> str:
     return "".join(MADE.choices(alphabet, k=size)) + "a7"
 
 
-def card(start: str, size: int) -> str:
+def card_number(start: str, size: int) -> str:
     body = start + "".join(MADE.choices(string.digits, k=size - len(start) - 1))
     doubled = [int(char) * (2 - index % 2) for index, char in enumerate(reversed(body))]
     return body + str(-sum(one - 9 if one > 9 else one for one in doubled) % 10)
 
 
-def iban(country: str, body: str) -> str:
+def make_iban(country: str, body: str) -> str:
     number = int("".join(str(int(char, 36)) for char in body + country + "00"))
     return f"{country}{98 - number % 97:02}{body}"
 
 
-def pem(lines: int) -> str:
-    return "-----BEGIN RSA PRIVATE KEY-----\n" + "\n".join(made(62) for _ in range(lines))
+def pem_block(lines: int) -> str:
+    return "-----BEGIN RSA PRIVATE KEY-----\n" + "\n".join(random_secret(62) for _ in range(lines))
 
 
-JWT = f"eyJ{made(20)}.eyJ{made(60)}.{made(40)}"
+JWT = f"eyJ{random_secret(20)}.eyJ{random_secret(60)}.{random_secret(40)}"
 #: kind, text before, the sensitive stretch, text after
 PLANTED = [
     ("email", "write to ", "bob.stone+x@example.co.uk", ", please"),
@@ -61,29 +61,30 @@ PLANTED = [
     ("phone", "(", "(030) 1234567", ""),
     ("phone", "phone: ", "4155550199", ""),
     ("phone", "Tel. ", "0171/1234567", ""),
-    ("iban", "pay to ", iban("DE", "370400440532013000"), " today"),
+    ("iban", "pay to ", make_iban("DE", "370400440532013000"), " today"),
     ("iban", "pay to ", "GB82 WEST 1234 5698 7654 32", "."),
-    ("credit_card", "card ", card("4", 16), " 12/27"),
-    ("credit_card", "amex ", card("37", 15), ""),
+    ("credit_card", "card ", card_number("4", 16), " 12/27"),
+    ("credit_card", "amex ", card_number("37", 15), ""),
     ("jwt", "Authorization: Bearer ", JWT, "\n"),
-    ("private_key", "", pem(5) + "\n-----END RSA PRIVATE KEY-----", "\nend"),
-    ("private_key", "cut off: ", pem(4), ""),
-    ("private_key", '{"key": "', (pem(4) + "\n-----END RSA PRIVATE KEY-----\n").replace("\n", "\\n")[:-2], '\\n"}'),
+    ("private_key", "", pem_block(5) + "\n-----END RSA PRIVATE KEY-----", "\nend"),
+    ("private_key", "cut off: ", pem_block(4), ""),
+    ("private_key", '{"key": "', (pem_block(4) + "\n-----END RSA PRIVATE KEY-----\n").replace("\n",
+        "\\n")[:-2], '\\n"}'),
     ("connection_string", "db at ", "postgresql://u:p@h/db", " is up"),
-    ("connection_string", "", f"mongodb+srv://app:{made(8)}@c0.ab1.example.net/?w=1", ""),
-    ("connection_string", "", f"redis://:{made(8)}@cache:6379/0", ""),
-    ("api_key", "key ", f"sk-{made(46)}", ""),
-    ("api_key", "key ", f"sk-proj-{made(60)}", " here"),
-    ("api_key", "token=", f"ghp_{made(34)}", "&x=1"),
-    ("api_key", "\\n", "AKIA" + made(14, string.ascii_uppercase + "234567").upper()[:16], ""),
-    ("api_key", "mailchimp_key: '", f"{made(30, HEX)}-us12", "'"),
-    ("api_key", "api_key: ", made(30, HEX), "\n"),
-    ("api_key", "X-Api-Key: ", made(30), "\n"),
-    ("api_key", "<add key='ApiKey' value='", made(30), "' />"),
-    ("client_secret", '"client_secret": "', made(30), '"'),
-    ("bearer_token", "-H 'Authorization: Bearer ", made(38), "'"),
-    ("token", "refresh_token=", made(38), "&x=1"),
-    ("secret", "webhook_secret: ", made(30), "\n"),
+    ("connection_string", "", f"mongodb+srv://app:{random_secret(8)}@c0.ab1.example.net/?w=1", ""),
+    ("connection_string", "", f"redis://:{random_secret(8)}@cache:6379/0", ""),
+    ("api_key", "key ", f"sk-{random_secret(46)}", ""),
+    ("api_key", "key ", f"sk-proj-{random_secret(60)}", " here"),
+    ("api_key", "token=", f"ghp_{random_secret(34)}", "&x=1"),
+    ("api_key", "\\n", "AKIA" + random_secret(14, string.ascii_uppercase + "234567").upper()[:16], ""),
+    ("api_key", "mailchimp_key: '", f"{random_secret(30, HEX)}-us12", "'"),
+    ("api_key", "api_key: ", random_secret(30, HEX), "\n"),
+    ("api_key", "X-Api-Key: ", random_secret(30), "\n"),
+    ("api_key", "<add key='ApiKey' value='", random_secret(30), "' />"),
+    ("client_secret", '"client_secret": "', random_secret(30), '"'),
+    ("bearer_token", "-H 'Authorization: Bearer ", random_secret(38), "'"),
+    ("token", "refresh_token=", random_secret(38), "&x=1"),
+    ("secret", "webhook_secret: ", random_secret(30), "\n"),
     ("password", "my password is ", "hunter2", ", ok?"),
     ("password", "password: ", "swordfish", "\nport: 1\n"),
     ("password", 'export DB_PASSWORD="', "Xk29!dkLm", '"'),
@@ -93,7 +94,7 @@ PLANTED = [
     ("password", "curl -u admin:", "Xk29dkLm", " https://x.example"),
     ("password", "the password you asked for: ", "Bluebird77", ""),
     ("password", "my passphrase: '", "correct horse battery staple", "'"),
-    ("client_secret", "uses the client secret ", f"8f3kLq92{made(8)}", " for staging"),
+    ("client_secret", "uses the client secret ", f"8f3kLq92{random_secret(8)}", " for staging"),
     ("password", "the password ", "hunter2pass", " works"),
     ("national_id", "my SSN is ", "536-22-8714", ""),
     ("national_id", "DNI ", "12345678Z", ", Madrid"),
@@ -154,7 +155,7 @@ def test_what_only_looks_sensitive_is_left_alone() -> None:
 
 
 def test_check_33_email_address_connection_string_and_key_are_absent_and_marked() -> None:
-    key = f"sk-{made(40)}"
+    key = f"sk-{random_secret(40)}"
     text = f"write to bob@example.com about postgresql://u:p@h/db and {key}."
     out = redact_text(text, Privacy.REDACT).text
     assert out == "write to [REDACTED: email] about [REDACTED: connection_string] and [REDACTED: api_key]."
@@ -183,7 +184,7 @@ def test_two_hundred_planted_secrets_leave_in_no_mode() -> None:
 
 
 def test_overlapping_finds_are_one_of_the_most_specific_kind() -> None:
-    text = f"curl -H 'Authorization: Bearer {JWT}' amqp://bob:{made(9)}@mail.example.com/x"
+    text = f"curl -H 'Authorization: Bearer {JWT}' amqp://bob:{random_secret(9)}@mail.example.com/x"
     assert [one.kind for one in find_sensitive_spans(text)] == ["jwt", "connection_string"]
 
 
@@ -256,7 +257,7 @@ def test_keys_with_something_sensitive_are_not_safe_to_show() -> None:
     assert safe_key("proj:orders#migration")
     assert safe_key("m_3f2_000a1_9f8e7d")
     assert not safe_key("doc:bob@example.com")
-    assert not safe_key(f"frag:ghp_{made(34)}")
+    assert not safe_key(f"frag:ghp_{random_secret(34)}")
 
 
 def test_a_short_name_holds_no_secret_and_the_shortest_that_does_is_found() -> None:

@@ -7,7 +7,7 @@ import string
 
 import pytest
 
-from acms.model import Privacy
+from acms import Privacy
 from acms.privacy.detect import find_sensitive_spans, redact_text
 from acms.privacy.looks import shannon_entropy
 
@@ -15,7 +15,7 @@ MADE = random.Random(47)
 ALNUM = string.ascii_letters + string.digits
 
 
-def made(size: int, alphabet: str = ALNUM) -> str:
+def random_secret(size: int, alphabet: str = ALNUM) -> str:
     return "".join(MADE.choices(alphabet, k=size)) + "a7"
 
 
@@ -55,12 +55,12 @@ password sqlplus system/«Kestrel12»
 password http -a bob:«Kestrel12» https://api.example.com
 password <Password Type="text">«Kestrel12»</Password>
 password credentials bob:«Kestrel12»
-token the token I got was «a1b2c3d4e5f6{made(12)}»
-token connect.sid=«s%3A{made(30)}.{made(40)}»
-api_key aws_secret_access_key = «Sb9lZ/IZwQYvQVXzgty/FbWujJcT2MERFfMVmj{made(2)}»
-api_key https://api.telegram.org/«bot7257314374:AA{made(31)}»/getMe
-api_key rejected «EAAG{made(150)}»
-bearer_token 401 for Bearer «b31a73b7-a6ce-4e39-b5ac-{made(10, "0123456789abcdef")}»
+token the token I got was «a1b2c3d4e5f6{random_secret(12)}»
+token connect.sid=«s%3A{random_secret(30)}.{random_secret(40)}»
+api_key aws_secret_access_key = «Sb9lZ/IZwQYvQVXzgty/FbWujJcT2MERFfMVmj{random_secret(2)}»
+api_key https://api.telegram.org/«bot7257314374:AA{random_secret(31)}»/getMe
+api_key rejected «EAAG{random_secret(150)}»
+bearer_token 401 for Bearer «b31a73b7-a6ce-4e39-b5ac-{random_secret(10, "0123456789abcdef")}»
 connection_string «root:Kes@trel12@example.com:22»
 credit_card Ana Keller,«4111 1111 1111 1111»,12/29
 credit_card card no 6759649826438453: «6759649826438453»
@@ -256,7 +256,7 @@ def test_what_looks_like_a_secret_is_left_alone() -> None:
 
 
 def test_a_long_text_is_searched_to_its_ends_and_stays_redacted() -> None:
-    key = f"ghp_{made(34)}"
+    key = f"ghp_{random_secret(34)}"
     plain = "the migration of the orders took longer than planned. " * 6000
     text = f"{key} {plain} {key} mail bob@example.com, {plain} password: Kestrel12 {key}"
     once = redact_text(text, Privacy.REDACT)

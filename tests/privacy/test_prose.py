@@ -12,15 +12,14 @@ from types import ModuleType
 
 import pytest
 
-from acms import ACMS, ACMSConfig, PrivacyConfig, open_storage
-from acms.model import Privacy
+from acms import ACMS, ACMSConfig, Privacy, PrivacyConfig, open_storage
 
 _MADE = random.Random(20)
 _LETTERS = string.ascii_letters
 _TOKEN = _LETTERS + string.digits + "-_"
 
 
-def draw(size: int, alphabet: str) -> str:
+def draw_text(size: int, alphabet: str) -> str:
     return "".join(_MADE.choices(alphabet, k=size))
 
 
@@ -35,20 +34,20 @@ async def read_redacted(texts: Sequence[str]) -> list[str]:
 
 #: Tokens by the documentation that `privacy-tokens.jsonl` names. These hold no digit, as the grammars allow.
 GRAMMARS: dict[str, Callable[[], str]] = {
-    "aws long-term": lambda: "AKIA" + draw(16, string.ascii_uppercase),
-    "aws temporary": lambda: "ASIA" + draw(16, string.ascii_uppercase),
-    "gitlab personal": lambda: "glpat-" + draw(20, _LETTERS),
-    "gitlab runner": lambda: "glrtr-" + draw(20, _LETTERS),
-    "gitlab workspace": lambda: "glwt-" + draw(20, _LETTERS),
-    "gitlab routable": lambda: f"glpat-{draw(27, _TOKEN)}.01.{draw(9, string.ascii_lowercase)}",
-    "google api key": lambda: "AIza" + draw(35, _LETTERS),
-    "google client secret": lambda: "GOCSPX-" + draw(28, _LETTERS),
-    "sendgrid": lambda: f"SG.{draw(22, _LETTERS)}.{draw(43, _LETTERS)}",
-    "slack rotating": lambda: "xoxe.xoxp-1-" + draw(160, _LETTERS),
-    "npm": lambda: "npm_" + draw(36, _LETTERS),
-    "hugging face": lambda: "hf_" + draw(34, _LETTERS),
-    "azure devops": lambda: f"{draw(76, _LETTERS)}AZDO{draw(4, _LETTERS)}",
-    "azure storage": lambda: f"{draw(76, _LETTERS)}+ASt{draw(6, _LETTERS)}==",
+    "aws long-term": lambda: "AKIA" + draw_text(16, string.ascii_uppercase),
+    "aws temporary": lambda: "ASIA" + draw_text(16, string.ascii_uppercase),
+    "gitlab personal": lambda: "glpat-" + draw_text(20, _LETTERS),
+    "gitlab runner": lambda: "glrtr-" + draw_text(20, _LETTERS),
+    "gitlab workspace": lambda: "glwt-" + draw_text(20, _LETTERS),
+    "gitlab routable": lambda: f"glpat-{draw_text(27, _TOKEN)}.01.{draw_text(9, string.ascii_lowercase)}",
+    "google api key": lambda: "AIza" + draw_text(35, _LETTERS),
+    "google client secret": lambda: "GOCSPX-" + draw_text(28, _LETTERS),
+    "sendgrid": lambda: f"SG.{draw_text(22, _LETTERS)}.{draw_text(43, _LETTERS)}",
+    "slack rotating": lambda: "xoxe.xoxp-1-" + draw_text(160, _LETTERS),
+    "npm": lambda: "npm_" + draw_text(36, _LETTERS),
+    "hugging face": lambda: "hf_" + draw_text(34, _LETTERS),
+    "azure devops": lambda: f"{draw_text(76, _LETTERS)}AZDO{draw_text(4, _LETTERS)}",
+    "azure storage": lambda: f"{draw_text(76, _LETTERS)}+ASt{draw_text(6, _LETTERS)}==",
 }
 
 

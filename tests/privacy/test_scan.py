@@ -1,4 +1,4 @@
-"""Scanning what is stored: everything is looked into, nothing of it is told."""
+"""Scanning stored entries: every field is scanned, and no content is reported."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from acms import ACMS, open_storage
+from acms import ACMS, Kind, Media, Raw, Reasoning, Text, ToolCall, ToolResult, ValidationError, open_storage
 from acms.erasure import erase
-from acms.errors import ValidationError
-from acms.model import Kind, Media, Raw, Reasoning, Text, ToolCall, ToolResult
 from acms.ports import Handle
 from acms.privacy.detect import KINDS, RULES
 from acms.privacy.scan import Finding, scan
@@ -22,11 +20,14 @@ from acms.testing.logs import append_drafts, create_log, draft_fact, draft_messa
 MADE = random.Random(11)
 
 
-def made(size: int) -> str:
+def random_secret(size: int) -> str:
     return "".join(MADE.choices(string.ascii_letters + string.digits, k=size)) + "a7"
 
 
-SECRETS = {name: f"ghp_{made(34)}" for name in "text reasoning arguments output ref raw fact summary".split()}
+SECRETS = {
+    name: f"ghp_{random_secret(34)}"
+    for name in "text reasoning arguments output ref raw fact summary".split()
+}
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ async def store(any_url: str) -> AsyncIterator[Handle]:
     await opened.aclose()
 
 
-def where(findings: tuple[Finding, ...]) -> list[tuple[int, str, str]]:
+def places_of_findings(findings: tuple[Finding, ...]) -> list[tuple[int, str, str]]:
     return [(one.version, one.field, one.kind) for one in findings]
 
 
@@ -71,7 +72,7 @@ async def test_every_field_of_every_kind_of_entry_is_looked_into(store: Handle) 
     )
     await append_drafts(store, context, draft_summary(1, 1, content=f"they said {SECRETS['summary']}"))
     done = await scan(store)
-    assert where(done.findings) == [
+    assert places_of_findings(done.findings) == [
         (1, "content", "api_key"),
         (1, "parts[1].text", "api_key"),
         (1, "parts[2].arguments", "api_key"),
@@ -103,7 +104,7 @@ async def test_the_value_of_a_fact_is_read_with_its_attribute(store: Handle) -> 
     context = await create_log(store, "user_123")
     data = {"subject": "user", "attribute": "wifi password", "value": "Sonnenblume"}
     await append_drafts(store, context, draft_fact("user: Sonnenblume", data=data))
-    assert where((await scan(store)).findings) == [(1, "data.value", "password")]
+    assert places_of_findings((await scan(store)).findings) == [(1, "data.value", "password")]
 
 
 async def test_offsets_are_those_of_the_field(store: Handle) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from acms.model import Privacy
+from acms import Privacy
 from acms.privacy.detect import find_sensitive_spans, redact_text
 
 #: What is sensitive stands between « and »; an address of mail beside it may be found, too.

@@ -28,33 +28,31 @@ from acms import (
     ACMSConfig,
     CompactionPolicy,
     ConfigurationError,
+    Entry,
+    EpisodeBoundaryConfig,
+    Media,
+    Privacy,
     PrivacyConfig,
+    Raw,
+    Reasoning,
+    Redaction,
     Reflection,
     RetryConfig,
+    Text,
+    TokenBudgetExceededError,
+    ToolCall,
+    ToolResult,
     Turn,
+    WorkerConfig,
     compose,
     open_storage,
 )
 from acms.acs import ACS
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
-from acms.config import EpisodeBoundaryConfig, WorkerConfig
-from acms.errors import TokenBudgetExceededError
 from acms.integrations.openai_agents import ACMSSession
 from acms.jobs.worker import Worker
 from acms.kv import InMemoryKV
-from acms.model import (
-    Append,
-    Entry,
-    JobDraft,
-    Media,
-    Privacy,
-    Raw,
-    Reasoning,
-    Redaction,
-    Text,
-    ToolCall,
-    ToolResult,
-)
+from acms.model import Append, JobDraft
 from acms.observability.tracing import record_content
 from acms.ports import ReflectionRequest, SummaryRequest
 from acms.privacy import redact_entry
@@ -88,13 +86,13 @@ class Canary(NamedTuple):
     clear: bool = True
 
 
-def card(draw: random.Random) -> str:
+def card_number(draw: random.Random) -> str:
     body = "4" + "".join(draw.choices(string.digits, k=14))
     doubled = [int(char) * (2 - index % 2) for index, char in enumerate(reversed(body))]
     return body + str(-sum(one - 9 if one > 9 else one for one in doubled) % 10)
 
 
-def canaries(count: int = 200, seed: int = 46) -> list[Canary]:
+def make_canaries(count: int = 200, seed: int = 46) -> list[Canary]:
     draw = random.Random(seed)
 
     def made(size: int, alphabet: str = ALNUM) -> str:
@@ -103,7 +101,7 @@ def canaries(count: int = 200, seed: int = 46) -> list[Canary]:
     found: list[Canary] = []
     while len(found) < count:
         key, word, host = f"sk-{made(40)}", f"X{made(12)}", made(5, string.ascii_lowercase)
-        token, number = f"ghp_{made(33)}", card(draw)
+        token, number = f"ghp_{made(33)}", card_number(draw)
         mail, phone = f"{host.lower()}@example.org", f"+49 30 {draw.randrange(10**6, 10**7)}"
         found += [
             Canary(key, f"We call the orders service with {key} from now on."),
@@ -119,7 +117,7 @@ def canaries(count: int = 200, seed: int = 46) -> list[Canary]:
 
 SOME = 2 * 6 * 7
 """Canaries of each of seven kinds in each of six places of a message, twice."""
-PLANTED = canaries()
+PLANTED = make_canaries()
 CLEAR = [one.secret for one in PLANTED if one.clear]
 ALL = [one.secret for one in PLANTED]
 
@@ -168,7 +166,7 @@ class Reflecting(OfflineReflector):
         return await super().reflect(request)
 
 
-def messages(privacy: str, count: int = len(PLANTED)) -> list[dict[str, Any]]:
+def canary_messages(privacy: str, count: int = len(PLANTED)) -> list[dict[str, Any]]:
     """The canaries in every place of a message, tool turns whole."""
     found: list[dict[str, Any]] = []
     for number, one in enumerate(PLANTED[:count]):
@@ -203,7 +201,7 @@ def messages(privacy: str, count: int = len(PLANTED)) -> list[dict[str, Any]]:
     return [{**one, "privacy": privacy} for one in found]
 
 
-def config(mode: str | None, sink: Sink | None = None, **privacy: Any) -> ACMSConfig:
+def privacy_config(mode: str | None, sink: Sink | None = None, **privacy: Any) -> ACMSConfig:
     return ACMSConfig(
         privacy=PrivacyConfig(mode=mode, **privacy),  # type: ignore[arg-type]  # a word is read as a mode
         episodes=EpisodeBoundaryConfig(max_turns=24),
@@ -254,14 +252,14 @@ async def test_no_canary_comes_out_of_any_sink(
     sink = Sink([one.secret for one in PLANTED[:count] if one.clear or mode != "allow"])
     storage = MemoryStorage()
     embedder = FakeEmbedder()
-    settings = config(mode, sink)
+    settings = privacy_config(mode, sink)
     models: dict[str, Any] = {"reranker": sink, "summarizer": sink, "reflector": Reflecting(sink)}
     async with (
         storage,
         ACMS("s", storage, embedder, config=settings, namespace="team", **models) as session,
         ACMS("other", storage, embedder, config=settings, namespace="team", **models) as other,
     ):
-        said = messages(privacy, count)
+        said = canary_messages(privacy, count)
         receipts = await session.ingest_many(said)
         await session.replace(receipts[4 + 9].message_id, f"Note {PLANTED[9].said}")
         await session.close_episode()
@@ -373,7 +371,7 @@ INBOX = "ann@example.org"
 
 
 class Readers:
-    """A summarizer and a reflector that remember what was sent to them, by who said it."""
+    """A summarizer and a reflector that remember their requests, by speaker."""
 
     model, window = "readers", None
 
@@ -395,7 +393,7 @@ class Readers:
         return Reflection()
 
 
-def minding(mode: str | None, *, works: bool = True, budget: int | None = 300) -> ACMSConfig:
+def worker_config(mode: str | None, *, works: bool = True, budget: int | None = 300) -> ACMSConfig:
     return ACMSConfig(
         privacy=PrivacyConfig(mode=mode),  # type: ignore[arg-type]  # a word is read as a mode
         worker=WorkerConfig(enabled=works),
@@ -404,7 +402,7 @@ def minding(mode: str | None, *, works: bool = True, budget: int | None = 300) -
     )
 
 
-async def talked(session: ACMS) -> None:
+async def say_enough(session: ACMS) -> None:
     """Say enough that the log is compacted by itself, and end an episode, which asks for a reflection."""
     for number in range(16):
         text = f"{session.session_id} {number}: mail {INBOX}, and then tell everybody what became of it."
@@ -422,9 +420,9 @@ async def test_sessions_on_one_handle_are_worked_off_each_in_its_own_mode(
     modes = {"plain": None, "strict": mode}
     summarizer, reflector = Readers(), Readers()
     for who in sorted(modes, key=lambda who: who != first):
-        settings = minding(modes[who], budget=None if asked else 300)
+        settings = worker_config(modes[who], budget=None if asked else 300)
         session = ACMS(who, storage, summarizer=summarizer, reflector=reflector, config=settings)
-        await talked(session)
+        await say_enough(session)
         if asked:
             await session.compact()
             await session.reflect()
@@ -451,9 +449,9 @@ async def test_a_worker_elsewhere_obeys_the_mode_of_who_asked_and_its_own_where_
     there = Readers()
     async with open_storage(any_url) as storage:
         here: dict[str, Any] = {"summarizer": Readers(), "reflector": Readers()}
-        async with ACMS("strict", storage, config=minding(asked, works=False), **here) as session:
-            await talked(session)
-        handlers = compose.handlers(minding(worker), [there], reflectors=[there])
+        async with ACMS("strict", storage, config=worker_config(asked, works=False), **here) as session:
+            await say_enough(session)
+        handlers = compose.handlers(worker_config(worker), [there], reflectors=[there])
         await Worker(storage, handlers, retry=RetryConfig(max_attempts=1)).drain()
     assert [text for text in there.read["strict"] if left not in text] == []
     assert (len(there.read["strict"]) > 16) == bool(left)  # of both of them
@@ -466,12 +464,12 @@ async def test_a_job_that_waits_is_done_as_strictly_as_whoever_works_it_off_asks
     """Such as one from before privacy was switched on."""
     there = Readers()
     here: dict[str, Any] = {"summarizer": there, "reflector": there}
-    async with ACMS("strict", open_storage(url), config=minding(None, works=False), **here) as session:
-        await talked(session)
+    async with ACMS("strict", open_storage(url), config=worker_config(None, works=False), **here) as session:
+        await say_enough(session)
         await session.compact()
         await session.reflect()
-    async with ACMS("strict", open_storage(url), config=minding("block"), **here) as session:
-        await talked(session)
+    async with ACMS("strict", open_storage(url), config=worker_config("block"), **here) as session:
+        await say_enough(session)
         if asked:
             await session.compact()
             await session.reflect()
@@ -481,13 +479,13 @@ async def test_a_job_that_waits_is_done_as_strictly_as_whoever_works_it_off_asks
 
 async def test_a_job_that_names_no_mode_is_done_in_that_of_the_worker(storage: MemoryStorage) -> None:
     there = Readers()
-    async with ACMS("strict", storage, config=minding(None, works=False)) as session:
-        await talked(session)
+    async with ACMS("strict", storage, config=worker_config(None, works=False)) as session:
+        await say_enough(session)
         context = await session.context_id()
     assert context is not None
     job = JobDraft(kind="reflect:readers", dedupe=f"reflect:{context}", payload={"force": True})
     await storage.append([Append(context=context, drafts=(), jobs=(job,))])
-    await Worker(storage, compose.handlers(minding("redact"), reflectors=[there], modes={})).drain()
+    await Worker(storage, compose.handlers(worker_config("redact"), reflectors=[there], modes={})).drain()
     assert there.read["strict"]
     assert not any(INBOX in text for text in there.read["strict"])
 
@@ -496,11 +494,11 @@ async def test_what_an_erasure_has_compacted_again_is_read_in_the_mode_of_its_se
     storage: MemoryStorage,
 ) -> None:
     async with (
-        ACMS("plain", storage, config=minding(None)) as plain,
-        ACMS("strict", storage, config=minding("redact")) as strict,
+        ACMS("plain", storage, config=worker_config(None)) as plain,
+        ACMS("strict", storage, config=worker_config("redact")) as strict,
     ):
-        await talked(plain)
-        await talked(strict)
+        await say_enough(plain)
+        await say_enough(strict)
         (made,) = await strict.compactions()
         await strict.erase((await strict.expand(made.version))[0].id)
         await strict.wait_pending()  # for the job that the erasure asked for
@@ -519,9 +517,9 @@ async def test_check_34_what_is_redacted_before_it_is_stored_is_in_no_byte_of_th
     mode: str | None, canaries: list[str], tmp_path: Path
 ) -> None:
     storage = open_storage(f"sqlite:///{tmp_path}/notes.db")
-    settings = config(mode, redact_before_persist=True)
+    settings = privacy_config(mode, redact_before_persist=True)
     async with storage, ACMS("s", storage, FakeEmbedder(), config=settings) as session:
-        receipts = await session.ingest_many(messages("allow"))
+        receipts = await session.ingest_many(canary_messages("allow"))
         first = PLANTED[0]
         named = {"metadata": {first.said: 1}, "idempotency_key": first.secret}
         once = await session.ingest("user", f"Decision: {first.said}", **named)
@@ -552,15 +550,17 @@ async def test_check_34_what_is_redacted_before_it_is_stored_is_in_no_byte_of_th
 
 async def test_without_it_what_is_stored_is_what_was_said(tmp_path: Path) -> None:
     async with open_storage(f"sqlite:///{tmp_path}/notes.db") as storage:
-        session = ACMS("s", storage, config=config("block"))
-        await session.ingest_many(messages("block"))
+        session = ACMS("s", storage, config=privacy_config("block"))
+        await session.ingest_many(canary_messages("block"))
         await session.close()
     raw = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert all(one.secret.encode() in raw for one in PLANTED if not one.said.endswith('"'))
 
 
 async def test_a_marker_is_looked_for_in_what_is_stored() -> None:
-    async with ACMS("s", MemoryStorage(), config=config("allow", redact_before_persist=True)) as session:
+    async with ACMS(
+        "s", MemoryStorage(), config=privacy_config("allow", redact_before_persist=True)
+    ) as session:
         await session.ingest("user", f"Decision: use {PLANTED[0].secret}")
         assert session.last_receipt is not None
         assert session.last_receipt.markers == ("decision",)
@@ -571,9 +571,9 @@ async def test_a_marker_is_looked_for_in_what_is_stored() -> None:
 KEY, MAIL = PLANTED[0].secret, PLANTED[5].secret
 
 
-async def shown(privacy: str, mode: str | None = None, **said: Any) -> Any:
+async def window_message(privacy: str, mode: str | None = None, **said: Any) -> Any:
     """Return a message as a window shows it."""
-    async with ACMS("s", MemoryStorage(), config=config(mode)) as session:
+    async with ACMS("s", MemoryStorage(), config=privacy_config(mode)) as session:
         await session.ingest(said.pop("role", "user"), said.pop("content", ""), privacy=privacy, **said)
         (item,) = await session.window(10_000)
         assert item.token_count == session.counter.count(f"{item.speaker}: ") + session.counter.count(
@@ -595,7 +595,7 @@ async def shown(privacy: str, mode: str | None = None, **said: Any) -> Any:
     ],
 )
 async def test_the_stricter_of_the_two_modes_holds(mode: str | None, privacy: str, left: str) -> None:
-    item = await shown(privacy, mode, content=f"Use {KEY} of {MAIL}")
+    item = await window_message(privacy, mode, content=f"Use {KEY} of {MAIL}")
     assert item.content == left
     if left == WITHHELD:
         assert item.redaction == Redaction(Privacy.BLOCK)
@@ -606,11 +606,11 @@ async def test_the_stricter_of_the_two_modes_holds(mode: str | None, privacy: st
 
 
 async def test_who_spoke_and_what_was_noted_is_redacted_too() -> None:
-    item = await shown(
+    item = await window_message(
         "redact", content="Hello.", actor_id=MAIL, metadata={"key": KEY, "n": 1}, markers=["goal"]
     )
     assert (item.actor_id, item.metadata) == (None, {"key": "[REDACTED: api_key]", "n": 1})
-    item = await shown(
+    item = await window_message(
         "block", content="Hello.", actor_id="Ann", metadata={"n": 1}, markers=["goal", f"custom:{KEY}"]
     )
     assert (item.actor_id, item.metadata, item.markers) == ("Ann", {}, ("goal",))
@@ -648,7 +648,7 @@ async def test_a_blocked_message_is_not_found_by_what_it_says() -> None:
 async def test_what_replaced_a_part_of_a_message_is_left_out_of_the_redacted_one_too() -> None:
     said = f"The key is {KEY} now. We pay with Stripe. We ship from Berlin."
     start = said.index("We ship")
-    entry = await stored(said, "redact")
+    entry = await stored_entry(said, "redact")
     left = redact_entry.apply_privacy_mode(entry, Privacy.REDACT, len)
     assert trim_entry(left, [(start, len(said))]).content == "[…] We ship from Berlin."
     assert trim_entry(left, [(0, said.index(" now"))]).content == "The key is [REDACTED: api_key] […]"
@@ -658,7 +658,7 @@ async def test_what_replaced_a_part_of_a_message_is_left_out_of_the_redacted_one
     assert trim_entry(blocked, [(0, 3)]) is blocked
 
 
-async def stored(content: str, privacy: str, **said: Any) -> Entry:
+async def stored_entry(content: str, privacy: str, **said: Any) -> Entry:
     async with ACMS("s", MemoryStorage()) as session:
         return await session.get(await session.ingest("user", content, privacy=privacy, **said))
 
@@ -761,7 +761,7 @@ async def test_a_prompt_with_a_summary_is_summarised_again_in_another_mode() -> 
     async with storage:
         for mode in (None, "allow"):
             sink = Sink([KEY])
-            async with ACMS("s", storage, config=config(mode)) as session:
+            async with ACMS("s", storage, config=privacy_config(mode)) as session:
                 if mode is None:
                     for number in range(40):
                         await session.ingest("user", f"Point {number}: {KEY} and so on, and so on.")
@@ -800,7 +800,7 @@ def test_what_is_redacted_never_takes_more_than_the_budget(
     said: list[tuple[str, int, Privacy]], mode: Privacy | None, budget: int
 ) -> None:
     async def work() -> None:
-        async with ACMS("s", MemoryStorage(), config=config(mode)) as session:
+        async with ACMS("s", MemoryStorage(), config=privacy_config(mode)) as session:
             rows = [
                 {"role": role, "content": f"pw {PLANTED[n].said}", "privacy": how} for role, n, how in said
             ]

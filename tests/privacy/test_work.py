@@ -1,4 +1,4 @@
-"""The work of finding what is sensitive grows with a text as its length does, whatever somebody repeats in it.
+"""The work of finding sensitive text grows linearly with its length, however repetitive it is.
 
 Two things make it grow faster: a search to the end of the text from every place of it, which is counted here in
 characters, and a pattern that reads a line in every way there is, which only time shows.
@@ -47,7 +47,7 @@ OPENINGS = (
 )  # fmt: skip
 
 
-def _pieces(shape: str) -> str:
+def _pieces_of_shape(shape: str) -> str:
     """Return something like what a shape of the data describes: its literals, with a digit where it has a set."""
     return re.sub(
         r"\\[dw]|\[[^\]]*\]|\\.|\(\?\S{1,2}|[(){}|+*?^$]|\d,\d+", lambda part: "a1"[part[0][0] == "["], shape
@@ -61,9 +61,13 @@ _ROWS = [
         for row in rules.load_table_rows("tokens")
         for head in (*row.get("heads", ()), row.get("inside", "ey"))
     ),
-    *(f"{_pieces(row['shape'])} " for name in ("tokens", "numbers") for row in rules.load_table_rows(name)),
     *(
-        f"{literal} {_pieces(row['shape'])} a1"
+        f"{_pieces_of_shape(row['shape'])} "
+        for name in ("tokens", "numbers")
+        for row in rules.load_table_rows(name)
+    ),
+    *(
+        f"{literal} {_pieces_of_shape(row['shape'])} a1"
         for row in rules.load_table_rows("commands")
         for literal in row["has"]
     ),
@@ -113,8 +117,8 @@ class _Counted:
         return self._pattern.finditer(text, pos, len(text) if endpos is None else endpos)
 
 
-def _repeated(opening: str, size: int) -> str:
-    """Return a text of a size that repeats an opening whole, for what is cut may be another one.
+def _repeat_opening(opening: str, size: int) -> str:
+    """Return a text of a size that repeats an opening whole: a cut opening may be another one.
 
     It has digits: without any most rules would look no further.
     """
@@ -165,7 +169,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(module, "compiled", lambda *shape: _Counted(rules.compile_pattern(*shape)))
 
 
-def _read(text: str) -> int:
+def _characters_read(text: str) -> int:
     _Counted.read = 0
     find_sensitive_spans(text)
     return _Counted.read
@@ -174,7 +178,9 @@ def _read(text: str) -> int:
 @pytest.mark.usefixtures("counted")
 def test_private_keys_that_begin_again_and_again_are_read_once() -> None:
     """A quarter of a megabyte of such lines once took ten seconds."""
-    assert _read(BEGIN * (256 * 1024 // len(BEGIN))) <= 4.4 * _read(BEGIN * (64 * 1024 // len(BEGIN)))
+    assert _characters_read(BEGIN * (256 * 1024 // len(BEGIN))) <= 4.4 * _characters_read(
+        BEGIN * (64 * 1024 // len(BEGIN))
+    )
 
 
 @pytest.mark.usefixtures("counted")
@@ -182,7 +188,10 @@ def test_private_keys_that_begin_again_and_again_are_read_once() -> None:
 def test_four_times_the_text_is_four_times_the_reading(size: int) -> None:
     grown: dict[str, float] = {}
     for opening in (*OPENINGS, *_ROWS[::100]):
-        short, long = _read(_repeated(opening, size)), _read(_repeated(opening, 4 * size))
+        short, long = (
+            _characters_read(_repeat_opening(opening, size)),
+            _characters_read(_repeat_opening(opening, 4 * size)),
+        )
         if long > 6 * short:
             grown[opening[:40]] = long / short
     assert not grown
@@ -200,7 +209,7 @@ def test_a_text_that_takes_too_much_work_is_stopped_and_taken_out_whole(
         list(named.find_secret_names(text, text, Work(0)))
 
 
-def _seconds(text: str, runs: int) -> float:
+def _least_seconds(text: str, runs: int) -> float:
     """Return the least time of some runs: what else runs on the machine only adds to it."""
     times: list[float] = []
     for _ in range(runs):
@@ -216,11 +225,13 @@ def test_twice_the_text_takes_twice_as_long_up_to_a_megabyte(opening: str) -> No
     """Times of texts of one size differ by the machine: a ratio must be wrong five times, at growing sizes, to count."""
     size, worst = 16_000, 9.0
     for runs in (1, 1, 3, 3, 3):
-        short, long = (max(0.001, _seconds(_repeated(opening, times * size), runs)) for times in (1, 2))
+        short, long = (
+            max(0.001, _least_seconds(_repeat_opening(opening, times * size), runs)) for times in (1, 2)
+        )
         worst = min(worst, long / short)
         if worst <= 2.3:
             break
         size = min(2 * size, 500_000)
     assert worst <= 2.3
-    most = 2.3**4 * max(0.01, _seconds(_repeated(opening, 62_500), 1))
-    assert any(_seconds(_repeated(opening, 1_000_000), runs) < most for runs in (1, 3))
+    most = 2.3**4 * max(0.01, _least_seconds(_repeat_opening(opening, 62_500), 1))
+    assert any(_least_seconds(_repeat_opening(opening, 1_000_000), runs) < most for runs in (1, 3))

@@ -1,4 +1,4 @@
-"""A prompt never fails because of its own bookkeeping: what it notes beside the log for later requests."""
+"""A prompt never fails because of its own bookkeeping, the records it keeps for later requests."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, open_storage
+from acms import ACMS, ACMSConfig, ConflictError, RenderLogConfig, StorageError, ValidationError, open_storage
 from acms.codecs import OpenAIChat
-from acms.config import RenderLogConfig
-from acms.errors import ConflictError, StorageError, ValidationError
 from acms.kv import InMemoryKV
 from acms.ports import HasRecords, StorageBackend
 from acms.prompt import Prompt, Rendered
@@ -22,7 +20,7 @@ WORDS = (
 QUESTION = "Which valve of the turbine feeds the harbour printer?"
 
 
-def chatter(count: int, words: int = 20) -> list[dict[str, Any]]:
+def small_talk(count: int, words: int = 20) -> list[dict[str, Any]]:
     rng = random.Random(3)
     return [
         {"role": ("user", "assistant")[n % 2], "content": f"m{n}: {' '.join(rng.choices(WORDS, k=words))}"}
@@ -30,12 +28,12 @@ def chatter(count: int, words: int = 20) -> list[dict[str, Any]]:
     ]
 
 
-async def ingest(session: ACMS, messages: list[dict[str, Any]]) -> None:
+async def ingest_all(session: ACMS, messages: list[dict[str, Any]]) -> None:
     for start in range(0, len(messages), 1000):
         await session.ingest_many(messages[start : start + 1000])
 
 
-async def asked(session: ACMS, budget: int, **options: Any) -> Rendered:
+async def render_question(session: ACMS, budget: int, **options: Any) -> Rendered:
     base = Prompt(OpenAIChat("gpt-5")).system("You help.").history(session)
     return await base.recall(session, QUESTION, **options).user(QUESTION).render(budget=budget)
 
@@ -45,8 +43,8 @@ async def asked(session: ACMS, budget: int, **options: Any) -> Rendered:
 )
 async def test_a_long_log_renders_at_a_large_budget(scope: str, count: int, budget: int) -> None:
     async with ACMS("now", open_storage("memory://"), None, namespace="harbour") as session:
-        await ingest(session, chatter(count))
-        rendered = await asked(session, budget, scope=scope)
+        await ingest_all(session, small_talk(count))
+        rendered = await render_question(session, budget, scope=scope)
         assert budget / 2 < rendered.tokens.upper_bound <= budget
         assert not [one for one in rendered.warnings if "cache" in one]
 
@@ -59,9 +57,9 @@ async def test_twenty_thousand_messages_render_at_every_budget(
 ) -> None:
     storage = open_storage(f"sqlite:///{tmp_path}/long.db")
     async with storage, ACMS("now", storage, None, namespace="harbour") as session:
-        await ingest(session, chatter(20_000, words))
+        await ingest_all(session, small_talk(20_000, words))
         for budget in (32_000, 128_000, 1_000_000):
-            rendered = await asked(session, budget, scope=scope)
+            rendered = await render_question(session, budget, scope=scope)
             assert rendered.use.history + rendered.use.recalled > min(budget, 400_000) / 2
             assert rendered.tokens.upper_bound <= budget
 
@@ -80,14 +78,14 @@ async def test_a_prompt_renders_whatever_its_record_raises(
     monkeypatch: pytest.MonkeyPatch, method: str, error: Exception
 ) -> None:
     async with ACMS("now", open_storage("memory://"), None) as session:
-        await ingest(session, chatter(300))
+        await ingest_all(session, small_talk(300))
 
         async def refuses(*_: object, **__: object) -> Any:
             raise error
 
         monkeypatch.setattr(session.storage, method, refuses)
         for _ in range(2):
-            rendered = await asked(session, 3_000)
+            rendered = await render_question(session, 3_000)
             assert rendered.use.recalled
             assert rendered.use.history
             told = [one for one in rendered.ledger.warnings if "the provider's cache" in one]
@@ -101,7 +99,7 @@ async def test_a_finished_epoch_is_dropped_when_the_next_one_cannot_be_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with ACMS("now", open_storage("memory://"), None) as session:
-        await ingest(session, chatter(300))
+        await ingest_all(session, small_talk(300))
         storage = session.storage
         assert isinstance(storage, HasRecords)
         stored: dict[str, Any] = {}
@@ -114,12 +112,12 @@ async def test_a_finished_epoch_is_dropped_when_the_next_one_cannot_be_stored(
             return await inner(context, name, data, rev=rev)
 
         monkeypatch.setattr(storage, "put_record", limited)
-        await asked(session, 3_000)
+        await render_question(session, 3_000)
         (before,) = stored.values()
         assert before
         limit = 100
-        await ingest(session, chatter(300))  # more than the room: a new epoch begins
-        rendered = await asked(session, 3_000)
+        await ingest_all(session, small_talk(300))  # more than the room: a new epoch begins
+        rendered = await render_question(session, 3_000)
         assert [one for one in rendered.warnings if "the next request" in one]
         assert list(stored.values()) == [{}]
 
@@ -129,7 +127,7 @@ async def test_a_store_that_fails_for_the_log_of_renders_costs_its_row_only(
 ) -> None:
     config = ACMSConfig(renders=RenderLogConfig(enabled=True))
     async with ACMS("now", open_storage("memory://"), None, config=config) as session:
-        await ingest(session, chatter(30))
+        await ingest_all(session, small_talk(30))
         inner, calls = session.storage.head, 0
 
         async def once(context: str) -> Any:
@@ -140,7 +138,7 @@ async def test_a_store_that_fails_for_the_log_of_renders_costs_its_row_only(
             return await inner(context)
 
         monkeypatch.setattr(session.storage, "head", once)
-        rendered = await asked(session, 3_000)
+        rendered = await render_question(session, 3_000)
         assert rendered.use.history
         calls = 0
         assert await session.messages(QUESTION, budget=3_000)
@@ -149,7 +147,7 @@ async def test_a_store_that_fails_for_the_log_of_renders_costs_its_row_only(
 async def test_a_store_of_summaries_may_fail_with_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
     kv = InMemoryKV()
     async with ACMS("now", open_storage("memory://"), None) as session:
-        await ingest(session, chatter(300))
+        await ingest_all(session, small_talk(300))
 
         async def broken(*_: object, **__: object) -> Any:
             raise RuntimeError("no store of ours")
@@ -170,6 +168,6 @@ async def test_index_records_that_cannot_be_stored_cost_no_prompt(monkeypatch: p
             raise RuntimeError("no store of ours")
 
         monkeypatch.setattr(session.storage, "put_derived", broken)
-        await ingest(session, chatter(3_000))
-        rendered = await asked(session, 3_000, scope="namespace")
+        await ingest_all(session, small_talk(3_000))
+        rendered = await render_question(session, 3_000, scope="namespace")
         assert rendered.use.recalled

@@ -1,4 +1,4 @@
-"""The builder: what may stand in a prompt, in which order it comes out, and what is refused before anything is read."""
+"""The builder: allowed parts of a prompt, their order, and the errors raised before anything is read."""
 
 from __future__ import annotations
 
@@ -6,24 +6,35 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ConfigurationError, PayloadError, ValidationError, open_storage
+from acms import (
+    ACMS,
+    ConfigurationError,
+    Media,
+    PayloadError,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+    ValidationError,
+    open_storage,
+)
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses, Tool
-from acms.model import Media, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom, Composed, Piece, Scope
 from acms.prompt import Prompt, Rendered, Request
 from acms.prompt_types import PromptMessage
-from tests.support.talk import Storage, fill, session_on, tool_turn
+from tests.support.talk import Storage, ingest_texts, session_on, tool_turn
 
 
-def codec() -> OpenAIChat:
+def make_codec() -> OpenAIChat:
     return OpenAIChat("gpt-4o")
 
 
-def prompt() -> Prompt:
-    return Prompt(codec())
+def make_prompt() -> Prompt:
+    return Prompt(make_codec())
 
 
-def said(rendered: Rendered) -> list[tuple[str, str]]:
+def roles_and_texts(rendered: Rendered) -> list[tuple[str, str]]:
     """Return role and text of every message; of a result its output."""
     found: list[tuple[str, str]] = []
     for message in rendered.messages:
@@ -41,7 +52,7 @@ NOBODY = ACMS("nobody", open_storage("memory://"), None)
 
 async def test_messages_come_out_in_the_order_of_calls() -> None:
     rendered = await (
-        prompt()
+        make_prompt()
         .system("S")
         .developer("D")
         .user("U", name="sam")
@@ -50,7 +61,7 @@ async def test_messages_come_out_in_the_order_of_calls() -> None:
         .message(Role.ASSISTANT, [Text("A"), Text("2")])
         .render()
     )
-    assert said(rendered) == [
+    assert roles_and_texts(rendered) == [
         ("system", "S"),
         ("developer", "D"),
         ("user", "U"),
@@ -59,14 +70,14 @@ async def test_messages_come_out_in_the_order_of_calls() -> None:
         ("assistant", "A\n2"),
     ]
     assert rendered.payload["messages"][2]["name"] == "sam"
-    assert codec().parse(rendered.payload) == tuple(
+    assert make_codec().parse(rendered.payload) == tuple(
         PromptMessage(role=one.role, parts=one.parts, name=one.name) for one in rendered.messages
     )
 
 
 async def test_a_tool_call_and_its_answer_are_typed_parts() -> None:
     rendered = await (
-        prompt()
+        make_prompt()
         .user("How full is db1?")
         .assistant("Let me look.", tool_calls=[CALL], reasoning="The disk tool knows.")
         .tool("call_1", "40%")
@@ -87,13 +98,13 @@ async def test_a_failed_tool_is_told_apart() -> None:
 
 async def test_images_are_parts_with_a_stated_cost() -> None:
     picture = Media("image/png", "https://example.com/plan.png", tokens=765)
-    rendered = await prompt().user([Text("What is this?"), picture]).render()
-    bare = await prompt().user("What is this?").render()
+    rendered = await make_prompt().user([Text("What is this?"), picture]).render()
+    bare = await make_prompt().user("What is this?").render()
     assert rendered.tokens.tokens >= bare.tokens.tokens + 765
 
 
 async def test_one_part_may_stand_for_a_list_of_it() -> None:
-    assert said(await prompt().user(Text("U")).assistant(Text("A")).render()) == [  # type: ignore[arg-type]
+    assert roles_and_texts(await make_prompt().user(Text("U")).assistant(Text("A")).render()) == [  # type: ignore[arg-type]
         ("user", "U"),
         ("assistant", "A"),
     ]
@@ -101,76 +112,76 @@ async def test_one_part_may_stand_for_a_list_of_it() -> None:
 
 def test_a_recall_has_one_number_of_tokens() -> None:
     with pytest.raises(TypeError, match="budget or tokens, not both"):
-        prompt().recall(NOBODY, "q", tokens=100, budget=100)
+        make_prompt().recall(NOBODY, "q", tokens=100, budget=100)
 
 
 async def test_an_answer_stands_with_its_call_wherever_it_was_written() -> None:
     rendered = await (
-        prompt().user("?").assistant(tool_calls=[CALL]).user("hurry").tool("call_1", "40%").render()
+        make_prompt().user("?").assistant(tool_calls=[CALL]).user("hurry").tool("call_1", "40%").render()
     )
-    assert said(rendered) == [("user", "?"), ("assistant", ""), ("tool", "40%"), ("user", "hurry")]
+    assert roles_and_texts(rendered) == [("user", "?"), ("assistant", ""), ("tool", "40%"), ("user", "hurry")]
 
 
 async def test_a_call_without_an_answer_gets_one_that_says_so_and_an_answer_without_a_call_is_text() -> None:
-    rendered = await prompt().assistant(tool_calls=[CALL]).tool("call_9", "lost").render()
-    roles = [role for role, _ in said(rendered)]
+    rendered = await make_prompt().assistant(tool_calls=[CALL]).tool("call_9", "lost").render()
+    roles = [role for role, _ in roles_and_texts(rendered)]
     assert roles == ["assistant", "tool", "user"]
-    assert "lost" in said(rendered)[2][1]
+    assert "lost" in roles_and_texts(rendered)[2][1]
 
 
 @pytest.mark.parametrize(
     ("build", "field"),
     [
-        (lambda: prompt().user(""), "content"),
-        (lambda: prompt().user("   "), "content"),
-        (lambda: prompt().user(7), "content"),  # type: ignore[arg-type]
-        (lambda: prompt().user("a\0b"), "content"),
-        (lambda: prompt().message("narrator", "x"), "role"),
-        (lambda: prompt().message("tool", "x"), "tool_call_id"),
-        (lambda: prompt().user([ToolResult("call_1", "x")]), "parts"),
-        (lambda: prompt().system([ToolCall("call_1", "disk")]), "parts"),
-        (lambda: prompt().user([Reasoning("hm")]), "parts"),
-        (lambda: prompt().assistant([ToolResult("call_1", "x")]), "parts"),
-        (lambda: prompt().assistant(), "content"),
-        (lambda: prompt().assistant(tool_calls=[{"name": "disk"}]), "tool_calls[0].id"),
-        (lambda: prompt().tool("", "x"), "parts[0].call_id"),
-        (lambda: prompt().user([Composed(Role.USER, ())]), "parts[0]"),  # type: ignore[list-item]
-        (lambda: prompt().last("x", n=0), "n"),
-        (lambda: prompt().truncate("x", tokens=-1), "tokens"),
-        (lambda: prompt().truncate("x", tokens=1.5), "tokens"),  # type: ignore[arg-type]
-        (lambda: prompt().truncate("x", tokens=5, keep="middle"), "keep"),
-        (lambda: prompt().omit("x", priority=-1), "priority"),
-        (lambda: prompt().omit("x", priority=True), "priority"),
-        (lambda: prompt().history(object()), "content"),  # type: ignore[arg-type]
-        (lambda: prompt().history([{"role": "user"}]), "content[0].content"),
-        (lambda: prompt().history([{"role": "user", "content": "x", "colour": "red"}]), "content[0]"),
-        (lambda: prompt().history([{"content": "x"}]), "content[0]"),
-        (lambda: prompt().add(b"bytes"), "content"),  # type: ignore[arg-type]
-        (lambda: prompt().use(object()), "plugin"),  # type: ignore[arg-type]
-        (lambda: prompt().use(Prompt), "plugin"),  # type: ignore[arg-type]
-        (lambda: prompt().raw("text"), "node"),  # type: ignore[arg-type]
-        (lambda: prompt().merge("text"), "prompts"),  # type: ignore[arg-type]
-        (lambda: prompt().when(True, lambda one: None), "then"),  # type: ignore[arg-type,return-value]
-        (lambda: prompt().section("s", "x", floor=5, ceiling=4), "ceiling"),
-        (lambda: prompt().section("s", "x", share=1.5), "share"),
-        (lambda: prompt().section("a/b", "x"), "name"),
-        (lambda: prompt().section("s", "x").section("s", "y"), "name"),
-        (lambda: prompt().section("s", lambda empty: None), "content"),  # type: ignore[arg-type,return-value]
-        (lambda: prompt().tools([{"name": "no spaces please"}]), "tools[0].name"),
-        (lambda: prompt().tools(["disk"]), "tools[0]"),  # type: ignore[list-item]
-        (lambda: prompt().tools([{"name": "disk", "colour": "red"}]), "tools[0]"),
-        (lambda: prompt().tools([{"type": "function", "function": "disk"}]), "tools[0].function"),
-        (lambda: prompt().tools([{"type": "custom", "name": "disk"}]), "tools[0].type"),
-        (lambda: prompt().tools([{"name": "disk", "parameters": "host"}]), "tools[0].parameters"),
-        (lambda: prompt().omit(Prompt().tools([Tool(name="a")])), "content"),
-        (lambda: prompt().tools([Tool(name="a"), Tool(name="a")]), "tools"),
-        (lambda: prompt().tools({"name": "a"}), "tools"),  # type: ignore[arg-type]
-        (lambda: prompt().recall("session", "q"), "session"),  # type: ignore[arg-type]
-        (lambda: prompt().recall(NOBODY, "q", scope="team"), "scope"),  # type: ignore[arg-type]
-        (lambda: prompt().history(Prompt().recall(NOBODY, "q")), "content"),
-        (lambda: prompt().last([Prompt().recall(NOBODY, "q")], n=3), "content"),
-        (lambda: prompt().cache_hint(ttl=0), "ttl"),
-        (lambda: prompt().cache_hint().cache_hint(), "id"),
+        (lambda: make_prompt().user(""), "content"),
+        (lambda: make_prompt().user("   "), "content"),
+        (lambda: make_prompt().user(7), "content"),  # type: ignore[arg-type]
+        (lambda: make_prompt().user("a\0b"), "content"),
+        (lambda: make_prompt().message("narrator", "x"), "role"),
+        (lambda: make_prompt().message("tool", "x"), "tool_call_id"),
+        (lambda: make_prompt().user([ToolResult("call_1", "x")]), "parts"),
+        (lambda: make_prompt().system([ToolCall("call_1", "disk")]), "parts"),
+        (lambda: make_prompt().user([Reasoning("hm")]), "parts"),
+        (lambda: make_prompt().assistant([ToolResult("call_1", "x")]), "parts"),
+        (lambda: make_prompt().assistant(), "content"),
+        (lambda: make_prompt().assistant(tool_calls=[{"name": "disk"}]), "tool_calls[0].id"),
+        (lambda: make_prompt().tool("", "x"), "parts[0].call_id"),
+        (lambda: make_prompt().user([Composed(Role.USER, ())]), "parts[0]"),  # type: ignore[list-item]
+        (lambda: make_prompt().last("x", n=0), "n"),
+        (lambda: make_prompt().truncate("x", tokens=-1), "tokens"),
+        (lambda: make_prompt().truncate("x", tokens=1.5), "tokens"),  # type: ignore[arg-type]
+        (lambda: make_prompt().truncate("x", tokens=5, keep="middle"), "keep"),
+        (lambda: make_prompt().omit("x", priority=-1), "priority"),
+        (lambda: make_prompt().omit("x", priority=True), "priority"),
+        (lambda: make_prompt().history(object()), "content"),  # type: ignore[arg-type]
+        (lambda: make_prompt().history([{"role": "user"}]), "content[0].content"),
+        (lambda: make_prompt().history([{"role": "user", "content": "x", "colour": "red"}]), "content[0]"),
+        (lambda: make_prompt().history([{"content": "x"}]), "content[0]"),
+        (lambda: make_prompt().add(b"bytes"), "content"),  # type: ignore[arg-type]
+        (lambda: make_prompt().use(object()), "plugin"),  # type: ignore[arg-type]
+        (lambda: make_prompt().use(Prompt), "plugin"),  # type: ignore[arg-type]
+        (lambda: make_prompt().raw("text"), "node"),  # type: ignore[arg-type]
+        (lambda: make_prompt().merge("text"), "prompts"),  # type: ignore[arg-type]
+        (lambda: make_prompt().when(True, lambda one: None), "then"),  # type: ignore[arg-type,return-value]
+        (lambda: make_prompt().section("s", "x", floor=5, ceiling=4), "ceiling"),
+        (lambda: make_prompt().section("s", "x", share=1.5), "share"),
+        (lambda: make_prompt().section("a/b", "x"), "name"),
+        (lambda: make_prompt().section("s", "x").section("s", "y"), "name"),
+        (lambda: make_prompt().section("s", lambda empty: None), "content"),  # type: ignore[arg-type,return-value]
+        (lambda: make_prompt().tools([{"name": "no spaces please"}]), "tools[0].name"),
+        (lambda: make_prompt().tools(["disk"]), "tools[0]"),  # type: ignore[list-item]
+        (lambda: make_prompt().tools([{"name": "disk", "colour": "red"}]), "tools[0]"),
+        (lambda: make_prompt().tools([{"type": "function", "function": "disk"}]), "tools[0].function"),
+        (lambda: make_prompt().tools([{"type": "custom", "name": "disk"}]), "tools[0].type"),
+        (lambda: make_prompt().tools([{"name": "disk", "parameters": "host"}]), "tools[0].parameters"),
+        (lambda: make_prompt().omit(Prompt().tools([Tool(name="a")])), "content"),
+        (lambda: make_prompt().tools([Tool(name="a"), Tool(name="a")]), "tools"),
+        (lambda: make_prompt().tools({"name": "a"}), "tools"),  # type: ignore[arg-type]
+        (lambda: make_prompt().recall("session", "q"), "session"),  # type: ignore[arg-type]
+        (lambda: make_prompt().recall(NOBODY, "q", scope="team"), "scope"),  # type: ignore[arg-type]
+        (lambda: make_prompt().history(Prompt().recall(NOBODY, "q")), "content"),
+        (lambda: make_prompt().last([Prompt().recall(NOBODY, "q")], n=3), "content"),
+        (lambda: make_prompt().cache_hint(ttl=0), "ttl"),
+        (lambda: make_prompt().cache_hint().cache_hint(), "id"),
     ],
 )
 def test_what_makes_no_sense_is_refused_when_it_is_said(build: Any, field: str) -> None:
@@ -184,7 +195,7 @@ def test_what_makes_no_sense_is_refused_when_it_is_said(build: Any, field: str) 
 
 async def test_content_is_read_the_same_everywhere(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(session, "logged")
+    await ingest_texts(session, "logged")
     view = session.at(1)
     content = [
         "text",
@@ -220,17 +231,20 @@ async def test_content_is_read_the_same_everywhere(storage: Storage) -> None:
         ("user", "composed"),
         ("user", "scope"),
     ]
-    assert said(await prompt().add(content).render()) == expected
-    assert said(await prompt().history(content).render()) == expected
-    assert said(await prompt().last(content, n=99).render()) == expected
-    assert said(await prompt().truncate(content, tokens=10_000).render()) == expected
-    assert said(await prompt().omit(content).render()) == expected
-    assert said(await prompt().section("all", content).render()) == expected
+    assert roles_and_texts(await make_prompt().add(content).render()) == expected
+    assert roles_and_texts(await make_prompt().history(content).render()) == expected
+    assert roles_and_texts(await make_prompt().last(content, n=99).render()) == expected
+    assert roles_and_texts(await make_prompt().truncate(content, tokens=10_000).render()) == expected
+    assert roles_and_texts(await make_prompt().omit(content).render()) == expected
+    assert roles_and_texts(await make_prompt().section("all", content).render()) == expected
 
 
 async def test_what_has_nothing_to_say_is_no_message_of_the_last_ones() -> None:
     content = ["a", "b", Composed(Role.USER, ())]
-    assert [text for _, text in said(await prompt().last(content, n=2).render())] == ["a", "b"]
+    assert [text for _, text in roles_and_texts(await make_prompt().last(content, n=2).render())] == [
+        "a",
+        "b",
+    ]
 
 
 async def test_scopes_of_one_name_are_told_apart_whatever_the_others_are_called() -> None:
@@ -239,7 +253,7 @@ async def test_scopes_of_one_name_are_told_apart_whatever_the_others_are_called(
         Scope(id=name, children=(Atom((PromptMessage(role=Role.USER, parts=(Text(str(at)),)),)),))
         for at, name in enumerate(names)
     ]
-    rendered = await prompt().raw(scopes[0]).raw(scopes[1]).raw(scopes[2]).render()
+    rendered = await make_prompt().raw(scopes[0]).raw(scopes[1]).raw(scopes[2]).render()
     assert [one.path for one in rendered.manifest.messages] == [
         "prompt/docs-2", "prompt/docs", "prompt/docs-3"
     ]  # fmt: skip
@@ -247,9 +261,13 @@ async def test_scopes_of_one_name_are_told_apart_whatever_the_others_are_called(
 
 async def test_a_plain_text_is_the_users_unless_a_role_is_given() -> None:
     rendered = (
-        await prompt().truncate("a", 50).truncate("b", 50, role="system").omit("c", role="developer").render()
+        await make_prompt()
+        .truncate("a", 50)
+        .truncate("b", 50, role="system")
+        .omit("c", role="developer")
+        .render()
     )
-    assert said(rendered) == [("user", "a"), ("system", "b"), ("developer", "c")]
+    assert roles_and_texts(rendered) == [("user", "a"), ("system", "b"), ("developer", "c")]
 
 
 async def test_a_message_of_chat_completions_is_read_as_it_is_written() -> None:
@@ -262,24 +280,34 @@ async def test_a_message_of_chat_completions_is_read_as_it_is_written() -> None:
         },
         {"role": "tool", "tool_call_id": "c", "content": "40%"},
     ]
-    rendered = await prompt().history(written).render()
+    rendered = await make_prompt().history(written).render()
     assert rendered.payload["messages"] == written
 
 
 async def test_a_session_is_its_history_and_a_view_what_it_was(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(session, "one", "two")
+    await ingest_texts(session, "one", "two")
     await tool_turn(session, "c", "40%")
-    assert [text for _, text in said(await prompt().add(session).render())] == ["one", "two", "", "40%"]
-    assert [text for _, text in said(await prompt().add(session.at(1)).render())] == ["one"]
+    assert [text for _, text in roles_and_texts(await make_prompt().add(session).render())] == [
+        "one",
+        "two",
+        "",
+        "40%",
+    ]
+    assert [text for _, text in roles_and_texts(await make_prompt().add(session.at(1)).render())] == ["one"]
 
 
 async def test_a_session_without_messages_is_nothing(storage: Storage) -> None:
     session = session_on(storage, "new")
     rendered = await (
-        prompt().history(session).last(session, n=3).recall(session, "what?").user("hi").render(budget=100)
+        make_prompt()
+        .history(session)
+        .last(session, n=3)
+        .recall(session, "what?")
+        .user("hi")
+        .render(budget=100)
     )
-    assert said(rendered) == [("user", "hi")]
+    assert roles_and_texts(rendered) == [("user", "hi")]
 
 
 # ── last ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -287,75 +315,85 @@ async def test_a_session_without_messages_is_nothing(storage: Storage) -> None:
 
 async def test_last_shows_the_last_n_messages_of_a_log(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(session, *(f"m{number}" for number in range(10)))
-    rendered = await prompt().last(session, n=3).render()
-    assert [text for _, text in said(rendered)] == ["m7", "m8", "m9"]
+    await ingest_texts(session, *(f"m{number}" for number in range(10)))
+    rendered = await make_prompt().last(session, n=3).render()
+    assert [text for _, text in roles_and_texts(rendered)] == ["m7", "m8", "m9"]
 
 
 async def test_last_never_splits_a_call_from_its_answers(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(session, "before")
+    await ingest_texts(session, "before")
     await tool_turn(session, "c", "40%", text="looking")
-    await fill(session, "after")
+    await ingest_texts(session, "after")
     for n, expected in [
         (1, ["after"]),
         (2, ["looking", "40%", "after"]),
         (3, ["looking", "40%", "after"]),
         (4, ["before", "looking", "40%", "after"]),
     ]:
-        assert [text for _, text in said(await prompt().last(session, n=n).render())] == expected
+        assert [
+            text for _, text in roles_and_texts(await make_prompt().last(session, n=n).render())
+        ] == expected
 
 
 async def test_defect_6_last_counts_messages_inside_nested_parts_too() -> None:
-    """A content is what it shows: a part of it that is a part of its own is no hole."""
+    """A content is the text it shows: a nested part is no hole."""
     inner = Prompt().section("notes", Prompt().user("a").omit(Prompt().user("b").user("c"))).user("d")
-    assert [text for _, text in said(await prompt().last(inner, n=3).render())] == ["b", "c", "d"]
+    assert [text for _, text in roles_and_texts(await make_prompt().last(inner, n=3).render())] == [
+        "b",
+        "c",
+        "d",
+    ]
 
 
 # ── composition ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_every_call_returns_a_new_prompt() -> None:
-    base = prompt().system("S")
+    base = make_prompt().system("S")
     left, right = base.user("left"), base.user("right")
-    assert said(await base.render()) == [("system", "S")]
-    assert said(await left.render())[1] == ("user", "left")
-    assert said(await right.render())[1] == ("user", "right")
+    assert roles_and_texts(await base.render()) == [("system", "S")]
+    assert roles_and_texts(await left.render())[1] == ("user", "left")
+    assert roles_and_texts(await right.render())[1] == ("user", "right")
     assert (await base.tools([Tool(name="a")]).render()).payload != (await base.render()).payload
 
 
 async def test_when_builds_only_if_the_condition_holds() -> None:
-    built = prompt().user("a").when(False, lambda one: one.user("no")).when("yes", lambda one: one.user("b"))
-    assert [text for _, text in said(await built.render())] == ["a", "b"]
+    built = (
+        make_prompt().user("a").when(False, lambda one: one.user("no")).when("yes", lambda one: one.user("b"))
+    )
+    assert [text for _, text in roles_and_texts(await built.render())] == ["a", "b"]
 
 
 async def test_prompts_merge_in_order_with_their_tools() -> None:
     fragment = Prompt().developer("rules").tools([Tool(name="search")])
-    merged = prompt().system("S").tools([Tool(name="disk")]).merge(fragment, Prompt().user("U"), fragment)
+    merged = (
+        make_prompt().system("S").tools([Tool(name="disk")]).merge(fragment, Prompt().user("U"), fragment)
+    )
     rendered = await merged.render()
-    assert [text for _, text in said(rendered)] == ["S", "rules", "U", "rules"]
+    assert [text for _, text in roles_and_texts(rendered)] == ["S", "rules", "U", "rules"]
     assert [tool["function"]["name"] for tool in rendered.payload["tools"]] == ["disk", "search"]
 
 
 async def test_a_fragment_takes_the_codec_of_what_it_is_merged_with() -> None:
-    rendered = await Prompt().system("S").merge(prompt().user("U")).render()
+    rendered = await Prompt().system("S").merge(make_prompt().user("U")).render()
     assert rendered.codec.name.startswith("openai-chat")
-    rendered = await Prompt().truncate(prompt().user("U"), 50).render()
-    assert said(rendered) == [("user", "U")]
+    rendered = await Prompt().truncate(make_prompt().user("U"), 50).render()
+    assert roles_and_texts(rendered) == [("user", "U")]
 
 
 def test_one_codec_per_prompt() -> None:
     other = Prompt(OpenAIResponses("gpt-4o")).user("U")
     for build in (
-        lambda: prompt().merge(other),
-        lambda: prompt().truncate(other, 50),
-        lambda: prompt().section("s", [other]),
-        lambda: Prompt().omit(other).merge(prompt()),
+        lambda: make_prompt().merge(other),
+        lambda: make_prompt().truncate(other, 50),
+        lambda: make_prompt().section("s", [other]),
+        lambda: Prompt().omit(other).merge(make_prompt()),
     ):
         with pytest.raises(ValidationError) as caught:
             build()
         assert caught.value.field == "prompts"
-    prompt().merge(Prompt(OpenAIChat("gpt-4o")).user("the same format and model"))
+    make_prompt().merge(Prompt(OpenAIChat("gpt-4o")).user("the same format and model"))
 
 
 async def test_a_prompt_without_a_codec_cannot_be_rendered() -> None:
@@ -372,7 +410,7 @@ def test_what_is_no_codec_is_refused_at_once(codec: Any) -> None:
 
 
 async def test_an_empty_prompt_is_no_request() -> None:
-    for built, budget in ((prompt(), None), (prompt().omit("All of it."), 5)):
+    for built, budget in ((make_prompt(), None), (make_prompt().omit("All of it."), 5)):
         with pytest.raises(PayloadError) as caught:
             await built.render(budget=budget)
         assert caught.value.options
@@ -386,7 +424,7 @@ async def test_tools_are_read_in_neutral_and_in_openais_form() -> None:
         {"type": "function", "function": {"name": "c", "description": "C", "parameters": schema}},
         {"type": "function", "name": "d", "description": "D", "parameters": schema},
     ]
-    rendered = await prompt().user("U").tools(given).render()
+    rendered = await make_prompt().user("U").tools(given).render()
     functions = [tool["function"] for tool in rendered.payload["tools"]]
     assert [function["name"] for function in functions] == ["a", "b", "c", "d"]
     assert all(function["parameters"] == schema for function in functions)
@@ -396,7 +434,7 @@ async def test_tools_are_read_in_neutral_and_in_openais_form() -> None:
 
 
 class Clock:
-    """Says the time, and notes what it was told."""
+    """Says the time, and notes its calls."""
 
     def __init__(self, content: Any) -> None:
         self.content = content
@@ -409,10 +447,10 @@ class Clock:
 
 async def test_a_plugin_stands_where_it_was_used_and_is_asked_at_each_render() -> None:
     clock = Clock([{"role": "system", "content": "It is noon."}, "really"])
-    built = prompt().user("before").use(clock).user("after")
+    built = make_prompt().user("before").use(clock).user("after")
     for _ in range(2):
         rendered = await built.render(budget=200)
-        assert [text for _, text in said(rendered)] == ["before", "It is noon.", "really", "after"]
+        assert [text for _, text in roles_and_texts(rendered)] == ["before", "It is noon.", "really", "after"]
     assert [request.budget for request in clock.requests] == [200, 200]
     assert len({request.render_id for request in clock.requests}) == 2
     assert rendered.ledger.why("prompt/clock").included
@@ -420,10 +458,10 @@ async def test_a_plugin_stands_where_it_was_used_and_is_asked_at_each_render() -
 
 async def test_a_plugin_may_return_anything_that_may_stand_in_a_prompt() -> None:
     fragment = Prompt().omit("extra", priority=9).user("kept")
-    rendered = await prompt().use(Clock(fragment)).use(Clock(None)).render(budget=12)
-    assert [text for _, text in said(rendered)] == ["kept"]
+    rendered = await make_prompt().use(Clock(fragment)).use(Clock(None)).render(budget=12)
+    assert [text for _, text in roles_and_texts(rendered)] == ["kept"]
     with pytest.raises(ValidationError) as caught:
-        await prompt().use(Clock(object())).render()
+        await make_prompt().use(Clock(object())).render()
     assert caught.value.field == "plugin"
 
 
@@ -436,7 +474,7 @@ class Late:
 
 async def test_a_plugin_that_cannot_be_awaited_is_named() -> None:
     with pytest.raises(ValidationError) as caught:
-        await prompt().use(Late()).render()  # type: ignore[arg-type]
+        await make_prompt().use(Late()).render()  # type: ignore[arg-type]
     assert caught.value.field == "plugin"
     assert "'late'" in str(caught.value)
 
@@ -452,21 +490,21 @@ async def test_what_is_nested_without_end_is_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(ValidationError) as caught:
-        prompt().add(endless)
+        make_prompt().add(endless)
     assert caught.value.field == "content"
     with pytest.raises(ValidationError) as caught:
-        await prompt().use(Endless()).render()
+        await make_prompt().use(Endless()).render()
     assert caught.value.field == "plugin"
     nested, scope = Prompt().user("U"), Scope(id="s", children=())
     for number in range(99):
         nested = Prompt().section(f"part-{number}", nested)
     for _ in range(5000):
         scope = Scope(id="s", children=(scope,))
-    rendered = await prompt().add(nested).render(budget=100)
+    rendered = await make_prompt().add(nested).render(budget=100)
     assert [message.text for message in rendered.messages] == ["U"]
     for build in (
-        lambda: prompt().section("more", nested).section("s", Prompt().section("t", nested)),
-        lambda: prompt().raw(scope),
+        lambda: make_prompt().section("more", nested).section("s", Prompt().section("t", nested)),
+        lambda: make_prompt().raw(scope),
     ):
         with pytest.raises(ValidationError) as caught:
             build()
@@ -483,8 +521,8 @@ async def test_plugins_run_at_the_same_time() -> None:
             await both.wait()
             return "met"
 
-    rendered = await prompt().use(Waits()).use(Waits()).render()
-    assert [text for _, text in said(rendered)] == ["met", "met"]
+    rendered = await make_prompt().use(Waits()).use(Waits()).render()
+    assert [text for _, text in roles_and_texts(rendered)] == ["met", "met"]
 
 
 async def test_what_a_plugin_raises_ends_the_render() -> None:
@@ -494,7 +532,7 @@ async def test_what_a_plugin_raises_ends_the_render() -> None:
 
     heard: list[Any] = []
     with pytest.raises(LookupError, match="no weather"):
-        await prompt().user("U").use(Breaks()).render(on_event=heard.append)
+        await make_prompt().user("U").use(Breaks()).render(on_event=heard.append)
     assert [type(event).__name__ for event in heard] == ["PromptFailed"]
     assert heard[0].code == "LookupError"
 
@@ -504,7 +542,7 @@ async def test_what_a_plugin_raises_ends_the_render() -> None:
 
 async def test_defect_13_the_key_of_a_cache_hint_hashes_everything_before_it() -> None:
     async def key(rules: str, version: str = "v1") -> str:
-        built = prompt().system(rules).cache_hint(id="rules", version=version, ttl=3600).user("U")
+        built = make_prompt().system(rules).cache_hint(id="rules", version=version, ttl=3600).user("U")
         rendered = await built.render(budget=200)
         (mark,) = rendered.manifest.marks
         assert (mark.id, mark.version, mark.ttl, mark.messages) == ("rules", version, 3600, 1)
@@ -518,11 +556,11 @@ async def test_defect_13_the_key_of_a_cache_hint_hashes_everything_before_it() -
 
 async def test_what_is_recalled_cannot_be_in_a_cached_prefix(storage: Storage) -> None:
     session = session_on(storage)
-    recalling = prompt().recall(session, "what?")
+    recalling = make_prompt().recall(session, "what?")
     for build in (
         lambda: recalling.cache_hint(),
-        lambda: prompt().section("s", Prompt().recall(session, "what?")).cache_hint(),
-        lambda: prompt().recall(session, "what?").merge(Prompt().cache_hint()),
+        lambda: make_prompt().section("s", Prompt().recall(session, "what?")).cache_hint(),
+        lambda: make_prompt().recall(session, "what?").merge(Prompt().cache_hint()),
     ):
         with pytest.raises(ValidationError) as caught:
             build()
@@ -532,23 +570,23 @@ async def test_what_is_recalled_cannot_be_in_a_cached_prefix(storage: Storage) -
 def test_defect_7_a_cache_hint_inside_a_content_is_refused_and_not_ignored() -> None:
     hinted = Prompt().system("rules").cache_hint()
     for build in (
-        lambda: prompt().truncate(hinted, 100),
-        lambda: prompt().section("s", lambda empty: empty.system("rules").cache_hint()),
-        lambda: prompt().last([hinted], n=1),
+        lambda: make_prompt().truncate(hinted, 100),
+        lambda: make_prompt().section("s", lambda empty: empty.system("rules").cache_hint()),
+        lambda: make_prompt().last([hinted], n=1),
     ):
         with pytest.raises(ValidationError, match="cache hint"):
             build()
 
 
 async def test_a_merged_hint_marks_what_stands_before_it_in_the_whole() -> None:
-    rendered = await prompt().system("S").merge(Prompt().developer("D").cache_hint()).user("U").render()
+    rendered = await make_prompt().system("S").merge(Prompt().developer("D").cache_hint()).user("U").render()
     assert [mark.messages for mark in rendered.manifest.marks] == [2]
 
 
 async def test_a_hint_before_which_nothing_is_left_is_told() -> None:
-    built = prompt().omit("word " * 50).cache_hint().user("U")
+    built = make_prompt().omit("word " * 50).cache_hint().user("U")
     rendered = await built.render(budget=20)
-    assert said(rendered) == [("user", "U")]
+    assert roles_and_texts(rendered) == [("user", "U")]
     assert rendered.manifest.marks == ()
     assert any("marks nothing" in warning for warning in rendered.warnings)
 
@@ -572,5 +610,5 @@ async def test_beside_a_hint_the_end_of_a_history_is_marked_for_the_next_turn(st
 
 
 async def test_a_hint_may_mark_the_tools_alone() -> None:
-    rendered = await prompt().cache_hint().tools([Tool(name="a")]).user("U").render()
+    rendered = await make_prompt().cache_hint().tools([Tool(name="a")]).user("U").render()
     assert [mark.messages for mark in rendered.manifest.marks] == [0]

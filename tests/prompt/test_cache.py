@@ -8,21 +8,19 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, CompactionPolicy, RecallConfig, open_storage
+from acms import ACMS, ACMSConfig, CompactionPolicy, Kind, RecallConfig, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat
 from acms.log.encoding import is_summary
-from acms.model import Kind
 from acms.ports import HasRecords, StorageBackend
-from acms.prompt import Prompt
+from acms.prompt import Prompt, Rendered
 from acms.prompt.cache_window import CacheWindow
-from acms.prompt.render import Rendered
 from acms.prompt.window_record import read_windows
 from tests.support.agents import SYSTEM, agent_log, follow
 
 RULES = "Answer in one sentence."
 
 
-async def told(session: ACMS, first: int, last: int) -> None:
+async def say_steps(session: ACMS, first: int, last: int) -> None:
     """Say some steps, a user and an assistant in turn."""
     for n in range(first, last + 1):
         text = (
@@ -31,12 +29,12 @@ async def told(session: ACMS, first: int, last: int) -> None:
         await session.ingest(("assistant", "user")[n % 2], text)
 
 
-def summaries(rendered: Rendered) -> set[str]:
+def summary_ids(rendered: Rendered) -> set[str]:
     """Return the ids of the summaries that a prompt shows."""
     return {id for one in rendered.manifest.messages for id in one.sources if is_summary(id)}
 
 
-def epochs(storage: StorageBackend) -> list[tuple[str, int]]:
+def record_epochs(storage: StorageBackend) -> list[tuple[str, int]]:
     """Return a list that fills with the epochs that are stored: the log of each, and the version it began at."""
     assert isinstance(storage, HasRecords)
     found: list[tuple[str, int]] = []
@@ -65,7 +63,7 @@ async def test_prompts_of_an_agent_grow_at_their_end_within_an_epoch(
 ) -> None:
     log = agent_log(style, 7, turns=turns, planted=12)
     storage = open_storage(f"sqlite:///{tmp_path}/agent.db")
-    stored = epochs(storage)
+    stored = record_epochs(storage)
     found = await follow(log, storage, OpenAIChat("gpt-5"), budget=budget, every=turns // 3)
     assert found.compactions >= 1
     assert found.tokens > 1.5 * budget
@@ -79,11 +77,11 @@ async def test_prompts_of_an_agent_grow_at_their_end_within_an_epoch(
 
 async def test_a_prompt_begins_with_all_of_the_one_before_and_what_was_recalled_for_it() -> None:
     session = ACMS("a", open_storage("memory://"))
-    await told(session, 1, 60)
+    await say_steps(session, 1, 60)
     base, earlier = Prompt(OpenAIChat("gpt-5")).system(RULES).history(session), None
     moved = 0
     for n in range(61, 121, 2):
-        await told(session, n, n)
+        await say_steps(session, n, n)
         rendered = await base.recall(session, f"What was sent on day {n - 55}?", tokens=100).render(
             budget=1500, after=earlier
         )
@@ -100,18 +98,18 @@ async def test_a_prompt_begins_with_all_of_the_one_before_and_what_was_recalled_
                 assert change.index == 1
                 assert rendered.cache.reason.startswith("the start of prompt/history moved: v")
         earlier = rendered
-        await told(session, n + 1, n + 1)
+        await say_steps(session, n + 1, n + 1)
     # The 60 messages have 1,700 tokens and each turn adds 120: an epoch has seven of them, but the first one is full.
     assert 3 <= moved <= 5
 
 
 async def test_a_budget_that_changes_from_turn_to_turn_keeps_the_start_of_the_prompt() -> None:
     session = ACMS("a", open_storage("memory://"))
-    await told(session, 1, 60)
+    await say_steps(session, 1, 60)
     base, earlier = Prompt(OpenAIChat("gpt-5")).system(RULES).history(session), None
     kept = 0
     for n in range(61, 81, 2):
-        await told(session, n, n)
+        await say_steps(session, n, n)
         question = f"What was sent on day {n - 55}?"
         rendered = await base.recall(session, question, tokens=100).render(
             budget=3000 - n % 7 * 10, after=earlier
@@ -120,13 +118,13 @@ async def test_a_budget_that_changes_from_turn_to_turn_keeps_the_start_of_the_pr
         if earlier is not None:
             kept += rendered.cache.shared_tokens >= 0.9 * earlier.tokens.tokens
         earlier = rendered
-        await told(session, n + 1, n + 1)
+        await say_steps(session, n + 1, n + 1)
     assert kept >= 8  # of nine; an epoch ends in between
 
 
 async def test_a_much_larger_budget_is_used_at_once() -> None:
     session = ACMS("a", open_storage("memory://"))
-    await told(session, 1, 400)
+    await say_steps(session, 1, 400)
     base = Prompt(OpenAIChat("gpt-5")).system(RULES).history(session)
     prompt = base.recall(session, "What was sent on day 6?")
     small, large = await prompt.render(budget=1000), await prompt.render(budget=8000)
@@ -158,11 +156,11 @@ async def test_a_larger_budget_for_the_same_question_shows_what_the_smaller_one_
 
 async def test_what_is_chosen_anew_each_turn_moves_before_the_newest_message_of_the_user() -> None:
     session, other = (ACMS(name, open_storage("memory://")) for name in "ab")
-    await told(session, 1, 60)
-    await told(other, 1, 20)
+    await say_steps(session, 1, 60)
+    await say_steps(other, 1, 20)
     base, earlier = Prompt(OpenAIChat("gpt-5")).system(RULES).history(session), None
     for n in range(61, 81, 2):
-        await told(session, n, n)
+        await say_steps(session, n, n)
         rendered = await base.recall(other, f"What was sent on day {n - 55}?", tokens=100).render(
             budget=4000, after=earlier
         )
@@ -176,18 +174,18 @@ async def test_what_is_chosen_anew_each_turn_moves_before_the_newest_message_of_
             assert rendered.cache.first_change.index == len(stays)
             assert rendered.cache.shared_tokens >= sum(one.tokens for one in stays)
         earlier = rendered
-        await told(session, n + 1, n + 1)
+        await say_steps(session, n + 1, n + 1)
 
 
 async def test_another_process_starts_a_history_at_the_same_place(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
     async with ACMS("a", open_storage(url)) as session:
-        await told(session, 1, 150)
+        await say_steps(session, 1, 150)
         one = await Prompt(OpenAIChat("gpt-5")).system(RULES).history(session).render(budget=1500)
     async with ACMS("a", open_storage(url)) as session:
         other = await Prompt(OpenAIChat("gpt-5")).system(RULES).history(session).render(budget=1500)
         assert other.payload == one.payload
-        await told(session, 151, 152)
+        await say_steps(session, 151, 152)
         later = (
             await Prompt(OpenAIChat("gpt-5")).system(RULES).history(session).render(budget=1500, after=one)
         )
@@ -197,13 +195,13 @@ async def test_another_process_starts_a_history_at_the_same_place(tmp_path: Path
 
 async def test_the_last_messages_slide_every_turn_and_a_history_does_not() -> None:
     session = ACMS("a", open_storage("memory://"))
-    await told(session, 1, 40)
+    await say_steps(session, 1, 40)
     prompt = Prompt(OpenAIChat("gpt-5")).system(RULES)
     slides, stays = (
         await prompt.last(session, n=10).render(),
         await prompt.history(session).render(budget=4000),
     )
-    await told(session, 41, 41)
+    await say_steps(session, 41, 41)
     after = await prompt.last(session, n=10).render(after=slides)
     assert after.cache.reason == "the start of prompt/last moved: v31 left"
     assert after.cache.first_change is not None
@@ -222,7 +220,7 @@ async def test_a_summary_that_an_append_asked_for_is_shown_from_the_next_epoch_o
     base = base.section("talk", Prompt().history(session)) if inside else base.history(session)
     earlier, known, waited, shown_late = None, 0, 0, 0
     for n in range(1, 101 if inside else 241, 2):
-        await told(session, n, n + 1)
+        await say_steps(session, n, n + 1)
         await session.wait_pending()
         compacted = len(await session.compactions())
         rendered = await base.render(budget=budget, after=earlier)
@@ -230,8 +228,8 @@ async def test_a_summary_that_an_append_asked_for_is_shown_from_the_next_epoch_o
         if compacted > known and change is None:
             waited += 1
         if earlier is not None and change is not None:
-            assert change.index <= 1 + len(summaries(earlier))  # never between two messages that stay
-            shown_late += summaries(rendered) != summaries(earlier)
+            assert change.index <= 1 + len(summary_ids(earlier))  # never between two messages that stay
+            shown_late += summary_ids(rendered) != summary_ids(earlier)
         earlier, known = rendered, compacted
     assert min(waited, shown_late) >= (1 if inside else 2)
     await session.close()
@@ -243,12 +241,12 @@ async def test_no_summary_is_shown_beside_one_that_stands_for_it() -> None:
     prompt = Prompt(OpenAIChat("gpt-5")).system(RULES).history(session)
     merged = 0
     for n in range(1, 400, 4):
-        await told(session, n, n + 3)
+        await say_steps(session, n, n + 3)
         await session.wait_pending()
         if n in (101, 221):
             await session.wait(await session.compact())
         made = await session.compactions()
-        shown = summaries(await prompt.render(budget=2000))
+        shown = summary_ids(await prompt.render(budget=2000))
         for one in made:
             if one.id in shown:
                 under = {other.id for other in made for a, b in one.spans if a <= other.version <= b}
@@ -263,12 +261,12 @@ async def test_marked_messages_that_a_compaction_left_stay_beside_its_summary() 
     session = ACMS("a", open_storage("memory://"), config=config)
     decided = await session.ingest("user", "DECISION: the reports go to office 9 from now on.")
     for start in range(1, 240, 4):
-        await told(session, start, start + 3)
+        await say_steps(session, start, start + 3)
         await session.wait_pending()
     rendered = await Prompt(OpenAIChat("gpt-5")).system(RULES).history(session).render(budget=2000)
     shown = [one.sources[0] for one in rendered.manifest.messages if one.first]
     assert decided in shown[:3]
-    assert summaries(rendered).intersection(shown[:3])
+    assert summary_ids(rendered).intersection(shown[:3])
     await session.close()
 
 
@@ -278,13 +276,13 @@ async def test_where_content_was_erased_a_summary_is_shown_at_once() -> None:
     prompt = Prompt(OpenAIChat("gpt-5")).system(RULES).history(session)
     n = 1
     while not await session.compactions():
-        await told(session, n, n + 1)
+        await say_steps(session, n, n + 1)
         await session.wait_pending()
-        assert not summaries(await prompt.render(budget=2000))  # an append asked for it: the epoch goes on
+        assert not summary_ids(await prompt.render(budget=2000))  # an append asked for it: the epoch goes on
         n += 2
     await session.erase(await session.ingest("user", "My number is 555-0100."))
     (summary,) = [one for one in await session.entries() if one.kind is Kind.SUMMARY]
-    assert summaries(await prompt.render(budget=2000)) == {summary.id}
+    assert summary_ids(await prompt.render(budget=2000)) == {summary.id}
     await session.close()
 
 
@@ -292,7 +290,7 @@ async def test_summaries_of_a_log_stay_in_front_of_its_newest_messages() -> None
     config = ACMSConfig(compaction=CompactionPolicy(budget=3000))
     session = ACMS("a", open_storage("memory://"), config=config)
     for start in range(1, 150, 10):
-        await told(session, start, start + 9)
+        await say_steps(session, start, start + 9)
         await session.wait_pending()
     entries = await session.entries()
     summaries = [one for one in entries if one.kind is Kind.SUMMARY]
@@ -311,7 +309,7 @@ async def test_summaries_of_a_log_stay_in_front_of_its_newest_messages() -> None
 
 async def test_a_summary_larger_than_half_the_room_gives_way_to_the_newest_messages() -> None:
     session = ACMS("a", open_storage("memory://"))
-    await told(session, 1, 150)
+    await say_steps(session, 1, 150)
     await session.wait(await session.compact())
     (summary,) = [one for one in await session.entries() if one.kind is Kind.SUMMARY]
     rendered = await Prompt(OpenAIChat("gpt-5")).history(session).render(budget=400)
@@ -322,7 +320,7 @@ async def test_a_summary_larger_than_half_the_room_gives_way_to_the_newest_messa
 
 async def test_a_compaction_is_named_as_the_reason_of_a_change() -> None:
     session = ACMS("a", open_storage("memory://"))
-    await told(session, 1, 40)
+    await say_steps(session, 1, 40)
     prompt = Prompt(OpenAIChat("gpt-5")).system(RULES).history(session)
     before = await prompt.render(budget=8000)
     await session.wait(await session.compact())
@@ -344,45 +342,45 @@ async def test_an_edit_and_a_retraction_are_named_as_the_reason_of_a_change() ->
     await session.close()
 
 
-def recalled(rendered: Rendered) -> list[int]:
+def recalled_tokens(rendered: Rendered) -> list[int]:
     """Return the tokens of each message that was recalled."""
     return [one.tokens for one in rendered.manifest.messages if one.pieces]
 
 
 async def test_a_recall_and_a_history_share_the_room() -> None:
     session = ACMS("a", open_storage("memory://"))
-    await told(session, 1, 150)
+    await say_steps(session, 1, 150)
     base = Prompt(AnthropicMessages("claude-sonnet-4-5")).system(SYSTEM)
     query = "reports with rows sent in the morning"
     bounded = await base.history(session).recall(session, query, tokens=300).render(budget=3200)
-    (tokens,) = recalled(bounded)
+    (tokens,) = recalled_tokens(bounded)
     assert 100 < tokens <= 300
     shared = await base.history(session).recall(session, query).render(budget=3200)
-    (tokens,) = recalled(shared)
+    (tokens,) = recalled_tokens(shared)
     assert tokens > 300
     for rendered in (bounded, shared):
         assert rendered.use.free < 0.03 * 3200
     alone = await base.recall(session, query).user(query).render(budget=3200)
-    (tokens,) = recalled(alone)
+    (tokens,) = recalled_tokens(alone)
     assert 1000 < tokens <= 3200 // 2
 
 
 @pytest.mark.parametrize("effort", [0.2, 0.4])
 async def test_a_turn_of_an_epoch_recalls_no_more_than_its_effort(effort: float) -> None:
     session = ACMS("a", open_storage("memory://"), config=ACMSConfig(recall=RecallConfig(effort=effort)))
-    await told(session, 1, 150)
+    await say_steps(session, 1, 150)
     base = Prompt(OpenAIChat("gpt-5")).system(RULES).history(session)
     begun = 0
     earlier: Rendered | None = None
     for n in range(151, 191, 2):
-        await told(session, n, n)
+        await say_steps(session, n, n)
         rendered = await base.recall(session, f"office {n % 5} morning rows day {n - 60}").render(
             budget=2000, after=earlier
         )
         if earlier is not None:
-            blocks = recalled(rendered)
+            blocks = recalled_tokens(rendered)
             begun += rendered.cache.first_change is not None
             assert all(tokens <= effort * 2000 for tokens in blocks)
         earlier = rendered
-        await told(session, n + 1, n + 1)
+        await say_steps(session, n + 1, n + 1)
     assert begun

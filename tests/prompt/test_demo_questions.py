@@ -34,7 +34,7 @@ BY_MEANING = {
 """No word of these answers is in the question: they take a model that knows what is meant."""
 
 
-async def told(session: ACMS) -> None:
+async def ingest_demo(session: ACMS) -> None:
     with as_file(files("acms") / "data" / "demo.jsonl") as path:
         await session.ingest_many([dict(turn) for turn in read_chat(path)])
     await session.wait_pending()
@@ -43,11 +43,11 @@ async def told(session: ACMS) -> None:
 @pytest.fixture
 async def demo() -> AsyncIterator[ACMS]:
     async with ACMS("demo", open_storage("memory://"), None) as session:
-        await told(session)
+        await ingest_demo(session)
         yield session
 
 
-async def held(session: ACMS, question: str) -> dict[str, str]:
+async def texts_by_way(session: ACMS, question: str) -> dict[str, str]:
     """Return what each way of asking shows."""
     prompt = Prompt(OpenAIChat("gpt-4o")).history(session).recall(session, question).user(question)
     rendered = await prompt.render(budget=1000)
@@ -62,7 +62,7 @@ async def held(session: ACMS, question: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("question", ANSWERED)
 async def test_a_question_is_answered_however_it_is_asked(demo: ACMS, question: str) -> None:
-    shown = await held(demo, question)
+    shown = await texts_by_way(demo, question)
     assert [way for way, text in shown.items() if ANSWERED[question].lower() not in text.lower()] == []
 
 
@@ -77,6 +77,6 @@ async def test_what_was_chosen_are_the_decisions_in_force(demo: ACMS) -> None:
 
 async def test_with_a_model_a_prompt_answers_what_shares_no_word_with_its_answer() -> None:
     async with ACMS("demo", open_storage("memory://"), LocalEmbedder()) as session:
-        await told(session)
+        await ingest_demo(session)
         for question, answer in BY_MEANING.items():
-            assert answer.lower() in (await held(session, question))["prompt"].lower(), question
+            assert answer.lower() in (await texts_by_way(session, question))["prompt"].lower(), question

@@ -1,11 +1,10 @@
-"""A prompt is made to fit its budget: what goes first, what is cut, what stays, and what is said when it cannot."""
+"""A prompt is made to fit its budget: the order of omission, truncation, pinned parts, and the error if it cannot."""
 
 from __future__ import annotations
 
 import pytest
 
-from acms.errors import FitError
-from acms.model import Media, Reasoning, Role, ToolCall, ToolResult
+from acms import FitError, Media, Reasoning, Role, ToolCall, ToolResult
 from acms.plan.nodes import (
     Atom,
     Composed,
@@ -24,13 +23,22 @@ from acms.plan.nodes import (
 from acms.plan.tool_groups import pair_tool_calls
 from acms.prompt.fit import fit_prompt
 from acms.prompt.truncate import MARK, shorten_text
-from acms.prompt_types import PromptMessage, Tool
+from acms.prompt_types import PromptMessage
 from acms.text.chat_messages import NO_RESULT, SUMMARY, wrap_text
 from tests.support.atoms import group_messages
-from tests.support.toy import Toy, Words, answered, fitted, said, texts, unit, words
+from tests.support.toy import (
+    Toy,
+    Words,
+    fit_tree,
+    numbered_words,
+    run_to_end,
+    text_atom,
+    text_message,
+    texts_of_fit,
+)
 
 
-def scope(
+def make_scope(
     id: str,
     *children: Node,
     priority: int = 3,
@@ -44,15 +52,15 @@ def scope(
     )
 
 
-def prompt(*children: Node) -> Scope:
+def prompt_scope(*children: Node) -> Scope:
     return Scope(id="prompt", children=children)
 
 
-def left(found: Fitted) -> list[tuple[str, str, bool]]:
+def left_out_nodes(found: Fitted) -> list[tuple[str, str, bool]]:
     return [(one.path, one.rule, one.gone) for one in found.left]
 
 
-def pieces(*ranked: tuple[str, float]) -> Composed:
+def composed_pieces(*ranked: tuple[str, float]) -> Composed:
     return Composed(
         Role.DEVELOPER,
         tuple(Piece(text, text.split()[0], rank) for text, rank in ranked),
@@ -65,83 +73,58 @@ def pieces(*ranked: tuple[str, float]) -> Composed:
 # ── what is left out, and in which order ────────────────────────────────────────────────────────────────────────────
 
 
-def test_without_a_budget_everything_is_shown() -> None:
-    tree = prompt(unit("rules", Role.SYSTEM), scope("extra", unit(words(50)), by=Omit()))
-    found = fitted(tree, None)
-    assert len(found.placed) == 2
-    assert found.tokens == 3 + 52
-    assert found.left == ()
-    assert found.steps == ()
-
-
-def test_what_fits_exactly_is_left_alone_and_one_token_less_is_not() -> None:
-    tree = prompt(unit("rules"), scope("extra", unit("one two"), by=Omit()))
-    assert texts(fitted(tree, 7)) == ["rules", "one two"]
-    assert texts(fitted(tree, 6)) == ["rules"]
-
-
 def test_truncate_leaves_the_oldest_out_and_keeps_its_place() -> None:
-    tree = prompt(unit("Head"), scope("list", unit("Alpha"), unit("Beta"), by=Truncate()))
-    assert texts(fitted(tree, 6)) == ["Head", "Beta"]
-    keeps_start = prompt(
-        unit("Head"), scope("list", unit("Alpha"), unit("Beta"), by=Truncate(keep=Keep.START))
+    tree = prompt_scope(
+        text_atom("Head"), make_scope("list", text_atom("Alpha"), text_atom("Beta"), by=Truncate())
     )
-    assert texts(fitted(keeps_start, 6)) == ["Head", "Alpha"]
-
-
-def test_the_largest_priority_goes_first() -> None:
-    tree = prompt(
-        scope("nice", unit("nice"), by=Omit(), priority=2),
-        unit("critical"),
-        scope("good", unit("good"), by=Omit(), priority=1),
+    assert texts_of_fit(fit_tree(tree, 6)) == ["Head", "Beta"]
+    keeps_start = prompt_scope(
+        text_atom("Head"),
+        make_scope("list", text_atom("Alpha"), text_atom("Beta"), by=Truncate(keep=Keep.START)),
     )
-    assert texts(fitted(tree, 6)) == ["critical", "good"]
-    assert texts(fitted(tree, 3)) == ["critical"]
-    assert [step.path for step in fitted(tree, 3).steps] == ["prompt/nice", "prompt/good"]
-
-
-def test_of_one_priority_what_comes_first_goes_first_and_only_as_much_as_needed() -> None:
-    tree = prompt(scope("a", unit("a"), by=Omit()), scope("b", unit("b"), by=Omit()))
-    assert texts(fitted(tree, 3)) == ["b"]
-    assert texts(fitted(tree, 0)) == []
+    assert texts_of_fit(fit_tree(keeps_start, 6)) == ["Head", "Alpha"]
 
 
 def test_children_shrink_before_their_parents() -> None:
-    inner = scope("inner", unit("inner text"), by=Omit())
-    tree = prompt(scope("outer", unit("outer text"), inner, by=Omit()))
-    assert texts(fitted(tree, 4)) == ["outer text"]
-    assert texts(fitted(tree, 3)) == []
+    inner = make_scope("inner", text_atom("inner text"), by=Omit())
+    tree = prompt_scope(make_scope("outer", text_atom("outer text"), inner, by=Omit()))
+    assert texts_of_fit(fit_tree(tree, 4)) == ["outer text"]
+    assert texts_of_fit(fit_tree(tree, 3)) == []
 
 
 def test_a_child_of_lower_priority_number_outlives_its_siblings_but_not_its_parent() -> None:
-    pins = scope("pins", unit("pin"), by=Omit(), priority=1)
-    tree = prompt(scope("box", pins, unit("old"), unit("new"), by=Truncate(), priority=3))
-    assert texts(fitted(tree, 6)) == ["old", "new"]
+    pins = make_scope("pins", text_atom("pin"), by=Omit(), priority=1)
+    tree = prompt_scope(
+        make_scope("box", pins, text_atom("old"), text_atom("new"), by=Truncate(), priority=3)
+    )
+    assert texts_of_fit(fit_tree(tree, 6)) == ["old", "new"]
 
 
 def test_a_window_keeps_the_newest_and_the_newest_message_to_the_last() -> None:
-    history = scope(
+    history = make_scope(
         "history",
-        *(unit(words(3, f"m{n}-"), before=5 * n, mandatory=n == 9) for n in range(10)),
+        *(text_atom(numbered_words(3, f"m{n}-"), before=5 * n, mandatory=n == 9) for n in range(10)),
         by=Window(0),
     )
-    assert texts(fitted(prompt(history), 27))[0].startswith("m5-")
-    assert len(fitted(prompt(history), 27).placed) == 5
-    assert texts(fitted(prompt(history), 5)) == [words(3, "m9-")]
+    assert texts_of_fit(fit_tree(prompt_scope(history), 27))[0].startswith("m5-")
+    assert len(fit_tree(prompt_scope(history), 27).placed) == 5
+    assert texts_of_fit(fit_tree(prompt_scope(history), 5)) == [numbered_words(3, "m9-")]
 
 
 def test_the_newest_message_is_cut_only_when_nothing_else_is_left() -> None:
-    history = scope("history", unit("old"), unit(words(9), mandatory=True), by=Window())
-    recall = scope("recall", unit("recalled"), by=Omit(), priority=2)
-    tree = prompt(history, recall)
-    assert texts(fitted(tree, 11)) == [words(9)]
-    (one,) = fitted(tree, 8).placed
+    history = make_scope(
+        "history", text_atom("old"), text_atom(numbered_words(9), mandatory=True), by=Window()
+    )
+    recall = make_scope("recall", text_atom("recalled"), by=Omit(), priority=2)
+    tree = prompt_scope(history, recall)
+    assert texts_of_fit(fit_tree(tree, 11)) == [numbered_words(9)]
+    (one,) = fit_tree(tree, 8).placed
     assert one.rendition == "cut"
     assert one.tokens <= 8
     assert MARK in one.message.text
     assert one.message.text.startswith("w0 w1")
     assert one.message.text.endswith("8")
-    assert left(fitted(tree, 8)) == [
+    assert left_out_nodes(fit_tree(tree, 8)) == [
         ("prompt/history", "window", True),
         ("prompt/history", "window", False),
         ("prompt/recall", "omit", True),
@@ -150,8 +133,13 @@ def test_the_newest_message_is_cut_only_when_nothing_else_is_left() -> None:
 
 def test_a_window_starts_at_the_same_place_until_a_whole_step_is_given_up() -> None:
     def first(size: int) -> str:
-        units = [unit(words(8, f"m{n}-"), before=10 * n, mandatory=n == size - 1) for n in range(size)]
-        return texts(fitted(prompt(scope("history", *units, by=Window(0.25))), 200))[0].split("-")[0]
+        units = [
+            text_atom(numbered_words(8, f"m{n}-"), before=10 * n, mandatory=n == size - 1)
+            for n in range(size)
+        ]
+        return texts_of_fit(fit_tree(prompt_scope(make_scope("history", *units, by=Window(0.25))), 200))[
+            0
+        ].split("-")[0]
 
     starts = [first(size) for size in range(20, 60)]
     assert len(set(starts)) <= 10
@@ -159,17 +147,19 @@ def test_a_window_starts_at_the_same_place_until_a_whole_step_is_given_up() -> N
 
 
 def test_what_must_stay_takes_room_from_the_rest_of_a_window() -> None:
-    units = [unit(words(8, f"m{n}-"), before=10 * n, mandatory=n in (2, 9)) for n in range(10)]
-    found = fitted(prompt(scope("history", *units, by=Window(0))), 50)
-    assert [text.split("-")[0] for text in texts(found)] == ["m2", "m6", "m7", "m8", "m9"]
+    units = [text_atom(numbered_words(8, f"m{n}-"), before=10 * n, mandatory=n in (2, 9)) for n in range(10)]
+    found = fit_tree(prompt_scope(make_scope("history", *units, by=Window(0))), 50)
+    assert [text.split("-")[0] for text in texts_of_fit(found)] == ["m2", "m6", "m7", "m8", "m9"]
     assert found.tokens == 50
 
 
 def test_a_window_leaves_room_for_what_moves_behind_it() -> None:
     def shown(recalled: int) -> list[str]:
-        units = [unit(words(8), before=10 * n, first=n, last=n) for n in range(1, 40)]
-        recall = scope("recall", unit(words(recalled)), by=Truncate(60), priority=2, moves=True)
-        found = fitted(prompt(scope("history", *units, by=Window()), recall), 300)
+        units = [text_atom(numbered_words(8), before=10 * n, first=n, last=n) for n in range(1, 40)]
+        recall = make_scope(
+            "recall", text_atom(numbered_words(recalled)), by=Truncate(60), priority=2, moves=True
+        )
+        found = fit_tree(prompt_scope(make_scope("history", *units, by=Window()), recall), 300)
         return [str(one.first) for one in found.placed if one.path == "prompt/history"]
 
     assert shown(1) == shown(30) == shown(58) == shown(500)
@@ -182,7 +172,7 @@ def test_a_window_leaves_room_for_what_moves_behind_it() -> None:
     ("keep", "text"), [(Keep.START, "w0 w1 w2 […]"), (Keep.END, "[…] w7 w8 w9"), (None, "w0 w1 w2 […] w9")]
 )
 def test_a_text_is_cut_at_the_end_that_is_not_kept(keep: Keep | None, text: str) -> None:
-    assert shorten_text(words(10), 4 if keep else 5, Words(), keep).split() == text.split()
+    assert shorten_text(numbered_words(10), 4 if keep else 5, Words(), keep).split() == text.split()
 
 
 def test_a_text_that_fits_is_not_cut_and_none_fits_in_nothing() -> None:
@@ -197,12 +187,12 @@ def test_the_results_of_tools_are_cut_and_calls_are_not() -> None:
         parts=(Reasoning("let me see"), ToolCall("a", "read", '{"path": "x"}'), ToolCall("b", "read")),
     )
     answers = [
-        PromptMessage(role=Role.TOOL, parts=(ToolResult(id, words(size)),), sources=(id,))
+        PromptMessage(role=Role.TOOL, parts=(ToolResult(id, numbered_words(size)),), sources=(id,))
         for id, size in (("a", 50), ("b", 4))
     ]
     (whole,) = group_messages([call, *answers])
-    tree = prompt(scope("history", whole._replace(mandatory=True), by=Window()))
-    found = fitted(tree, 40)
+    tree = prompt_scope(make_scope("history", whole._replace(mandatory=True), by=Window()))
+    found = fit_tree(tree, 40)
     assert found.tokens <= 40
     assert [one.rendition for one in found.placed] == ["whole", "cut", "whole"]
     assert found.placed[0].message == call
@@ -214,9 +204,9 @@ def test_the_results_of_tools_are_cut_and_calls_are_not() -> None:
 
 def test_long_results_are_cut_to_one_length() -> None:
     call = PromptMessage(role=Role.ASSISTANT, parts=(ToolCall("a", "read"), ToolCall("b", "read")))
-    answers = [PromptMessage(role=Role.TOOL, parts=(ToolResult(id, words(50)),)) for id in "ab"]
-    tree = prompt(scope("history", *group_messages([call, *answers]), by=Truncate()))
-    assert [one.tokens for one in fitted(tree, 46).placed[1:]] == [20, 20]
+    answers = [PromptMessage(role=Role.TOOL, parts=(ToolResult(id, numbered_words(50)),)) for id in "ab"]
+    tree = prompt_scope(make_scope("history", *group_messages([call, *answers]), by=Truncate()))
+    assert [one.tokens for one in fit_tree(tree, 46).placed[1:]] == [20, 20]
 
 
 def test_what_is_cut_stays_in_its_room_where_a_message_costs_more_than_its_text() -> None:
@@ -227,8 +217,8 @@ def test_what_is_cut_stays_in_its_room_where_a_message_costs_more_than_its_text(
             return super().cost(message) * 5 // 4
 
     for room in range(8, 40):
-        tree = prompt(scope("list", unit(words(60)), by=Truncate(room)))
-        (one,) = fitted(tree, None, codec=Dear()).placed
+        tree = prompt_scope(make_scope("list", text_atom(numbered_words(60)), by=Truncate(room)))
+        (one,) = fit_tree(tree, None, codec=Dear()).placed
         assert room - 4 <= one.tokens <= room
 
 
@@ -236,13 +226,13 @@ def test_what_cannot_be_cut_is_left_out() -> None:
     picture = PromptMessage(role=Role.USER, parts=(Media("image/png", "ref", tokens=900),))
     codec = Toy()
     codec.media = 900
-    tree = prompt(unit("go"), scope("list", Atom((picture,)), by=Truncate()))
-    assert texts(fitted(tree, 100, codec=codec)) == ["go"]
+    tree = prompt_scope(text_atom("go"), make_scope("list", Atom((picture,)), by=Truncate()))
+    assert texts_of_fit(fit_tree(tree, 100, codec=codec)) == ["go"]
 
 
 def test_a_stated_count_is_not_taken_for_that_of_the_cut_text() -> None:
-    message = said(words(30), tokens=30, counter="words", sources=("m1",))
-    found = fitted(prompt(scope("list", Atom((message,)), by=Truncate(10))), None)
+    message = text_message(numbered_words(30), tokens=30, counter="words", sources=("m1",))
+    found = fit_tree(prompt_scope(make_scope("list", Atom((message,)), by=Truncate(10))), None)
     (one,) = found.placed
     assert one.message.tokens is None
     assert one.message.sources == ("m1",)
@@ -253,34 +243,41 @@ def test_a_stated_count_is_not_taken_for_that_of_the_cut_text() -> None:
 
 
 def test_pieces_go_lowest_first_and_of_equals_the_later_one() -> None:
-    block = pieces(("a 1", 2), ("b 1", 1), ("c 1", 2), ("d 1", 1))
-    tree = prompt(scope("pins", block, by=Truncate(), priority=1))
-    assert [piece.id for piece in fitted(tree, 9).placed[0].pieces] == ["a", "b", "c"]
-    assert [piece.id for piece in fitted(tree, 7).placed[0].pieces] == ["a", "c"]
-    found = fitted(tree, 6)
+    block = composed_pieces(("a 1", 2), ("b 1", 1), ("c 1", 2), ("d 1", 1))
+    tree = prompt_scope(make_scope("pins", block, by=Truncate(), priority=1))
+    assert [piece.id for piece in fit_tree(tree, 9).placed[0].pieces] == ["a", "b", "c"]
+    assert [piece.id for piece in fit_tree(tree, 7).placed[0].pieces] == ["a", "c"]
+    found = fit_tree(tree, 6)
     assert found.placed[0].message.text == "pins:\na 1"
-    assert left(found) == [("prompt/pins", "pieces", True)] * 3
+    assert left_out_nodes(found) == [("prompt/pins", "pieces", True)] * 3
     assert [one.ids for one in found.left] == [("b",), ("c",), ("d",)]
 
 
 def test_the_last_piece_is_cut_and_then_the_message_goes() -> None:
-    tree = prompt(unit("go"), scope("pins", pieces((words(20), 2), ("low", 1)), by=Truncate(keep=Keep.START)))
-    found = fitted(tree, 12)
+    tree = prompt_scope(
+        text_atom("go"),
+        make_scope(
+            "pins", composed_pieces((numbered_words(20), 2), ("low", 1)), by=Truncate(keep=Keep.START)
+        ),
+    )
+    found = fit_tree(tree, 12)
     assert found.placed[1].rendition == "cut"
     assert found.placed[1].message.text.startswith("pins:\nw0 w1")
     assert found.placed[1].message.role is Role.DEVELOPER
     assert [(one.ids, one.gone) for one in found.left] == [(("w0",), False), (("low",), True)]
-    assert texts(fitted(tree, 4)) == ["go"]
+    assert texts_of_fit(fit_tree(tree, 4)) == ["go"]
 
 
 def test_a_composed_message_names_the_sources_of_what_it_shows() -> None:
     block = Composed(Role.USER, (Piece("one", "p1", 1, ("m1",)), Piece("two", "p2", 0, ("m2", "m1"))))
-    assert fitted(prompt(block), None).placed[0].message.sources == ("m1", "m2")
-    assert fitted(prompt(scope("recall", block, by=Truncate())), 3).placed[0].message.sources == ("m1",)
+    assert fit_tree(prompt_scope(block), None).placed[0].message.sources == ("m1", "m2")
+    assert fit_tree(prompt_scope(make_scope("recall", block, by=Truncate())), 3).placed[
+        0
+    ].message.sources == ("m1",)
 
 
 def test_a_composed_message_without_pieces_is_no_message() -> None:
-    found = fitted(prompt(Composed(Role.USER, (), "open", "\n", "close")), 0)
+    found = fit_tree(prompt_scope(Composed(Role.USER, (), "open", "\n", "close")), 0)
     assert found.placed == ()
     assert found.tokens == 0
 
@@ -293,8 +290,8 @@ def test_a_composed_message_counts_as_it_is_written() -> None:
             return 2 + len(set(message.text.split()))
 
     block = Composed(Role.USER, tuple(Piece("same words", str(n), -n, tokens=2) for n in range(20)))
-    tree = prompt(scope("recall", block, by=Truncate(4)))
-    found = answered(fit_prompt(tree, Tight(), None))
+    tree = prompt_scope(make_scope("recall", block, by=Truncate(4)))
+    found = run_to_end(fit_prompt(tree, Tight(), None))
     assert found.tokens == 4
     assert len(found.placed[0].pieces) >= 3
 
@@ -303,41 +300,28 @@ def test_a_composed_message_counts_as_it_is_written() -> None:
 
 
 def test_a_ceiling_holds_whatever_the_budget() -> None:
-    tree = prompt(scope("docs", unit("a b"), unit("c d"), unit("e f"), ceiling=8))
-    found = fitted(tree, None)
-    assert texts(found) == ["c d", "e f"]
-    assert left(found) == [("prompt/docs", "ceiling", True)]
+    tree = prompt_scope(make_scope("docs", text_atom("a b"), text_atom("c d"), text_atom("e f"), ceiling=8))
+    found = fit_tree(tree, None)
+    assert texts_of_fit(found) == ["c d", "e f"]
+    assert left_out_nodes(found) == [("prompt/docs", "ceiling", True)]
 
 
 def test_of_a_section_over_its_ceiling_pieces_go_before_whole_messages() -> None:
-    box = scope("docs", pieces(("a one", 2), ("b two", 1)), unit("c d"), ceiling=9)
-    found = fitted(prompt(box), None)
-    assert texts(found) == ["pins:\na one", "c d"]
-    assert left(found) == [("prompt/docs", "pieces", True)]
+    box = make_scope("docs", composed_pieces(("a one", 2), ("b two", 1)), text_atom("c d"), ceiling=9)
+    found = fit_tree(prompt_scope(box), None)
+    assert texts_of_fit(found) == ["pins:\na one", "c d"]
+    assert left_out_nodes(found) == [("prompt/docs", "pieces", True)]
 
 
 def test_a_section_with_a_ceiling_shrinks_by_its_own_priorities_first() -> None:
-    box = scope(
-        "docs", unit("a b"), scope("more", unit("c d"), by=Omit(), priority=9), unit("e f"), ceiling=8
+    box = make_scope(
+        "docs",
+        text_atom("a b"),
+        make_scope("more", text_atom("c d"), by=Omit(), priority=9),
+        text_atom("e f"),
+        ceiling=8,
     )
-    assert texts(fitted(prompt(box), None)) == ["a b", "e f"]
-
-
-def test_a_section_that_cannot_keep_its_ceiling_is_named() -> None:
-    with pytest.raises(FitError) as caught:
-        fitted(prompt(scope("docs", unit(words(20)), ceiling=8)), None)
-    assert caught.value.where == "prompt/docs"
-    assert caught.value.over == 14
-    assert caught.value.options[0] == "raise the ceiling of prompt/docs to 22"
-
-
-def test_a_section_is_not_shrunk_below_its_floor() -> None:
-    kept = scope("kept", unit("a b"), unit("c d"), unit("e f"), by=Truncate(), floor=8)
-    tree = prompt(kept, scope("other", unit("g h"), by=Omit(), priority=1))
-    assert texts(fitted(tree, 8)) == ["c d", "e f"]
-    with pytest.raises(FitError) as caught:
-        fitted(tree, 7)
-    assert "lower the floor of prompt/kept to 7" in caught.value.options
+    assert texts_of_fit(fit_tree(prompt_scope(box), None)) == ["a b", "e f"]
 
 
 def test_a_floor_holds_where_a_text_can_be_cut_in_large_steps_only() -> None:
@@ -349,42 +333,49 @@ def test_a_floor_holds_where_a_text_can_be_cut_in_large_steps_only() -> None:
 
     codec = Toy()
     codec.counter = Coarse()
-    kept = scope("kept", unit(words(10)), by=Truncate(), floor=33)
-    tree = prompt(kept, scope("other", unit(words(4)), by=Omit(), priority=1))
-    assert texts(fitted(tree, 64, codec=codec))[0] == f"{MARK} w3 w4 w5 w6 w7 w8 w9"
-    assert texts(fitted(tree, 55, codec=codec)) == [words(10)]  # 32 tokens would be below it
+    kept = make_scope("kept", text_atom(numbered_words(10)), by=Truncate(), floor=33)
+    tree = prompt_scope(kept, make_scope("other", text_atom(numbered_words(4)), by=Omit(), priority=1))
+    assert texts_of_fit(fit_tree(tree, 64, codec=codec))[0] == f"{MARK} w3 w4 w5 w6 w7 w8 w9"
+    assert texts_of_fit(fit_tree(tree, 55, codec=codec)) == [
+        numbered_words(10)
+    ]  # 32 tokens would be below it
 
 
 def test_a_floor_holds_against_what_is_around_and_what_is_inside() -> None:
-    inner = scope("inner", unit("a b"), unit("c d"), by=Truncate(), floor=4)
-    around = prompt(scope("outer", inner, unit("e f"), by=Truncate()))
-    assert texts(fitted(around, 4)) == ["c d"]
-    outer = prompt(
-        scope("outer", scope("inner", unit("a b"), unit("c d"), by=Truncate()), unit("e f"), floor=8)
+    inner = make_scope("inner", text_atom("a b"), text_atom("c d"), by=Truncate(), floor=4)
+    around = prompt_scope(make_scope("outer", inner, text_atom("e f"), by=Truncate()))
+    assert texts_of_fit(fit_tree(around, 4)) == ["c d"]
+    outer = prompt_scope(
+        make_scope(
+            "outer",
+            make_scope("inner", text_atom("a b"), text_atom("c d"), by=Truncate()),
+            text_atom("e f"),
+            floor=8,
+        )
     )
-    assert texts(fitted(outer, 8)) == ["c d", "e f"]
+    assert texts_of_fit(fit_tree(outer, 8)) == ["c d", "e f"]
     with pytest.raises(FitError):
-        fitted(outer, 7)
+        fit_tree(outer, 7)
 
 
 # ── summaries ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def summed(text: str = "", covers: int = 0, size: int = 8, tokens: int = 6, *others: Node) -> Scope:
-    units = (unit(words(8, f"m{n}-"), mandatory=n == size - 1) for n in range(size))
+def summarized_scope(text: str = "", covers: int = 0, size: int = 8, tokens: int = 6, *others: Node) -> Scope:
+    units = (text_atom(numbered_words(8, f"m{n}-"), mandatory=n == size - 1) for n in range(size))
     by = Summarise("sum", text, covers, tokens)
-    return prompt(scope("history", *units, by=by), *others)
+    return prompt_scope(make_scope("history", *units, by=by), *others)
 
 
 def test_a_summary_is_asked_for_only_when_room_is_short() -> None:
-    assert fitted(summed(), 80).summaries == ()
-    steps = fit_prompt(summed(), Toy(), 60)
+    assert fit_tree(summarized_scope(), 80).summaries == ()
+    steps = fit_prompt(summarized_scope(), Toy(), 60)
     need = next(steps)
     assert isinstance(need, NeedSummary)
     assert (need.id, need.existing, need.tokens) == ("sum", "", 6)
     found = answered_with(steps, "the story so far")
     assert found.placed[0].rendition == "summary"
-    assert found.placed[0].message == said(wrap_text("the story so far", SUMMARY), Role.SYSTEM)
+    assert found.placed[0].message == text_message(wrap_text("the story so far", SUMMARY), Role.SYSTEM)
     assert found.summaries == (("sum", "the story so far", len(need.atoms)),)
     assert {one.rule for one in found.left} == {"summary"}
     assert found.tokens <= 30  # half of the room stays free
@@ -400,78 +391,82 @@ def answered_with(steps: object, text: str) -> Fitted:
 
 
 def test_a_stored_summary_that_is_enough_is_used_without_a_question() -> None:
-    found = answered(fit_prompt(summed("told before", 5), Toy(), 60))
-    assert texts(found)[0] == wrap_text("told before", SUMMARY)
+    found = run_to_end(fit_prompt(summarized_scope("told before", 5), Toy(), 60))
+    assert texts_of_fit(found)[0] == wrap_text("told before", SUMMARY)
     assert len(found.placed) == 4
     assert found.summaries == ()
 
 
 def test_a_stored_summary_is_not_used_while_there_is_room() -> None:
-    assert [one.rendition for one in fitted(summed("told before", 5), 80).placed] == ["whole"] * 8
+    assert [one.rendition for one in fit_tree(summarized_scope("told before", 5), 80).placed] == ["whole"] * 8
 
 
 def test_a_new_summary_goes_on_from_the_stored_one() -> None:
-    need = next(fit_prompt(summed("told before", 2), Toy(), 50))
+    need = next(fit_prompt(summarized_scope("told before", 2), Toy(), 50))
     assert need.existing == "told before"
-    assert need.atoms[0].messages[0].text == words(8, "m2-")
+    assert need.atoms[0].messages[0].text == numbered_words(8, "m2-")
 
 
 def test_a_summary_that_is_not_shorter_is_not_used() -> None:
-    tree = prompt(scope("history", unit("one"), unit("two"), by=Summarise("sum", words(9), 2, 20)))
+    tree = prompt_scope(
+        make_scope(
+            "history", text_atom("one"), text_atom("two"), by=Summarise("sum", numbered_words(9), 2, 20)
+        )
+    )
     with pytest.raises(FitError):
-        fitted(tree, 5)
+        fit_tree(tree, 5)
 
 
 def test_a_summary_that_stands_for_more_takes_the_place_of_the_one_before() -> None:
-    units = [unit(words(8, f"m{n}-"), mandatory=n == 7) for n in range(8)]
-    history = scope("history", *units, by=Summarise("sum", "", 0, 6), ceiling=70)
-    found = fitted(prompt(history, unit("go")), 24, "the first part", "all of it so far")
+    units = [text_atom(numbered_words(8, f"m{n}-"), mandatory=n == 7) for n in range(8)]
+    history = make_scope("history", *units, by=Summarise("sum", "", 0, 6), ceiling=70)
+    found = fit_tree(prompt_scope(history, text_atom("go")), 24, "the first part", "all of it so far")
     assert [one.rendition for one in found.placed].count("summary") == 1
-    assert texts(found)[0] == wrap_text("all of it so far", SUMMARY)
+    assert texts_of_fit(found)[0] == wrap_text("all of it so far", SUMMARY)
     assert [text for _, text, _ in found.summaries] == ["all of it so far"]
     assert found.tokens <= 24
 
 
 def test_an_answer_is_cut_to_its_tokens() -> None:
-    found = fitted(summed(), 60, words(50, "s"))
+    found = fit_tree(summarized_scope(), 60, numbered_words(50, "s"))
     assert found.placed[0].message.text == wrap_text("s0 s1 s2 s3 s4 […]", SUMMARY)
 
 
 def test_a_summarised_section_shrinks_further() -> None:
-    tree = summed("told you so before", 5, 8, 6)
-    assert [one.rendition for one in fitted(tree, 28, None).placed] == ["summary", "whole", "whole"]
-    assert [one.rendition for one in fitted(tree, 18, None).placed] == ["summary", "whole"]
-    assert [one.rendition for one in fitted(tree, 16, None).placed] == ["summary", "whole"]
-    assert MARK in fitted(tree, 16, None).placed[0].message.text
-    assert [one.rendition for one in fitted(tree, 12, None).placed] == ["whole"]
-    assert [one.rendition for one in fitted(tree, 9, None).placed] == ["cut"]
+    tree = summarized_scope("told you so before", 5, 8, 6)
+    assert [one.rendition for one in fit_tree(tree, 28, None).placed] == ["summary", "whole", "whole"]
+    assert [one.rendition for one in fit_tree(tree, 18, None).placed] == ["summary", "whole"]
+    assert [one.rendition for one in fit_tree(tree, 16, None).placed] == ["summary", "whole"]
+    assert MARK in fit_tree(tree, 16, None).placed[0].message.text
+    assert [one.rendition for one in fit_tree(tree, 12, None).placed] == ["whole"]
+    assert [one.rendition for one in fit_tree(tree, 9, None).placed] == ["cut"]
 
 
 def test_without_an_answer_the_rest_goes_on() -> None:
-    tree = summed("", 0, 8, 6, scope("extra", unit("extra words"), by=Omit(), priority=1))
-    assert texts(fitted(tree, 80, None))[-1] == words(8, "m7-")
+    tree = summarized_scope("", 0, 8, 6, make_scope("extra", text_atom("extra words"), by=Omit(), priority=1))
+    assert texts_of_fit(fit_tree(tree, 80, None))[-1] == numbered_words(8, "m7-")
     with pytest.raises(FitError):
-        fitted(summed(), 60, None)
+        fit_tree(summarized_scope(), 60, None)
     with pytest.raises(FitError):
-        fitted(summed(), 60, "  ")
+        fit_tree(summarized_scope(), 60, "  ")
 
 
 def test_a_mandatory_message_is_never_summarised() -> None:
-    found = fitted(summed(), 14, "all")
-    assert texts(found)[-1] == words(8, "m7-") or found.placed[-1].rendition == "cut"
+    found = fit_tree(summarized_scope(), 14, "all")
+    assert texts_of_fit(found)[-1] == numbered_words(8, "m7-") or found.placed[-1].rendition == "cut"
 
 
 # ── the error ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_error_says_by_how_much_where_what_was_tried_and_what_would_help() -> None:
-    tree = prompt(
-        scope("rules", unit(words(30), Role.SYSTEM), priority=0),
-        scope("extra", unit("extra"), by=Omit()),
-        unit(words(16)),
+    tree = prompt_scope(
+        make_scope("rules", text_atom(numbered_words(30), Role.SYSTEM), priority=0),
+        make_scope("extra", text_atom("extra"), by=Omit()),
+        text_atom(numbered_words(16)),
     )
     with pytest.raises(FitError) as caught:
-        answered(fit_prompt(tree, Toy(), 20, budget=25))
+        run_to_end(fit_prompt(tree, Toy(), 20, budget=25))
     error = caught.value
     assert (error.over, error.budget, error.required, error.where) == (30, 25, 55, "prompt/rules")
     assert error.tried == ("omit of prompt/extra (priority 3): 53 → 50 tokens",)
@@ -489,112 +484,64 @@ def test_the_error_asks_for_a_budget_that_is_enough() -> None:
         def limit(self, budget: int, tools: int = 0) -> int:
             return budget * 4 // 5
 
-    codec, tree = Careful(), prompt(unit(words(70)))
+    codec, tree = Careful(), prompt_scope(text_atom(numbered_words(70)))
     with pytest.raises(FitError) as caught:
-        answered(fit_prompt(tree, codec, codec.limit(40), budget=40))
+        run_to_end(fit_prompt(tree, codec, codec.limit(40), budget=40))
     assert (caught.value.over, caught.value.required) == (50, 90)
-    assert answered(fit_prompt(tree, codec, codec.limit(90), budget=90)).tokens == 72
-
-
-def test_tools_that_take_the_room_are_named() -> None:
-    tools = [Tool(name=f"tool{n}") for n in range(30)]
-    with pytest.raises(FitError) as caught:
-        answered(fit_prompt(prompt(unit("hi")), Toy(), 10, tools=tools))
-    assert caught.value.where == "tools"
-    assert "offer fewer tools: they take 30 tokens" in caught.value.options
+    assert run_to_end(fit_prompt(tree, codec, codec.limit(90), budget=90)).tokens == 72
 
 
 def test_an_empty_prompt_fits_into_nothing() -> None:
-    assert fitted(prompt(), 0) == Fitted((), 0, (), ())
+    assert fit_tree(prompt_scope(), 0) == Fitted((), 0, (), ())
     with pytest.raises(FitError):
-        fitted(prompt(), 2, codec=Toy(primer=3))
+        fit_tree(prompt_scope(), 2, codec=Toy(primer=3))
 
 
 # ── defects of the seed's engine, absent here (spec 2.2, by number) ─────────────────────────────────────────────────
 
 
 def test_defect_2_truncate_is_a_cap_of_tokens_and_takes_no_more_than_needed() -> None:
-    long = scope("block", unit(words(660)), by=Truncate(50))
-    found = fitted(prompt(long), 10_000)
+    long = make_scope("block", text_atom(numbered_words(660)), by=Truncate(50))
+    found = fit_tree(prompt_scope(long), 10_000)
     assert 40 <= found.tokens <= 50  # a block of one message is cut, it does not vanish
-    twenty = scope("list", *(unit("one two three") for _ in range(20)), by=Truncate())
-    assert len(fitted(prompt(twenty), 99).placed) == 19
-    assert fitted(prompt(scope("none", unit("gone"), by=Truncate(0))), None).placed == ()
+    twenty = make_scope("list", *(text_atom("one two three") for _ in range(20)), by=Truncate())
+    assert len(fit_tree(prompt_scope(twenty), 99).placed) == 19
+    assert fit_tree(prompt_scope(make_scope("none", text_atom("gone"), by=Truncate(0))), None).placed == ()
 
 
 def test_defect_2_a_cap_holds_also_for_what_must_stay() -> None:
-    call = PromptMessage(role=Role.ASSISTANT, parts=(ToolCall("a", "look", words(30)),))
+    call = PromptMessage(role=Role.ASSISTANT, parts=(ToolCall("a", "look", numbered_words(30)),))
     (newest,) = group_messages([call])
-    capped = scope("history", unit("old"), newest._replace(mandatory=True), by=Truncate(10))
-    assert fitted(prompt(capped), None).placed == ()
-
-
-def test_defect_3_a_strategy_without_progress_does_not_end_the_fit() -> None:
-    longer = scope("talk", unit("short"), by=Summarise("sum", "", 0, 100), priority=3)
-    tree = prompt(longer, scope("extra", unit(words(20)), by=Omit(), priority=1))
-    assert texts(fitted(tree, 10, words(100))) == ["short"]
-
-
-def test_defect_4_an_unchanged_prompt_asks_for_no_second_summary_and_a_summary_can_shrink() -> None:
-    first = fitted(summed(), 50, "the story so far")
-    ((_, text, covers),) = first.summaries
-    again = fit_prompt(summed(text, covers), Toy(), 50)
-    with pytest.raises(StopIteration) as end:
-        next(again)
-    assert end.value.value.placed == first.placed
-    assert end.value.value.summaries == ()
-
-
-def test_defect_5_calls_and_their_results_are_never_parted() -> None:
-    messages: list[PromptMessage] = []
-    for n in range(10):
-        messages.append(PromptMessage(role=Role.ASSISTANT, parts=(ToolCall(f"c{n}", "look"),)))
-        messages.append(said(f"aside {n}"))
-        messages.append(PromptMessage(role=Role.TOOL, parts=(ToolResult(f"c{n}", words(4)),)))
-    for by in (Truncate(), Truncate(keep=Keep.START), Window(0)):
-        tree = pair_tool_calls(prompt(scope("history", *(Atom((one,)) for one in messages), by=by)))
-        for limit in range(0, 160, 3):
-            shown = [one.message for one in fitted(tree, limit).placed]
-            for place, message in enumerate(shown):
-                calls = [part for part in message.parts if isinstance(part, ToolCall)]
-                results = [part for part in message.parts if isinstance(part, ToolResult)]
-                assert not calls or shown[place + 1].role is Role.TOOL
-                assert not results or shown[place - 1].role is Role.ASSISTANT
+    capped = make_scope("history", text_atom("old"), newest._replace(mandatory=True), by=Truncate(10))
+    assert fit_tree(prompt_scope(capped), None).placed == ()
 
 
 def test_defect_6_messages_in_nested_scopes_are_part_of_the_content() -> None:
-    nested = scope(
-        "outer", scope("one", unit("a"), unit("b")), scope("two", scope("deep", unit("c"))), by=Window(0)
+    nested = make_scope(
+        "outer",
+        make_scope("one", text_atom("a"), text_atom("b")),
+        make_scope("two", make_scope("deep", text_atom("c"))),
+        by=Window(0),
     )
-    assert texts(fitted(prompt(nested), 6)) == ["b", "c"]
-
-
-def test_defect_9_what_has_no_strategy_is_required_and_what_has_one_is_not() -> None:
-    tree = prompt(unit("rules"), scope("extra", unit("extra"), by=Omit(), priority=0), unit("question"))
-    assert texts(fitted(tree, 6)) == ["rules", "question"]
+    assert texts_of_fit(fit_tree(prompt_scope(nested), 6)) == ["b", "c"]
 
 
 def test_defect_10_a_limit_of_nothing_is_one_and_an_empty_prompt_is_no_error() -> None:
     with pytest.raises(FitError):
-        fitted(prompt(unit("hi")), 0)
-    assert fitted(prompt(scope("extra", unit("hi"), by=Omit())), 0).placed == ()
-
-
-def test_three_messages_a_token_over_become_shorter_and_not_empty() -> None:
-    tree = prompt(scope("list", *(unit(words(50)) for _ in range(3)), by=Truncate()))
-    found = fitted(tree, 3 * 52 - 1)
-    assert len(found.placed) == 2
-    assert found.tokens == 104
+        fit_tree(prompt_scope(text_atom("hi")), 0)
+    assert fit_tree(prompt_scope(make_scope("extra", text_atom("hi"), by=Omit())), 0).placed == ()
 
 
 def test_an_open_call_is_marked_as_a_placeholder() -> None:
     call = PromptMessage(role=Role.ASSISTANT, parts=(ToolCall("a", "look"),))
-    found = fitted(pair_tool_calls(prompt(Atom((call,)))), None)
+    found = fit_tree(pair_tool_calls(prompt_scope(Atom((call,)))), None)
     assert [(one.rendition, one.atom) for one in found.placed] == [("whole", 0), ("placeholder", 0)]
-    assert texts(found)[1] == NO_RESULT
+    assert texts_of_fit(found)[1] == NO_RESULT
 
 
 def test_what_a_fit_leaves_alone_is_the_same_object() -> None:
-    tree = prompt(unit("rules"), scope("history", unit("old"), unit("new"), by=Truncate()))
-    found = fitted(tree, 6)
+    tree = prompt_scope(
+        text_atom("rules"), make_scope("history", text_atom("old"), text_atom("new"), by=Truncate())
+    )
+    found = fit_tree(tree, 6)
     assert found.placed[0].message is tree.children[0].messages[0]  # type: ignore[union-attr]

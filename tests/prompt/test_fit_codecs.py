@@ -1,4 +1,4 @@
-"""What is fitted is within the budget by the provider's own count, whatever was said and whatever it is sent as."""
+"""A fitted prompt is within the budget by the provider's own count, for any messages and any codec."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
-from acms.errors import FitError
-from acms.model import Role, ToolCall, ToolResult
+from acms import FitError, Role, ToolCall, ToolResult
+from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses, Tool
 from acms.plan.nodes import (
     Atom,
     Composed,
@@ -28,9 +27,9 @@ from acms.plan.tool_groups import pair_tool_calls
 from acms.ports import Codec
 from acms.prompt.fit import fit_prompt
 from acms.prompt.resolve import lay_out_messages
-from acms.prompt_types import PromptMessage, Tool
-from tests.providers.prompts import conversations, texts, tools
-from tests.support.toy import answered, unit
+from acms.prompt_types import PromptMessage
+from tests.providers.prompts import generated_conversations, texts, tools
+from tests.support.toy import run_to_end, text_atom
 
 CODECS: list[Codec] = [
     OpenAIChat("gpt-4o"),
@@ -49,10 +48,10 @@ STRATEGIES: list[Strategy | None] = [
 
 
 @st.composite
-def trees(draw: st.DrawFn) -> Scope:
+def generated_trees(draw: st.DrawFn) -> Scope:
     children: list[Scope | Atom] = []
     for number in range(draw(st.integers(1, 3))):
-        messages = draw(conversations(max_steps=6))
+        messages = draw(generated_conversations(max_steps=6))
         befores = accumulate([message.tokens or 1 for message in messages], initial=0)
         units = [Atom((message,), before=before) for message, before in zip(messages, befores, strict=False)]
         if units and draw(st.booleans()):
@@ -74,18 +73,18 @@ def trees(draw: st.DrawFn) -> Scope:
     children.append(
         Scope(id="recall", children=(block,), strategy=Truncate(40), priority=2, moves=draw(st.booleans()))
     )
-    return Scope(id="prompt", children=(*children, unit("What now?")))
+    return Scope(id="prompt", children=(*children, text_atom("What now?")))
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: f"{codec.name} {codec.model}")
-@given(tree=trees(), tools=tools, budget=st.one_of(st.integers(0, 250), st.integers(0, 2_500)))
+@given(tree=generated_trees(), tools=tools, budget=st.one_of(st.integers(0, 250), st.integers(0, 2_500)))
 def test_what_is_fitted_is_within_the_budget(
     codec: Codec, tree: Scope, tools: list[Tool], budget: int
 ) -> None:
     limit = codec.limit(budget)
     steps = fit_prompt(pair_tool_calls(tree), codec, limit, tools=tools, budget=budget)
     try:
-        found: Fitted = answered(steps, ["a summary of what was said"])
+        found: Fitted = run_to_end(steps, ["a summary of what was said"])
     except FitError as error:
         assert error.over > 0
         assert error.options
@@ -94,10 +93,10 @@ def test_what_is_fitted_is_within_the_budget(
     placed = lay_out_messages(found.placed)
     payload = codec.render([one.message for one in placed], tools=tools)
     assert codec.count(payload).upper_bound <= budget
-    _whole([one.message for one in placed])
+    _assert_calls_answered([one.message for one in placed])
 
 
-def _whole(messages: list[PromptMessage]) -> None:
+def _assert_calls_answered(messages: list[PromptMessage]) -> None:
     """Check that every call is answered right behind it, and nothing else is."""
     waiting: list[str] = []
     for message in messages:

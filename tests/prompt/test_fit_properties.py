@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.errors import FitError
-from acms.model import Role, ToolCall, ToolResult
+from acms import FitError, Role, ToolCall, ToolResult
+from acms.codecs import Tool
 from acms.plan.nodes import (
     Atom,
     Composed,
@@ -30,17 +30,18 @@ from acms.plan.nodes import (
 )
 from acms.prompt.fit import fit_prompt
 from acms.prompt.truncate import MARK
-from acms.prompt_types import PromptMessage, Tool
-from tests.support.toy import Toy, said, words
+from acms.prompt_types import PromptMessage
+from tests.support.toy import Toy, numbered_words, text_message
 
 SIZES = st.one_of(st.integers(0, 6), st.integers(0, 40))
 LIMITS = st.one_of(st.integers(0, 60), st.integers(0, 400), st.none())
 ANSWERS = st.lists(
-    st.one_of(st.none(), st.just("  "), st.integers(1, 30).map(lambda size: words(size, "s"))), max_size=4
+    st.one_of(st.none(), st.just("  "), st.integers(1, 30).map(lambda size: numbered_words(size, "s"))),
+    max_size=4,
 )
 
 
-def strategies(*, slack: float | None = None) -> st.SearchStrategy[Strategy | None]:
+def generated_strategies(*, slack: float | None = None) -> st.SearchStrategy[Strategy | None]:
     caps = st.one_of(st.none(), st.integers(0, 60))
     return st.one_of(
         st.none(),
@@ -54,7 +55,7 @@ def strategies(*, slack: float | None = None) -> st.SearchStrategy[Strategy | No
         st.builds(
             Summarise,
             st.just("sum"),
-            st.sampled_from(["", "kept", words(9, "k")]),
+            st.sampled_from(["", "kept", numbered_words(9, "k")]),
             st.integers(0, 6),
             st.integers(1, 12),
             st.sampled_from([Role.SYSTEM, Role.USER]),
@@ -63,11 +64,13 @@ def strategies(*, slack: float | None = None) -> st.SearchStrategy[Strategy | No
 
 
 @st.composite
-def units(draw: st.DrawFn, numbers: Iterator[int]) -> Atom:
+def generated_units(draw: st.DrawFn, numbers: Iterator[int]) -> Atom:
     number = next(numbers)
     if draw(st.integers(0, 3)):
         role = draw(st.sampled_from([Role.USER, Role.ASSISTANT, Role.SYSTEM]))
-        return Atom((said(words(draw(SIZES), f"e{number}-"), role, sources=(f"e{number}",)),))
+        return Atom(
+            (text_message(numbered_words(draw(SIZES), f"e{number}-"), role, sources=(f"e{number}",)),)
+        )
     ids = [f"c{place}" for place in range(draw(st.integers(1, 3)))]
     call = PromptMessage(
         role=Role.ASSISTANT, parts=tuple(ToolCall(id, "look") for id in ids), sources=(f"e{number}",)
@@ -75,7 +78,7 @@ def units(draw: st.DrawFn, numbers: Iterator[int]) -> Atom:
     answers = [
         PromptMessage(
             role=Role.TOOL,
-            parts=(ToolResult(id, words(draw(SIZES), f"e{number}-")),),
+            parts=(ToolResult(id, numbered_words(draw(SIZES), f"e{number}-")),),
             sources=(f"e{number}-{id}",),
         )
         for id in ids
@@ -84,7 +87,7 @@ def units(draw: st.DrawFn, numbers: Iterator[int]) -> Atom:
 
 
 @st.composite
-def composed(draw: st.DrawFn, numbers: Iterator[int]) -> Composed:
+def generated_compositions(draw: st.DrawFn, numbers: Iterator[int]) -> Composed:
     number = next(numbers)
     pieces = tuple(
         Piece(
@@ -94,7 +97,7 @@ def composed(draw: st.DrawFn, numbers: Iterator[int]) -> Composed:
             tokens=draw(st.sampled_from([None, len(text.split())])),
         )
         for place, text in enumerate(
-            words(draw(SIZES), f"p{number}-{place}-") for place in range(draw(st.integers(0, 5)))
+            numbered_words(draw(SIZES), f"p{number}-{place}-") for place in range(draw(st.integers(0, 5)))
         )
     )
     return Composed(
@@ -103,7 +106,7 @@ def composed(draw: st.DrawFn, numbers: Iterator[int]) -> Composed:
 
 
 @st.composite
-def scopes(
+def generated_scopes(
     draw: st.DrawFn,
     numbers: Iterator[int],
     id: str,
@@ -116,11 +119,11 @@ def scopes(
     for place in range(draw(st.integers(0, 4))):
         kind = draw(st.integers(0, 5 if depth else 3))
         if kind > 3:
-            children.append(draw(scopes(numbers, f"s{place}", kinds, depth - 1, bounds=bounds)))
+            children.append(draw(generated_scopes(numbers, f"s{place}", kinds, depth - 1, bounds=bounds)))
         elif kind == 3:
-            children.append(draw(composed(numbers)))
+            children.append(draw(generated_compositions(numbers)))
         else:
-            children += [draw(units(numbers)) for _ in range(draw(st.integers(1, 4)))]
+            children += [draw(generated_units(numbers)) for _ in range(draw(st.integers(1, 4)))]
     strategy = draw(kinds)
     if isinstance(strategy, Window | Truncate) and children and draw(st.booleans()):
         befores = accumulate([draw(st.integers(0, 12)) for _ in children])
@@ -144,28 +147,30 @@ def scopes(
 
 
 @st.composite
-def trees(draw: st.DrawFn, *, bounds: bool = True, slack: float | None = None, sums: bool = True) -> Scope:
-    kinds = strategies(slack=slack)
+def generated_trees(
+    draw: st.DrawFn, *, bounds: bool = True, slack: float | None = None, sums: bool = True
+) -> Scope:
+    kinds = generated_strategies(slack=slack)
     if not sums:
         kinds = kinds.filter(lambda one: not isinstance(one, Summarise))
     numbers = count()
     children: list[Node] = []
     for place in range(draw(st.integers(1, 4))):
-        children.append(draw(scopes(numbers, f"s{place}", kinds, 2, bounds=bounds)))
+        children.append(draw(generated_scopes(numbers, f"s{place}", kinds, 2, bounds=bounds)))
         if draw(st.booleans()):
-            children.append(draw(units(numbers)))
+            children.append(draw(generated_units(numbers)))
     return Scope(id="prompt", children=tuple(children))
 
 
 class Told(NamedTuple):
-    """What came of a fit, and what it asked."""
+    """The result of a fit, and its requests for summaries."""
 
     fitted: Fitted | None
     error: FitError | None
     questions: tuple[NeedSummary, ...]
 
 
-def run(
+def run_fit(
     tree: Scope, limit: int | None, answers: Sequence[str | None] = (), tools: Sequence[Tool] = ()
 ) -> Told:
     waiting = iter(answers)
@@ -193,11 +198,11 @@ class Where(NamedTuple):
         return "/".join(one.id for one in self.around)
 
 
-def leaves(scope: Scope, around: tuple[Scope, ...] = ()) -> Iterator[Where]:
+def iterate_leaves(scope: Scope, around: tuple[Scope, ...] = ()) -> Iterator[Where]:
     around = (*around, scope)
     for node in scope.children:
         if isinstance(node, Scope):
-            yield from leaves(node, around)
+            yield from iterate_leaves(node, around)
         else:
             yield Where(node, around)
 
@@ -210,18 +215,18 @@ def is_part_of(shorter: str, text: str) -> bool:
     return bool(mark) and text.startswith(head.rstrip()) and text.endswith(tail.lstrip())
 
 
-@given(trees(), LIMITS, ANSWERS)
+@given(generated_trees(), LIMITS, ANSWERS)
 def test_a_fitted_prompt_is_within_its_limit_and_accounts_for_all(
     tree: Scope, limit: int | None, answers: list[str | None]
 ) -> None:
-    told = run(tree, limit, answers)
+    told = run_fit(tree, limit, answers)
     assert (
-        run(tree, limit, answers) == told or told.error is not None
+        run_fit(tree, limit, answers) == told or told.error is not None
     )  # errors are equal by what they say only
     codec = Toy(primer=1)
     if told.error is not None:
         assert told.error.over > 0
-        assert str(run(tree, limit, answers).error) == str(told.error)
+        assert str(run_fit(tree, limit, answers).error) == str(told.error)
         return
     found = told.fitted
     assert found is not None
@@ -229,7 +234,7 @@ def test_a_fitted_prompt_is_within_its_limit_and_accounts_for_all(
     assert found.tokens == codec.base() + sum(codec.cost(one.message) for one in found.placed)
     assert all(one.tokens == codec.cost(one.message) for one in found.placed)
     assert all(step.after < step.before for step in found.steps)
-    units = list(leaves(tree))
+    units = list(iterate_leaves(tree))
     left = {id: one for one in found.left for id in one.ids}
     assert all(one.rule and one.reason and one.tokens >= 0 for one in found.left)
     shown = iter([one for one in found.placed if one.rendition != "summary"])
@@ -276,15 +281,15 @@ def test_a_fitted_prompt_is_within_its_limit_and_accounts_for_all(
     assert place is None
 
 
-@given(trees(), LIMITS, ANSWERS)
+@given(generated_trees(), LIMITS, ANSWERS)
 def test_required_content_is_never_cut_and_bounds_hold(
     tree: Scope, limit: int | None, answers: list[str | None]
 ) -> None:
-    told = run(tree, limit, answers)
+    told = run_fit(tree, limit, answers)
     if told.fitted is None:
         return
     whole = {id for one in told.fitted.placed if one.rendition == "whole" for id in one.message.sources}
-    for where in leaves(tree):
+    for where in iterate_leaves(tree):
         if isinstance(where.node, Atom) and all(
             one.strategy is None and one.ceiling is None for one in where.around
         ):
@@ -292,7 +297,7 @@ def test_required_content_is_never_cut_and_bounds_hold(
     codec = Toy()
     full: dict[str, int] = {}
     around: dict[str, tuple[Scope, ...]] = {}
-    for where in leaves(tree):
+    for where in iterate_leaves(tree):
         messages = where.node.messages if isinstance(where.node, Atom) else ()
         for depth in range(len(where.around)):
             path = "/".join(one.id for one in where.around[: depth + 1])
@@ -308,11 +313,11 @@ def test_required_content_is_never_cut_and_bounds_hold(
         if scope.ceiling is not None:
             assert tokens <= scope.ceiling
         cap = scope.strategy.tokens if isinstance(scope.strategy, Truncate) else None
-        if cap is not None and not any(one.floor for one in (*around[path], *_under(scope))):
+        if cap is not None and not any(one.floor for one in (*around[path], *_iterate_scopes(scope))):
             assert (
                 tokens <= cap
             )  # what cannot be divided is kept whole for a floor, and goes over the cap then
-        inside = (*around[path][:-1], *_under(scope))
+        inside = (*around[path][:-1], *_iterate_scopes(scope))
         if all(one.ceiling is None and getattr(one.strategy, "tokens", None) is None for one in inside):
             caps = [
                 cap for cap in (scope.ceiling, getattr(scope.strategy, "tokens", None)) if cap is not None
@@ -320,23 +325,23 @@ def test_required_content_is_never_cut_and_bounds_hold(
             assert tokens >= min([scope.floor, full[path], *caps])
 
 
-def _under(scope: Scope) -> Iterator[Scope]:
+def _iterate_scopes(scope: Scope) -> Iterator[Scope]:
     for node in scope.children:
         if isinstance(node, Scope):
             yield node
-            yield from _under(node)
+            yield from _iterate_scopes(node)
 
 
-@given(trees(bounds=False, slack=0.0, sums=False), st.integers(0, 200), st.integers(1, 80))
+@given(generated_trees(bounds=False, slack=0.0, sums=False), st.integers(0, 200), st.integers(1, 80))
 def test_a_higher_limit_never_shows_less_of_what_is_kept_longest(tree: Scope, limit: int, more: int) -> None:
-    less, most = run(tree, limit).fitted, run(tree, limit + more).fitted
+    less, most = run_fit(tree, limit).fitted, run_fit(tree, limit + more).fitted
     if less is None:
         return
     assert most is not None
     for first in range(4):
         paths = {
             where.path
-            for where in leaves(tree)
+            for where in iterate_leaves(tree)
             if max([one.priority for one in where.around if one.strategy is not None], default=0) <= first
         }
         assert sum(one.tokens for one in less.placed if one.path in paths) <= sum(
@@ -344,16 +349,16 @@ def test_a_higher_limit_never_shows_less_of_what_is_kept_longest(tree: Scope, li
         )
 
 
-@given(trees(), st.integers(0, 300), ANSWERS)
+@given(generated_trees(), st.integers(0, 300), ANSWERS)
 def test_a_second_fit_of_the_same_asks_nothing(tree: Scope, limit: int, answers: list[str | None]) -> None:
-    told = run(tree, limit, answers)
+    told = run_fit(tree, limit, answers)
     if told.fitted is None or None in answers or len(told.questions) > len(answers):
         return
-    scopes = [one for one in _under(tree) if isinstance(one.strategy, Summarise)]
+    scopes = [one for one in _iterate_scopes(tree) if isinstance(one.strategy, Summarise)]
     if len(scopes) != 1 or not told.fitted.summaries:
         return
     ((_, text, covers),) = told.fitted.summaries
-    again = run(_with_summary(tree, text, covers), limit)
+    again = run_fit(_with_summary(tree, text, covers), limit)
     assert again.questions == ()
     assert again.fitted is not None
     assert [one.message for one in again.fitted.placed] == [one.message for one in told.fitted.placed]
@@ -376,9 +381,9 @@ def test_a_message_is_counted_once(size: int) -> None:
         id="history",
         priority=3,
         strategy=Truncate(),
-        children=tuple(Atom((said(words(5, f"m{number}-")),)) for number in range(size)),
+        children=tuple(Atom((text_message(numbered_words(5, f"m{number}-")),)) for number in range(size)),
     )
-    pins = Scope(id="pins", priority=1, strategy=Omit(), children=(Atom((said("pin"),)),))
+    pins = Scope(id="pins", priority=1, strategy=Omit(), children=(Atom((text_message("pin"),)),))
     tree = Scope(
         id="prompt", children=(pins, Scope(id="outer", priority=2, strategy=Omit(), children=(history,)))
     )

@@ -12,18 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acms import ACMS, open_storage
+from acms import ACMS, ToolCall, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat
-from acms.model import ToolCall
 from acms.ports import Codec
 from acms.prompt import Prompt, Rendered
-from tests.prompt.test_stable_history import STOCK, SYSTEM, listed, said
+from tests.prompt.test_stable_history import STOCK, SYSTEM, random_sentence, random_table
 
 CODECS = {"openai": OpenAIChat("gpt-5"), "anthropic": AnthropicMessages("claude-opus-5-5")}
 NOW = datetime(2026, 7, 1, 9, tzinfo=UTC)
 
 
-def blocks(rendered: Rendered) -> list[str]:
+def request_blocks(rendered: Rendered) -> list[str]:
     """Return a request as a provider reads it, piece by piece: tools, system, and the blocks of each message."""
 
     def read() -> Iterator[Any]:
@@ -55,20 +54,22 @@ class Parent:
         return await prompt.render(budget=self.budget)
 
     async def turn(self) -> None:
-        text = said(self.rng)
+        text = random_sentence(self.rng)
         await self.session.ingest("user", text, created_at=NOW)
         for call in range(self.rng.choice((0, 0, 1, 2))):
             await self.sent(self.session, text)
             name = f"call_{self.rng.getrandbits(30)}_{call}"
             parts = [ToolCall(name, "stock", "{}")]
             await self.session.ingest("assistant", parts=parts, created_at=NOW)
-            await self.session.ingest("tool", listed(self.rng), tool_call_id=name, created_at=NOW)
+            await self.session.ingest("tool", random_table(self.rng), tool_call_id=name, created_at=NOW)
         self.last = await self.sent(self.session, text)
-        await self.session.ingest("assistant", said(self.rng), created_at=NOW)
+        await self.session.ingest("assistant", random_sentence(self.rng), created_at=NOW)
 
     async def remember(self, messages: int) -> None:
         """Let a long past be said, of which nothing was rendered."""
-        said_then = [{"role": "user", "content": said(self.rng), "created_at": NOW} for _ in range(messages)]
+        said_then = [
+            {"role": "user", "content": random_sentence(self.rng), "created_at": NOW} for _ in range(messages)
+        ]
         if said_then:
             await self.session.ingest_many(said_then)
 
@@ -87,8 +88,8 @@ class Parent:
     def grows(self, rendered: Rendered) -> bool:
         """Return whether a request begins with the parent's last one."""
         assert self.last is not None
-        before = blocks(self.last)
-        return blocks(rendered)[: len(before)] == before
+        before = request_blocks(self.last)
+        return request_blocks(rendered)[: len(before)] == before
 
     async def close(self) -> None:
         await self.session.close()
@@ -113,7 +114,7 @@ async def test_a_fork_goes_on_as_its_parent_would(
         await parent.remember(past)
         for _ in range(turns):
             await parent.turn()
-        tasks = [f"{said(rng)} Go and look for the {name}." for name in ("drill", "lathe")]
+        tasks = [f"{random_sentence(rng)} Go and look for the {name}." for name in ("drill", "lathe")]
         children = [await parent.hand_over(task, f"child-{n}") for n, task in enumerate(tasks)]
         further = await parent.hand_over(tasks[0], "between", "grandchild")
         await parent.session.ingest("user", tasks[0], created_at=NOW)
@@ -133,7 +134,7 @@ async def test_a_fork_goes_on_as_its_parent_would(
     "seeds", [(4, 9, 10, 11), pytest.param(range(16), marks=pytest.mark.slow)], ids=["some", "all"]
 )
 async def test_what_was_recalled_is_at_the_beginning_of_a_fork_too(codec: str, seeds: Sequence[int]) -> None:
-    """Long after the log has outgrown the room: what was recalled stays where it was while there is room to grow."""
+    """Long after the log has outgrown the budget, recalled messages stay in place while there is budget to grow."""
     grown = 0
     for seed in seeds:
         parent = Parent("memory://", CODECS[codec], random.Random(seed), 6000)

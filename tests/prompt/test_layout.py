@@ -5,29 +5,32 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.model import Role, ToolCall, ToolResult
+from acms import Role, ToolCall, ToolResult
 from acms.plan.nodes import Placed
 from acms.prompt.resolve import lay_out_messages
 from acms.prompt_types import PromptMessage
-from tests.support.toy import said
+from tests.support.toy import text_message
 
 
-def place(text: str, role: Role = Role.USER, *, moves: bool = False, atom: int | None = None) -> Placed:
-    return Placed(said(text, role), "prompt", moves=moves, atom=hash(text) if atom is None else atom)
+def placed_text(text: str, role: Role = Role.USER, *, moves: bool = False, atom: int | None = None) -> Placed:
+    return Placed(text_message(text, role), "prompt", moves=moves, atom=hash(text) if atom is None else atom)
 
 
-def shown(*placed: Placed) -> list[str]:
+def texts_of_layout(*placed: Placed) -> list[str]:
     return [one.message.text for one in lay_out_messages(placed)]
 
 
 def test_what_moves_goes_before_the_newest_message_of_the_user() -> None:
-    assert shown(place("rules"), place("recalled", moves=True), place("history"), place("question")) == [
+    assert texts_of_layout(placed_text("rules"), placed_text("recalled", moves=True),
+        placed_text("history"), placed_text("question")) == [
         "rules", "history", "recalled", "question",
     ]  # fmt: skip
 
 
 def test_what_moves_keeps_its_order() -> None:
-    assert shown(place("one", moves=True), place("rules"), place("two", moves=True)) == [
+    assert texts_of_layout(
+        placed_text("one", moves=True), placed_text("rules"), placed_text("two", moves=True)
+    ) == [
         "one",
         "two",
         "rules",
@@ -35,12 +38,13 @@ def test_what_moves_keeps_its_order() -> None:
 
 
 def test_what_moves_stands_last_where_no_user_speaks() -> None:
-    rules, said = place("rules", Role.SYSTEM), place("Sure:", Role.ASSISTANT)
-    assert shown(rules, place("one", moves=True), said) == ["rules", "Sure:", "one"]
+    rules, said = placed_text("rules", Role.SYSTEM), placed_text("Sure:", Role.ASSISTANT)
+    assert texts_of_layout(rules, placed_text("one", moves=True), said) == ["rules", "Sure:", "one"]
 
 
 def test_the_beginning_of_an_answer_stays_last() -> None:
-    assert shown(place("one", moves=True), place("question"), place("Sure:", Role.ASSISTANT)) == [
+    assert texts_of_layout(placed_text("one", moves=True), placed_text("question"),
+        placed_text("Sure:", Role.ASSISTANT)) == [
         "one", "question", "Sure:",
     ]  # fmt: skip
 
@@ -48,24 +52,24 @@ def test_the_beginning_of_an_answer_stays_last() -> None:
 def test_a_tool_call_with_its_answer_is_not_taken_apart() -> None:
     call = Placed(PromptMessage(role=Role.ASSISTANT, parts=(ToolCall("a", "look"),)), "prompt", atom=1)
     answer = Placed(PromptMessage(role=Role.TOOL, parts=(ToolResult("a", "found"),)), "prompt", atom=1)
-    moving = place("recalled", moves=True)
+    moving = placed_text("recalled", moves=True)
     assert lay_out_messages([moving, call, answer]) == (call, answer, moving)
     assert lay_out_messages([moving, call]) == (call, moving)
-    asked = place("asked")
+    asked = placed_text("asked")
     assert lay_out_messages([moving, asked, call, answer]) == (moving, asked, call, answer)
     assert lay_out_messages([moving, call, answer, asked]) == (call, answer, moving, asked)
 
 
 def test_a_unit_is_not_taken_apart() -> None:
-    asked, said_so = place("asked", atom=3), place("said so", Role.ASSISTANT, atom=3)
-    moving = place("recalled", moves=True, atom=1)
+    asked, said_so = placed_text("asked", atom=3), placed_text("said so", Role.ASSISTANT, atom=3)
+    moving = placed_text("recalled", moves=True, atom=1)
     assert lay_out_messages([moving, asked, said_so]) == (moving, asked, said_so)
-    again = place("asked again", atom=3)
+    again = placed_text("asked again", atom=3)
     assert lay_out_messages([moving, asked, said_so, again]) == (moving, asked, said_so, again)
 
 
 def test_a_prompt_that_does_not_move_is_left_as_it_is() -> None:
-    placed = (place("rules"), place("Sure:", Role.ASSISTANT))
+    placed = (placed_text("rules"), placed_text("Sure:", Role.ASSISTANT))
     assert lay_out_messages(placed) == placed
     assert lay_out_messages(()) == ()
 
@@ -81,7 +85,7 @@ def test_each_kind_keeps_its_order_and_nothing_is_lost_or_taken_apart(
     for moves, role, together in kinds:
         joins = together and placed and not moves and not placed[-1].moves
         atom = placed[-1].atom if joins else len(placed)
-        placed.append(place(str(len(placed)), role, moves=moves, atom=atom))
+        placed.append(placed_text(str(len(placed)), role, moves=moves, atom=atom))
     found = lay_out_messages(placed)
     assert [one for one in found if one.moves] == [one for one in placed if one.moves]
     assert [one for one in found if not one.moves] == [one for one in placed if not one.moves]

@@ -12,9 +12,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.errors import EntryNotFoundError, ValidationError
+from acms import (
+    Entry,
+    EntryNotFoundError,
+    Kind,
+    Ledger,
+    Media,
+    Raw,
+    Reasoning,
+    Role,
+    Source,
+    Text,
+    ToolCall,
+    ToolResult,
+    ValidationError,
+    Verdict,
+)
+from acms.codecs import Count, Exactness, Tool
 from acms.log.summary_levels import LEVELS
-from acms.model import Entry, Kind, Media, Part, Raw, Reasoning, Role, Source, Text, ToolCall, ToolResult
+from acms.model import Part
 from acms.plan.nodes import Left, Piece, Placed, Step
 from acms.ports import Codec
 from acms.prompt.manifest import FORMAT, Manifest, Read, Written
@@ -25,13 +41,12 @@ from acms.prompt.manifest_writer import (
     revive_messages,
     write_manifest,
 )
-from acms.prompt_types import SEPARATOR, CacheMark, Count, Exactness, PromptMessage, Tool, prefix_speaker
+from acms.prompt_types import SEPARATOR, CacheMark, PromptMessage, prefix_speaker
 from acms.providers.tokens import default_counter
 from acms.recall import planner
-from acms.results import Ledger, Verdict
 from acms.text import chat_messages
 from tests.support.logs import CONTEXT as LOG
-from tests.support.logs import entry
+from tests.support.logs import make_entry
 
 COUNTER = default_counter()
 CODEC = cast("Codec", SimpleNamespace(name="openai-chat", model="gpt-5", counter=COUNTER))
@@ -39,7 +54,7 @@ COUNT = Count(tokens=100, exactness=Exactness.EXACT, upper_bound=100)
 _CHARACTERS = st.characters(exclude_categories=("Cc", "Cs"))
 
 
-def made(
+def make_manifest(
     placed: Sequence[Placed], entries: Sequence[Entry] = (), recalls: Sequence[Ledger] = (), **more: Any
 ) -> Manifest:
     found = write_manifest(placed, codec=CODEC, count=COUNT, entries={one.id: one for one in entries}, **more)
@@ -50,11 +65,11 @@ def made(
     return found
 
 
-def bare(message: PromptMessage) -> PromptMessage:
+def without_counts(message: PromptMessage) -> PromptMessage:
     return replace(message, tokens=None, counter="")
 
 
-def literals(manifest: Manifest) -> str:
+def literal_text(manifest: Manifest) -> str:
     """Everything of its texts that is no reference."""
     return "".join(
         segment
@@ -72,7 +87,7 @@ def literals(manifest: Manifest) -> str:
 
 
 @st.composite
-def sayings(draw: st.DrawFn) -> str:
+def generated_texts(draw: st.DrawFn) -> str:
     """Something that was said: words, perhaps over lines, perhaps with marks that ACMS writes itself."""
     word = st.one_of(
         st.text(_CHARACTERS, min_size=1, max_size=12),
@@ -84,7 +99,7 @@ def sayings(draw: st.DrawFn) -> str:
 
 
 @st.composite
-def prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[list[Placed], list[Entry]]:
+def generated_prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[list[Placed], list[Entry]]:
     """A prompt as it was laid out: whole messages, cut ones, recalled blocks, and what the caller wrote."""
     entries: list[Entry] = []
     placed: list[Placed] = []
@@ -94,17 +109,17 @@ def prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[list[Placed]
             st.sampled_from(("whole", "cut", "trimmed", "caller", "recall", "recall cut", "tool", "summary"))
         ):
             case "whole":
-                entries.append(entry(version, draw(said)))
+                entries.append(make_entry(version, draw(said)))
                 parts: tuple[Part, ...] = (Text(entries[-1].content),)
                 message = PromptMessage(role=Role.USER, parts=parts, sources=(entries[-1].id,), tokens=3)
                 placed.append(Placed(message, "prompt/history", first=version, last=version))
             case "cut":
-                entries.append(entry(version, draw(said)))
+                entries.append(make_entry(version, draw(said)))
                 text = planner.cut_middle(entries[-1].content, draw(st.integers(1, 40)), COUNTER)
                 message = PromptMessage(role=Role.USER, parts=(Text(text),), sources=(entries[-1].id,))
                 placed.append(Placed(message, "prompt/history", "cut", first=version, last=version))
             case "trimmed":
-                entries.append(entry(version, draw(said)))
+                entries.append(make_entry(version, draw(said)))
                 size = len(entries[-1].content)
                 ends = sorted(draw(st.lists(st.integers(0, size), min_size=2, max_size=6, unique=True)))
                 spans = list(zip(ends[::2], ends[1::2], strict=False))
@@ -119,7 +134,7 @@ def prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[list[Placed]
                 )
                 placed.append(Placed(message, "prompt/system"))
             case "summary":
-                entries.append(entry(version, draw(said), kind=Kind.SUMMARY))
+                entries.append(make_entry(version, draw(said), kind=Kind.SUMMARY))
                 text = chat_messages.wrap_text(entries[-1].content, chat_messages.SUMMARY)
                 message = PromptMessage(role=Role.USER, parts=(Text(text),), sources=(entries[-1].id,))
                 placed.append(Placed(message, "prompt/history"))
@@ -130,13 +145,13 @@ def prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[list[Placed]
                     Raw("x", "{}"),
                     Media("image/png", "s3://a", "", 3),
                 )
-                entries.append(entry(version, "", parts=calls))
+                entries.append(make_entry(version, "", parts=calls))
                 message = PromptMessage(
                     role=Role.ASSISTANT, parts=calls, sources=(entries[-1].id,), group="g1"
                 )
                 placed.append(Placed(message, "prompt/history", atom=1))
                 output = draw(said)
-                entries.append(entry(version + 1, output, parts=(ToolResult("c1", output),)))
+                entries.append(make_entry(version + 1, output, parts=(ToolResult("c1", output),)))
                 answer = ToolResult(
                     "c1", planner.cut_middle(output, draw(st.integers(1, 30)), COUNTER), draw(st.booleans())
                 )
@@ -145,7 +160,7 @@ def prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[list[Placed]
                 )
                 placed.append(Placed(message, "prompt/history", "cut", atom=1))
             case kind:
-                found = [entry(version + n, draw(said)) for n in range(draw(st.integers(1, 4)))]
+                found = [make_entry(version + n, draw(said)) for n in range(draw(st.integers(1, 4)))]
                 entries += found
                 pieces = tuple(
                     Piece(
@@ -165,50 +180,50 @@ def prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[list[Placed]
     return placed, entries
 
 
-@given(prompts(sayings()))
+@given(generated_prompts(generated_texts()))
 def test_the_messages_come_back_from_the_manifest_and_the_entries(
     prompt: tuple[list[Placed], list[Entry]],
 ) -> None:
     placed, entries = prompt
-    manifest = made(placed, entries)
+    manifest = make_manifest(placed, entries)
     told = {one.id: one for one in entries}
-    assert list(revive_messages(manifest, told)) == [bare(one.message) for one in placed]
+    assert list(revive_messages(manifest, told)) == [without_counts(one.message) for one in placed]
     assert set(manifest.entries) == set(told)
 
 
-@given(prompts(sayings()))
+@given(generated_prompts(generated_texts()))
 def test_without_the_entries_the_text_itself_is_kept(prompt: tuple[list[Placed], list[Entry]]) -> None:
     placed, _ = prompt
-    assert list(revive_messages(made(placed), {})) == [bare(one.message) for one in placed]
+    assert list(revive_messages(make_manifest(placed), {})) == [without_counts(one.message) for one in placed]
 
 
 greek = st.lists(st.text("αβγδεζηθικλμνξο", min_size=1, max_size=9), min_size=1, max_size=60).map(". ".join)
 
 
-@given(prompts(greek))
+@given(generated_prompts(greek))
 def test_a_manifest_holds_no_text_of_the_log(prompt: tuple[list[Placed], list[Entry]]) -> None:
     placed, entries = prompt
-    kept = literals(made(placed, entries))
+    kept = literal_text(make_manifest(placed, entries))
     assert not set(kept) & set("αβγδεζηθικλμνξο"), kept
 
 
 @given(st.text("αβγδ ", min_size=60, max_size=400), st.data())
 def test_a_text_that_was_changed_is_quoted_where_it_is_the_same(said: str, data: st.DataObject) -> None:
     """Whatever a plugin does to a text of the log, the manifest is right, and long stretches are found."""
-    source = entry(1, said)
+    source = make_entry(1, said)
     start = data.draw(st.integers(0, 20))
     end = data.draw(st.integers(start + 31, len(said)))
     text = f"As said before — {said[start:end]} — and so on, {said[:9]}."
     message = PromptMessage(role=Role.USER, parts=(Text(text),), sources=(source.id,))
-    manifest = made([Placed(message, "prompt/plugin")], [source])
+    manifest = make_manifest([Placed(message, "prompt/plugin")], [source])
     assert revive_messages(manifest, {source.id: source}) == (message,)
-    assert len(literals(manifest)) < len(text) - 30
+    assert len(literal_text(manifest)) < len(text) - 30
 
 
 # ── the file ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def asked(*parts: Part, role: Role = Role.USER, path: str = "prompt/user", **more: Any) -> Placed:
+def placed_parts(*parts: Part, role: Role = Role.USER, path: str = "prompt/user", **more: Any) -> Placed:
     return Placed(PromptMessage(role=role, parts=parts), path, tokens=7, **more)
 
 
@@ -223,7 +238,10 @@ def test_the_address_follows_from_what_it_says_and_from_nothing_else() -> None:
         "left": (Left(("a", "b"), "prompt/pins", "truncate", "no room", 30),),
         "steps": (Step("prompt/pins", 1, "truncate", 90, 60),),
     }
-    assert made([asked(Text("hello"))], **more).digest == made([asked(Text("hello"))], **more).digest
+    assert (
+        make_manifest([placed_parts(Text("hello"))], **more).digest
+        == make_manifest([placed_parts(Text("hello"))], **more).digest
+    )
     changes: list[dict[str, Any]] = [
         {"budget": 1},
         {"steps": ()},
@@ -232,15 +250,15 @@ def test_the_address_follows_from_what_it_says_and_from_nothing_else() -> None:
     ]
     for changed in changes:
         assert (
-            made([asked(Text("hello"))], **{**more, **changed}).digest
-            != made([asked(Text("hello"))], **more).digest
+            make_manifest([placed_parts(Text("hello"))], **{**more, **changed}).digest
+            != make_manifest([placed_parts(Text("hello"))], **more).digest
         )
 
 
 @pytest.mark.parametrize("found", [FORMAT + 1, 0, None, "1"])
 def test_another_format_is_refused_in_words(found: object) -> None:
     with pytest.raises(ValidationError, match=f"this release reads {FORMAT}") as error:
-        Manifest.from_json({**made([]).to_json(), "format": found})
+        Manifest.from_json({**make_manifest([]).to_json(), "format": found})
     assert error.value.field == "manifest"
     assert error.value.options
 
@@ -269,13 +287,16 @@ def test_another_format_is_refused_in_words(found: object) -> None:
 )
 def test_a_damaged_file_is_refused_in_words(damage: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="is damaged"):
-        Manifest.from_json({**made([]).to_json(), **damage})
+        Manifest.from_json({**make_manifest([]).to_json(), **damage})
 
 
 def test_messages_that_say_the_same_have_the_same_hash_wherever_it_comes_from() -> None:
-    said = entry(1, "hello")
+    said = make_entry(1, "hello")
     quoted = PromptMessage(role=Role.USER, parts=(Text("hello"),), sources=(said.id,), group="g", tokens=3)
-    ours, theirs = made([Placed(quoted, "prompt/history")], [said]), made([asked(Text("hello"))])
+    ours, theirs = (
+        make_manifest([Placed(quoted, "prompt/history")], [said]),
+        make_manifest([placed_parts(Text("hello"))]),
+    )
     assert ours.messages[0].hash == theirs.messages[0].hash == fingerprint_message(quoted)
     others = [
         PromptMessage(role=Role.ASSISTANT, parts=(Text("hello"),)),
@@ -292,23 +313,23 @@ def test_what_a_part_or_a_level_says_is_quoted_from_there() -> None:
     parts = tuple([ToolResult(f"c{n}", output) for n, output in enumerate(outputs)])
     long, short = " ".join(f"word{n}" for n in range(99)), "they chose PostgreSQL"
     entries = [
-        entry(1, "", role=Role.TOOL, parts=parts),
-        entry(2, long, kind=Kind.SUMMARY, data={LEVELS: [{"content": short, "tokens": 4}]}),
+        make_entry(1, "", role=Role.TOOL, parts=parts),
+        make_entry(2, long, kind=Kind.SUMMARY, data={LEVELS: [{"content": short, "tokens": 4}]}),
     ]
     cut = tuple([replace(part, output=planner.cut_middle(part.output, 20, COUNTER)) for part in parts])
     shown = (
         PromptMessage(role=Role.TOOL, parts=cut, sources=(entries[0].id,), group="g1"),
         PromptMessage(role=Role.USER, parts=(Text(f"so far: {short}"),), sources=(entries[1].id,)),
     )
-    manifest = made([Placed(one, "prompt/history", "cut") for one in shown], entries)
+    manifest = make_manifest([Placed(one, "prompt/history", "cut") for one in shown], entries)
     assert revive_messages(manifest, {one.id: one for one in entries}) == shown
-    assert "".join(literals(manifest).split()) == "c0[…]c1[…]sofar:"
+    assert "".join(literal_text(manifest).split()) == "c0[…]c1[…]sofar:"
 
 
 def test_text_that_changed_under_a_manifest_is_told_apart() -> None:
-    said = entry(1, "we chose MySQL")
+    said = make_entry(1, "we chose MySQL")
     message = PromptMessage(role=Role.USER, parts=(Text("we chose MySQL"),), sources=(said.id,))
-    manifest = made([Placed(message, "prompt/history")], [said])
+    manifest = make_manifest([Placed(message, "prompt/history")], [said])
     with pytest.raises(ValidationError, match="does not read as it did") as error:
         revive_messages(manifest, {said.id: replace(said, content="we chose SQLite")})
     assert error.value.field == "messages[0]"
@@ -319,23 +340,23 @@ def test_text_that_changed_under_a_manifest_is_told_apart() -> None:
 # ── the ledger ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def verdict(id: str, included: bool, rule: str = "score") -> Verdict:
+def make_verdict(id: str, included: bool, rule: str = "score") -> Verdict:
     return Verdict(
         id=id, version=1, included=included, rule=rule, source=Source.SIMILAR, relevance=0.61234, boost=0,
         score=0.7, parts={"words": 0.5}, tokens=9, reason="answers the query",
     )  # fmt: skip
 
 
-def explained(*, older: bool = True) -> tuple[Ledger, list[Entry]]:
+def explained_prompt(*, older: bool = True) -> tuple[Ledger, list[Entry]]:
     """A prompt of everything: rules, pins, history, recall; with something left out of each."""
-    log = [entry(version, f"message {version}") for version in range(1, 13)]
+    log = [make_entry(version, f"message {version}") for version in range(1, 13)]
     ids = [one.id for one in log]
     recalled = Ledger(
         lambda: {
-            ids[0]: verdict(ids[0], True),
-            ids[1]: verdict(ids[1], True),
-            ids[2]: verdict(ids[2], False, "budget"),
-            ids[9]: verdict(ids[9], True),
+            ids[0]: make_verdict(ids[0], True),
+            ids[1]: make_verdict(ids[1], True),
+            ids[2]: make_verdict(ids[2], False, "budget"),
+            ids[9]: make_verdict(ids[9], True),
         },
         omitted=1,
     )
@@ -347,7 +368,7 @@ def explained(*, older: bool = True) -> tuple[Ledger, list[Entry]]:
     pinned = PromptMessage(role=Role.DEVELOPER, parts=(Text("- profile"),))
     recall = PromptMessage(role=Role.USER, parts=(Text("user: message 1"),), sources=(ids[0],))
     placed = [
-        asked(Text("rules"), role=Role.SYSTEM, path="prompt/system"),
+        placed_parts(Text("rules"), role=Role.SYSTEM, path="prompt/system"),
         Placed(pinned, "prompt/pins", "pieces", 5, pieces=pins),
         *[Placed(one, "prompt/history", tokens=4, first=10 + n, last=10 + n) for n, one in enumerate(shown)],
         Placed(recall, "prompt/recall", "pieces", 6, True, 0, found),
@@ -359,7 +380,7 @@ def explained(*, older: bool = True) -> tuple[Ledger, list[Entry]]:
         Left((ids[10],), "prompt/history", "window", "cut to 4 tokens", 8, gone=False),
         Left(("prompt/examples",), "prompt/examples", "omit", "no room", 100),
     )
-    manifest = made(
+    manifest = make_manifest(
         placed,
         log,
         left=left,
@@ -370,7 +391,7 @@ def explained(*, older: bool = True) -> tuple[Ledger, list[Entry]]:
 
 
 def test_a_ledger_says_why_for_everything_that_is_shown() -> None:
-    found, log = explained()
+    found, log = explained_prompt()
     shown = {log[9].id: "history", log[10].id: "history", log[0].id: "recall", "profile": "pin"}
     assert {id: found.why(id).rule for id in shown} == shown
     assert all(found.why_not(id) is None for id in shown)
@@ -386,7 +407,7 @@ def test_a_ledger_says_why_for_everything_that_is_shown() -> None:
 
 
 def test_a_ledger_says_why_not_for_everything_that_is_left_out() -> None:
-    found, log = explained()
+    found, log = explained_prompt()
     rules = {
         "preferences": "truncate",
         log[1].id: "pieces",  # chosen by the recall, and dropped by the fit
@@ -408,20 +429,20 @@ def test_a_ledger_says_why_not_for_everything_that_is_left_out() -> None:
 
 
 def test_what_a_stored_summary_stands_for_is_told_apart_from_what_was_too_old() -> None:
-    old = entry(3, "long ago")
-    manifest = made([], reads=(Read(LOG, 11, 8, summary="history"),))
+    old = make_entry(3, "long ago")
+    manifest = make_manifest([], reads=(Read(LOG, 11, 8, summary="history"),))
     assert ledger_of_manifest(lambda: manifest).why(old.id).rule == "summary"
     assert "'history' stands for it" in ledger_of_manifest(lambda: manifest).why(old.id).reason
 
 
 def test_what_the_recall_chose_and_the_history_shows_is_in_the_history() -> None:
-    found, log = explained()
+    found, log = explained_prompt()
     assert found.why(log[9].id).included
     assert found.why(log[9].id).rule == "history"
 
 
 def test_a_ledger_lists_every_decision_once() -> None:
-    found, _ = explained()
+    found, _ = explained_prompt()
     ids = [one.id for one in found]
     assert len(ids) == len(set(ids)) == len(found)
     assert found.why(ids[0]).included
@@ -429,8 +450,8 @@ def test_a_ledger_lists_every_decision_once() -> None:
 
 
 def test_a_manifest_that_was_kept_answers_like_the_prompt_itself() -> None:
-    found, log = explained(older=False)
-    kept = explained(older=False)[0]
+    found, log = explained_prompt(older=False)
+    kept = explained_prompt(older=False)[0]
     assert [str(one) for one in kept] == [str(one) for one in found]
     assert kept.why(log[4].id).rule == "unread"
 

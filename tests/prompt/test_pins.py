@@ -13,13 +13,12 @@ from datetime import UTC, datetime
 import apsw
 import pytest
 
-from acms.errors import CorruptRecordError, SchemaVersionError, ValidationError
+from acms import CorruptRecordError, Role, SchemaVersionError, ValidationError
 from acms.kv import CompareAndSetKV, InMemoryKV, SQLiteKV, open_kv
-from acms.model import Role
 from acms.pins import Pin, PinMetadata, create_pin_registry
 from acms.prompt.pin_index import INDEX_BYTES, INDEX_KEY, MOST_PINS, TAGS
 from acms.testing import ManualClock
-from tests.faults._process import finish, python
+from tests.faults._process import finish_process, start_python
 from tests.storage.test_kv import PlainKV, in_threads
 
 WHEN = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
@@ -42,7 +41,7 @@ def url(request, tmp_path):
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "redis", "a plain one"])
 async def store(request, tmp_path, clock):
-    """An empty key-value memory of every kind, and one of somebody else that cannot compare and set."""
+    """An empty key-value memory of every kind, and a foreign one that cannot compare and set."""
     if request.param == "a plain one":
         plain = PlainKV(clock)
         assert not isinstance(plain, CompareAndSetKV)
@@ -60,7 +59,7 @@ def registry(store, clock):
     return create_pin_registry(store, namespace="user:123", clock=clock)
 
 
-def keys(pins):
+def pin_keys(pins):
     return [pin.key for pin in pins]
 
 
@@ -82,7 +81,7 @@ async def test_pins_are_listed_by_priority_then_by_time_then_by_key(registry, cl
     for key in ("same b", "same a"):
         await registry.pin(key, PinMetadata(priority=1, updated_at=1000))
     expected = ["top", "new", "old", "same a", "same b", "low", "none, new", "none, old"]
-    assert keys(await registry.list()) == expected
+    assert pin_keys(await registry.list()) == expected
 
 
 async def test_the_index_is_that_of_the_seed(registry, store):
@@ -118,7 +117,7 @@ async def test_unpin_lets_go_of_the_pin_and_keeps_the_value(registry, store):
     await registry.pin("other")
     assert await registry.unpin("profile") is True
     assert await registry.unpin("profile") is False
-    assert keys(await registry.list()) == ["other"]
+    assert pin_keys(await registry.list()) == ["other"]
     assert (await store.get("profile")).data == {"name": "Sam"}
 
 
@@ -128,9 +127,9 @@ async def test_namespaces_and_index_keys_are_apart(registry, store, clock):
     await registry.pin("a")
     await other.pin("b")
     await elsewhere.pin("c")
-    assert [keys(await each.list()) for each in (registry, other, elsewhere)] == [["a"], ["b"], ["c"]]
+    assert [pin_keys(await each.list()) for each in (registry, other, elsewhere)] == [["a"], ["b"], ["c"]]
     await other.unpin("a")
-    assert keys(await registry.list()) == ["a"]
+    assert pin_keys(await registry.list()) == ["a"]
     assert (await store.get("__ours__:user:123")).data["pins"] == {"c": {"updatedAt": NOW}}
 
 
@@ -143,14 +142,14 @@ async def test_the_newest_pin_comes_first_even_where_clocks_disagree(store):
     )
     for key, registry in (("first", fast), ("second", fast), ("third", slow), ("fourth", fast)):
         await registry.pin(key)
-    assert keys(await fast.list()) == ["fourth", "third", "second", "first"]
+    assert pin_keys(await fast.list()) == ["fourth", "third", "second", "first"]
 
 
 async def test_a_key_may_be_anything_that_a_store_keeps(registry):
     names = ["__proto__", "Zoë 北京", "a:b/c", " ", '"', "10", "9", "é", "x" * 512]
     for name in names:
         await registry.pin(name)
-    assert keys(await registry.list()) == names[::-1]
+    assert pin_keys(await registry.list()) == names[::-1]
 
 
 # ── an index that another program wrote ─────────────────────────────────────────────────────────────────────────────
@@ -249,7 +248,7 @@ async def test_a_pin_that_does_not_read_back_is_named_and_can_be_replaced_or_let
         assert found.value.options
         await registry.pin("another")
         await repair("bad")
-        assert {"good", "another"} <= set(keys(await registry.list()))
+        assert {"good", "another"} <= set(pin_keys(await registry.list()))
 
 
 # ── the border ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -268,7 +267,7 @@ async def test_a_namespace_that_makes_no_sense_is_refused_at_once(namespace):
 async def test_a_namespace_that_makes_sense_is_taken_on_every_store(namespace, store, clock):
     registry = create_pin_registry(store, namespace=namespace, clock=clock)
     await registry.pin("a")
-    assert keys(await registry.list()) == ["a"]
+    assert pin_keys(await registry.list()) == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -347,7 +346,7 @@ async def test_tasks_that_pin_at_once_lose_nothing(registry):
     await asyncio.gather(
         *(registry.unpin(f"k{n}") for n in range(0, 30, 2)), *(registry.pin(f"new{n}") for n in range(5))
     )
-    assert keys(await registry.list())[:15] == [f"k{n}" for n in range(1, 30, 2)]
+    assert pin_keys(await registry.list())[:15] == [f"k{n}" for n in range(1, 30, 2)]
     assert len(await registry.list()) == 20
 
 
@@ -391,7 +390,7 @@ def test_threads_with_a_handle_each_lose_nothing(url):
     assert len(asyncio.run(read())) == 32
 
 
-def left(lines):
+def keys_left_pinned(lines):
     """Return which keys are pinned after some lines of a pinner."""
     pinned = {}
     for line in lines:
@@ -406,8 +405,8 @@ def left(lines):
 async def test_processes_that_pin_at_once_lose_nothing_even_when_one_is_killed(url):
     """What a process was answered is there, whatever the others do and however one of them ends."""
     start = ("-m", "tests.prompt._pinner", url, "user:123")
-    running = {who: python(*start, who, "15") for who in ("ana", "ben")}
-    doomed = python(*start, "eve", "100000")
+    running = {who: start_python(*start, who, "15") for who in ("ana", "ben")}
+    doomed = start_python(*start, "eve", "100000")
     for process in (doomed, *running.values()):
         assert await asyncio.to_thread(process.stdout.readline) == "ready\n"
     for process in (doomed, *running.values()):
@@ -416,18 +415,18 @@ async def test_processes_that_pin_at_once_lose_nothing_even_when_one_is_killed(u
     answered = [await asyncio.to_thread(doomed.stdout.readline) for _ in range(8)]
     os.kill(doomed.pid, signal.SIGKILL)
     answered += [line for line in await asyncio.to_thread(doomed.stdout.readlines) if line.endswith("\n")]
-    assert finish(doomed) == -signal.SIGKILL
+    assert finish_process(doomed) == -signal.SIGKILL
     expected = set()
     for who, process in running.items():
-        expected |= left(await asyncio.to_thread(process.stdout.readlines))
-        assert finish(process) == 0, who
+        expected |= keys_left_pinned(await asyncio.to_thread(process.stdout.readlines))
+        assert finish_process(process) == 0, who
     assert len(expected) == 20
 
     async with open_kv(url) as store:
         registry = create_pin_registry(store, namespace="user:123")
-        found = set(keys(await registry.list()))
+        found = set(pin_keys(await registry.list()))
         hers = {key for key in found if key.startswith("eve")}
         assert found - hers == expected
-        assert len(hers ^ left(answered)) <= 1, "one more change may have been stored unanswered"
+        assert len(hers ^ keys_left_pinned(answered)) <= 1, "one more change may have been stored unanswered"
         await registry.pin("afterwards")
-        assert "afterwards" in keys(await registry.list())
+        assert "afterwards" in pin_keys(await registry.list())

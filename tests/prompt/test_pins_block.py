@@ -1,4 +1,4 @@
-"""Pins in a prompt: which are shown, in what form, and what is said about the others."""
+"""Pins in a prompt: which are shown, in which form, and the notices about the others."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from acms.errors import CorruptRecordError, ValidationError
+from acms import CorruptRecordError, PinsLoaded, PinsSkipped, ValidationError
 from acms.kv import InMemoryKV
-from acms.observability.events import PinsLoaded, PinsSkipped
 from acms.pins import Pin, PinMetadata, Pinned, PinnedKV, create_pin_registry
 from acms.plan.nodes import Keep, Omit, Truncate
 from tests.prompt.test_pins import clock, store
@@ -24,7 +23,7 @@ Pinned context:
 
 
 class Request:
-    """Who asks for a block, and hears what is told."""
+    """The caller of a block, and the notices it gets."""
 
     def __init__(self):
         self.told = []
@@ -33,7 +32,7 @@ class Request:
         self.told.append(event)
 
 
-def shown(scope):
+def block_text(scope):
     """Return the text of a block, "" when there is none."""
     if not scope.children:
         return ""
@@ -41,7 +40,7 @@ def shown(scope):
     return message.opening + message.separator.join(piece.text for piece in message.pieces) + message.closing
 
 
-async def pin(store, namespace="user:123", **values):
+async def pin_values(store, namespace="user:123", **values):
     registry = create_pin_registry(store, namespace=namespace)
     for place, (key, value) in enumerate(values.items()):
         await store.set(key, value)
@@ -60,13 +59,13 @@ async def test_the_block_of_the_seed(store, clock):
     await registry.pin("profile", label="User profile", priority=10)
     request = Request()
     scope = await PinnedKV(store=store, namespace="user:123").render(request)
-    assert shown(scope) == SEED
+    assert block_text(scope) == SEED
     assert (scope.id, scope.priority, scope.floor) == ("pins:user:123", 1, 0)
     assert scope.strategy == Truncate(1200, Keep.START)
     (message,) = scope.children
     assert (message.role, message.kind) == ("developer", "pins")
     assert request.told == [PinsLoaded(namespace="user:123", keys=("profile", "preferences"))]
-    assert shown(await PinnedKV(store=store, namespace="user:123").render()) == SEED, (
+    assert block_text(await PinnedKV(store=store, namespace="user:123").render()) == SEED, (
         "the same text each time"
     )
 
@@ -80,21 +79,21 @@ async def test_no_index_is_no_block(store):
 
 async def test_the_first_twenty_are_shown_and_the_others_told():
     store = InMemoryKV()
-    await pin(store, **{f"k{n}": n for n in range(23)})
+    await pin_values(store, **{f"k{n}": n for n in range(23)})
     request = Request()
     scope = await PinnedKV(store=store, namespace="user:123").render(request)
     assert [piece.id for piece in scope.children[0].pieces] == [f"k{n}" for n in range(20)]
     assert request.told[1] == PinsSkipped(namespace="user:123", missing=(), beyond=("k20", "k21", "k22"))
     scope = await PinnedKV(store=store, namespace="user:123", max_pins=1).render()
-    assert shown(scope) == "Pinned context:\n- k0\n  0"
+    assert block_text(scope) == "Pinned context:\n- k0\n  0"
 
 
 async def test_a_pin_without_a_value_is_skipped_and_told(store):
-    await pin(store, first="1", gone="2", last="3")
+    await pin_values(store, first="1", gone="2", last="3")
     await store.delete("gone")
     request = Request()
     scope = await PinnedKV(store=store, namespace="user:123").render(request)
-    assert shown(scope) == "Pinned context:\n- first\n  1\n- last\n  3"
+    assert block_text(scope) == "Pinned context:\n- first\n  1\n- last\n  3"
     assert request.told == [
         PinsLoaded(namespace="user:123", keys=("first", "last")),
         PinsSkipped(namespace="user:123", missing=("gone",), beyond=()),
@@ -105,8 +104,8 @@ async def test_a_pin_without_a_value_is_skipped_and_told(store):
 
 
 async def test_a_namespace_shows_its_own_pins(store):
-    await pin(store, "user:123", mine="1", both="2")
-    await pin(store, "user:1234", theirs="3", both="2")
+    await pin_values(store, "user:123", mine="1", both="2")
+    await pin_values(store, "user:1234", theirs="3", both="2")
     for namespace, expected in (("user:123", ["mine", "both"]), ("user:1234", ["theirs", "both"])):
         scope = await PinnedKV(store=store, namespace=namespace).render()
         assert [piece.id for piece in scope.children[0].pieces] == expected
@@ -128,18 +127,18 @@ async def test_values_are_read_at_once():
             return await super().get(key)
 
     store = Together()
-    await pin(store, **{f"k{n}": n for n in range(5)})
+    await pin_values(store, **{f"k{n}": n for n in range(5)})
     async with asyncio.timeout(300):
         scope = await PinnedKV(store=store, namespace="user:123").render()
     assert len(scope.children[0].pieces) == 5
 
 
 async def test_many_renders_at_once_share_nothing(store):
-    await pin(store, a="1", b="2")
+    await pin_values(store, a="1", b="2")
     block = PinnedKV(store=store, namespace="user:123")
     requests = [Request() for _ in range(8)]
     scopes = await asyncio.gather(*(block.render(request) for request in requests))
-    assert len({shown(scope) for scope in scopes}) == 1
+    assert len({block_text(scope) for scope in scopes}) == 1
     assert all(request.told == [PinsLoaded(namespace="user:123", keys=("a", "b"))] for request in requests)
 
 
@@ -159,7 +158,7 @@ async def test_a_registry_of_somebody_else_will_do():
     await store.set("b", 2)
     for given in ({}, {"namespace": "theirs"}):
         block = PinnedKV(store=store, registry=Fixed(), **given)
-        assert shown(await block.render()) == "Pinned context:\n- b (B)\n  2\n- a\n  1"
+        assert block_text(await block.render()) == "Pinned context:\n- b (B)\n  2\n- a\n  1"
         assert block.namespace == given.get("namespace", "default")
 
 
@@ -169,7 +168,7 @@ async def test_what_a_registry_knows_may_lie_in_another_store():
     await registry.pin("a")
     await values.set("a", 1)
     block = PinnedKV(store=values, registry=registry)
-    assert (block.namespace, shown(await block.render())) == ("user:123", "Pinned context:\n- a\n  1")
+    assert (block.namespace, block_text(await block.render())) == ("user:123", "Pinned context:\n- a\n  1")
 
 
 async def test_a_value_that_does_not_read_back_ends_the_render():
@@ -180,7 +179,7 @@ async def test_a_value_that_does_not_read_back_ends_the_render():
             return await super().get(key)
 
     store = Broken()
-    await pin(store, a=1, b=2)
+    await pin_values(store, a=1, b=2)
     with pytest.raises(CorruptRecordError, match="'a'"):
         await PinnedKV(store=store, namespace="user:123").render()
 
@@ -190,7 +189,7 @@ async def test_a_value_that_does_not_read_back_ends_the_render():
 
 async def test_a_formatter_gets_key_data_and_metadata_and_its_text_is_shown_as_it_is():
     store = InMemoryKV()
-    registry = await pin(store, a={"n": 1})
+    registry = await pin_values(store, a={"n": 1})
     await registry.pin("a", label="A")
     got = []
 
@@ -199,7 +198,7 @@ async def test_a_formatter_gets_key_data_and_metadata_and_its_text_is_shown_as_i
         return f"{entry.key}={entry.data['n']} {entry.metadata.label}\nunindented"
 
     scope = await PinnedKV(store=store, namespace="user:123", format=format).render()
-    assert shown(scope) == "Pinned context:\na=1 A\nunindented"
+    assert block_text(scope) == "Pinned context:\na=1 A\nunindented"
     ((key, data, metadata),) = got
     assert isinstance(got[0], Pinned)
     assert (key, data, metadata.label) == ("a", {"n": 1}, "A")
@@ -207,7 +206,7 @@ async def test_a_formatter_gets_key_data_and_metadata_and_its_text_is_shown_as_i
 
 async def test_what_a_formatter_raises_is_told_with_key_and_namespace():
     store = InMemoryKV()
-    await pin(store, secret={"name": "Sam"})
+    await pin_values(store, secret={"name": "Sam"})
     block = PinnedKV(store=store, namespace="user:123", format=lambda entry: entry.data["Sam's address"])
     with pytest.raises(
         ValidationError, match="raised KeyError on pin 'secret' of namespace 'user:123'"
@@ -221,7 +220,7 @@ async def test_what_a_formatter_raises_is_told_with_key_and_namespace():
 @pytest.mark.parametrize("returned", [None, 5, b"text", "a\0b", "\ud800", ["text"]], ids=repr)
 async def test_a_formatter_must_return_a_text(returned):
     store = InMemoryKV()
-    await pin(store, a=1)
+    await pin_values(store, a=1)
     block = PinnedKV(store=store, namespace="user:123", format=lambda entry: returned)
     with pytest.raises(ValidationError, match="on pin 'a' of namespace 'user:123' must") as told:
         await block.render()
@@ -230,7 +229,7 @@ async def test_a_formatter_must_return_a_text(returned):
 
 async def test_cancelling_goes_through_a_formatter():
     store = InMemoryKV()
-    await pin(store, a=1)
+    await pin_values(store, a=1)
 
     def cancelled(entry):
         raise asyncio.CancelledError
@@ -244,7 +243,7 @@ async def test_cancelling_goes_through_a_formatter():
 
 async def test_strategy_role_priority_and_reserve_are_those_of_the_scope():
     store = InMemoryKV()
-    registry = await pin(store, a=1)
+    registry = await pin_values(store, a=1)
     await registry.pin("a", role="user")
     scope = await PinnedKV(
         store=store, namespace="user:123", strategy="omit", role="system", priority=4

@@ -14,16 +14,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from acms import ACMS, FitError, open_storage
+from acms import ACMS, FitError, Media, Role, ToolCall, ToolResult, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses, Tool
 from acms.kv import InMemoryKV
-from acms.model import Media, Role, ToolCall, ToolResult
 from acms.pins import create_pin_registry
 from acms.ports import Codec
 from acms.prompt import Prompt, Rendered
 from acms.prompt.replay import replay
 from tests.providers import validators
-from tests.providers.prompts import conversations, texts, tools
+from tests.providers.prompts import generated_conversations, texts, tools
 from tests.support.talk import session_on
 
 CODECS: dict[str, tuple[Callable[[], Codec], Callable[[Any], None]]] = {
@@ -52,7 +51,7 @@ turns: st.SearchStrategy[list[Turn]] = st.lists(
 )
 
 
-async def tell(session: ACMS, log: list[Turn]) -> None:
+async def write_log(session: ACMS, log: list[Turn]) -> None:
     """Write a log: tool calls answered out of order, never, or without having been asked; edits; closed episodes."""
     ids: list[str] = []
     for number, (kind, text, many) in enumerate(log):
@@ -94,13 +93,13 @@ contents: st.SearchStrategy[Any] = st.one_of(
     st.sampled_from(("session", "view")),
     words,
     st.lists(words, max_size=4),
-    conversations(max_steps=4).map(
-        lambda found: [replace(one, sources=()) for one in found if one.parts and _sound(one)]
+    generated_conversations(max_steps=4).map(
+        lambda found: [replace(one, sources=()) for one in found if one.parts and _is_accepted_message(one)]
     ),
 )
 
 
-def _sound(message: Any) -> bool:
+def _is_accepted_message(message: Any) -> bool:
     """Whether the builder takes a message: it must say something, and calls and results have one id each."""
     ids = [part.call_id for part in message.parts if isinstance(part, ToolCall | ToolResult)]
     return len(set(ids)) == len(ids)
@@ -157,9 +156,9 @@ leaves: st.SearchStrategy[Step] = st.one_of(
 )
 
 
-def nested(inner: st.SearchStrategy[Step]) -> st.SearchStrategy[Step]:
+def nested_steps(inner: st.SearchStrategy[Step]) -> st.SearchStrategy[Step]:
     content = st.one_of(
-        contents, st.lists(inner, max_size=3).map(lambda steps: lambda p, w: built(p, steps, w))
+        contents, st.lists(inner, max_size=3).map(lambda steps: lambda p, w: apply_steps(p, steps, w))
     )
     return st.one_of(
         st.builds(
@@ -199,16 +198,18 @@ def nested(inner: st.SearchStrategy[Step]) -> st.SearchStrategy[Step]:
     )
 
 
-prompts: st.SearchStrategy[list[Step]] = st.lists(st.recursive(leaves, nested, max_leaves=4), max_size=5)
+prompts: st.SearchStrategy[list[Step]] = st.lists(
+    st.recursive(leaves, nested_steps, max_leaves=4), max_size=5
+)
 
 
-def built(prompt: Prompt, steps: list[Step], world: Any) -> Prompt:
+def apply_steps(prompt: Prompt, steps: list[Step], world: Any) -> Prompt:
     for step in steps:
         prompt = step(prompt, world)
     return prompt
 
 
-def lax(offered: list[Tool]) -> list[Tool]:
+def without_strict(offered: list[Tool]) -> list[Tool]:
     """Return tools that no provider refuses: what a strict one must say is a matter of its codec."""
     return [replace(tool, strict=False) for tool in offered]
 
@@ -244,7 +245,7 @@ def within(url: str) -> Iterator[Callable[[Callable[[Any, str], Awaitable[None]]
         runner.run(storage.__aexit__(None, None, None))
 
 
-def seen(messages: Any) -> list[Any]:
+def comparable_messages(messages: Any) -> list[Any]:
     """Return messages as they can be told apart in a request: not by what their media cost."""
     return [
         (one.role, one.name, [Media if isinstance(part, Media) else part for part in one.parts])
@@ -271,7 +272,7 @@ def pairs_hold(rendered: Rendered) -> None:
 
 @pytest.mark.parametrize("name", CODECS)
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-@given(log=turns, steps=prompts, offered=tools.map(lax), budget=st.integers(0, 700))
+@given(log=turns, steps=prompts, offered=tools.map(without_strict), budget=st.integers(0, 700))
 def test_what_is_sent_is_within_the_budget(
     name: str, within: Any, log: list[Turn], steps: list[Step], offered: Any, budget: int
 ) -> None:
@@ -279,7 +280,7 @@ def test_what_is_sent_is_within_the_budget(
 
     async def work(storage: Any, session_id: str) -> None:
         session = session_on(storage, session_id)
-        await tell(session, log)
+        await write_log(session, log)
         kv = InMemoryKV()
         await kv.set("profile", {"name": "Sam", "notes": ["likes brevity"] * 5})
         await create_pin_registry(kv, namespace="n").pin("profile")
@@ -287,7 +288,7 @@ def test_what_is_sent_is_within_the_budget(
         codec = make()
         version = (await session.get_session_stats()).version
         world = World(session, session.at(version // 2) if version else session, kv)
-        made = built(Prompt(codec).user("start"), steps, world).tools(offered)
+        made = apply_steps(Prompt(codec).user("start"), steps, world).tools(offered)
         try:
             rendered = await made.render(budget=budget)
         except FitError as error:
@@ -330,15 +331,15 @@ def test_without_a_budget_what_is_parsed_is_what_was_rendered(
 ) -> None:
     async def work(storage: Any, session_id: str) -> None:
         session = session_on(storage, session_id)
-        await tell(session, log)
+        await write_log(session, log)
         codec = CODECS[name][0]()
         world = World(session, session, InMemoryKV())
         try:
-            rendered = await built(Prompt(codec).user("start"), steps, world).render()
+            rendered = await apply_steps(Prompt(codec).user("start"), steps, world).render()
         except FitError as error:
             assert "ceiling" in str(error) or error.options
             return
-        assert seen(codec.parse(rendered.payload)) == seen(rendered.messages)
+        assert comparable_messages(codec.parse(rendered.payload)) == comparable_messages(rendered.messages)
 
     within(work)
 

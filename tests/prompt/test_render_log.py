@@ -1,4 +1,4 @@
-"""The log of renders: what it keeps, what it must not keep, how long, and what erasing leaves of it."""
+"""The log of renders: which data it keeps, which it must not keep, how long, and the effect of erasure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from acms import (
     ConfigurationError,
     ConflictError,
     NotFoundError,
+    Privacy,
     PrivacyConfig,
     Prompt,
     RenderLogConfig,
+    State,
+    correlation,
 )
 from acms.acs import ACS
 from acms.codecs import AnthropicMessages, OpenAIChat, Tool
-from acms.model import Privacy, State
-from acms.observability.logging import correlation
 from acms.ports import Handle, HasRecords
 from acms.prompt import render_log
 from acms.storage import MemoryStorage
@@ -41,16 +42,16 @@ REQUEST = {
 }
 
 
-def session(storage: Handle, config: ACMSConfig = KEPT, name: str = "s", **more: object) -> ACMS:
+def open_session(storage: Handle, config: ACMSConfig = KEPT, name: str = "s", **more: object) -> ACMS:
     return ACMS(name, storage, None, config=config, **more)
 
 
-async def render(of: ACMS, query: str, budget: int = 400) -> None:
+async def render_query(of: ACMS, query: str, budget: int = 400) -> None:
     prompt = Prompt(OpenAIChat("gpt-4o")).system("You are the zirconium assistant.")
     await prompt.history(of).recall(of, query).user(query).render(budget=budget)
 
 
-async def raw(of: ACMS) -> str:
+async def raw_render_log(of: ACMS) -> str:
     """Return all that the store keeps of the log of renders, unpacked."""
     storage, context = of.storage, await of.context_id()
     assert isinstance(storage, HasRecords)
@@ -66,7 +67,7 @@ async def raw(of: ACMS) -> str:
     return "\n".join(found)
 
 
-async def talk(of: ACMS, turns: int = 40) -> list[str]:
+async def say_turns(of: ACMS, turns: int = 40) -> list[str]:
     return [
         await of.ingest(
             "user" if turn % 2 else "assistant", f"turn {turn}: the magenta kettle number {turn} whistles"
@@ -76,12 +77,12 @@ async def talk(of: ACMS, turns: int = 40) -> list[str]:
 
 
 async def test_what_was_sent_is_kept_by_reference_and_compared_with_the_one_before(storage: Handle) -> None:
-    async with session(storage) as of:
-        ids = await talk(of)
+    async with open_session(storage) as of:
+        ids = await say_turns(of)
         with correlation("req-17"):
-            await render(of, "which magenta kettle whistles?")
+            await render_query(of, "which magenta kettle whistles?")
         await of.ingest("user", "and the next one?")
-        await render(of, "which kettle is number 3?")
+        await render_query(of, "which kettle is number 3?")
         await of.messages("which kettle is number 4?", budget=300)
         await ACS([of]).render(REQUEST)
         kept = await of.renders()
@@ -103,7 +104,7 @@ async def test_what_was_sent_is_kept_by_reference_and_compared_with_the_one_befo
         shown = {id for one in details.blocks for id in one.sources}
         assert {one.id for one in details.verdicts if one.included} >= shown
         assert {one.id for one in details.verdicts if not one.included} & set(ids)
-        assert "turn 39" not in await raw(of)
+        assert "turn 39" not in await raw_render_log(of)
         with pytest.raises(NotFoundError):
             await of.sent("nothing")
         assert await of.at(41).renders() == []
@@ -114,8 +115,8 @@ TOOL = Tool(name="boil", description="Boils a kettle.", parameters={"type": "obj
 
 
 async def test_the_request_is_kept_as_it_was_sent(storage: Handle) -> None:
-    async with session(storage) as of:
-        await talk(of)
+    async with open_session(storage) as of:
+        await say_turns(of)
         question = "which magenta kettle whistles?"
         codecs = (OpenAIChat("gpt-4o"), AnthropicMessages("claude-sonnet-4-5", max_tokens=300))
         for codec in codecs:
@@ -133,20 +134,23 @@ async def test_the_request_is_kept_as_it_was_sent(storage: Handle) -> None:
 
 
 async def test_a_request_that_shows_other_sessions_is_written_from_their_logs(storage: Handle) -> None:
-    async with session(storage, namespace="n") as of, session(storage, name="other", namespace="n") as other:
-        await talk(of)
+    async with (
+        open_session(storage, namespace="n") as of,
+        open_session(storage, name="other", namespace="n") as other,
+    ):
+        await say_turns(of)
         gone = await other.ingest(
             "user", "Decision: the magenta kettle of Ada whistles in B flat.", actor_id="Ada"
         )
         await other.ingest({"role": "user", "content": "the secret of the kettle is a [… crack in B flat]"})
-        await talk(other, 60)
+        await say_turns(other, 60)
         prompt = Prompt(OpenAIChat("gpt-4o")).history(of).recall(of, "the magenta kettle in B flat")
         rendered = await prompt.user("and?").render(budget=900)
         assert rendered.seen(gone)
         details = await of.sent((await of.renders())[0].id)
         assert details.payload == rendered.payload
         assert "text of other sessions is read from their logs" in details.payload_note
-        kept = await raw(of)
+        kept = await raw_render_log(of)
         assert "Ada" not in kept
         assert "crack" not in kept
         await other.erase(gone)
@@ -157,21 +161,21 @@ async def test_a_request_that_shows_other_sessions_is_written_from_their_logs(st
 
 async def test_what_the_caller_wrote_is_kept_in_the_mode_of_the_session(storage: Handle) -> None:
     private = replace(KEPT, privacy=PrivacyConfig(mode=Privacy.REDACT))
-    async with session(storage, private) as of:
-        await talk(of)
+    async with open_session(storage, private) as of:
+        await say_turns(of)
         prompt = Prompt(OpenAIChat("gpt-4o")).system("Write to ada@example.org.").history(of)
         rendered = await prompt.user("Done?").render(budget=500)
         details = await of.sent((await of.renders())[0].id)
         assert "ada@example.org" in str(rendered.payload)
-        assert "ada@example.org" not in await raw(of)
+        assert "ada@example.org" not in await raw_render_log(of)
         assert details.payload is not None
         assert "ada@example.org" not in str(details.payload)
         assert "what was redacted" in details.payload_note
 
 
 async def test_of_a_request_too_large_to_be_kept_what_it_showed_is_kept(storage: Handle) -> None:
-    async with session(storage) as of:
-        await talk(of)
+    async with open_session(storage) as of:
+        await say_turns(of)
         noise = "".join(chr(0x4E00 + (n * 7919 + n * n) % 20_000) for n in range(40_000))
         rendered = await Prompt(OpenAIChat("gpt-4o")).system(noise).history(of).render(budget=200_000)
         (kept,) = await of.renders()
@@ -182,14 +186,17 @@ async def test_of_a_request_too_large_to_be_kept_what_it_showed_is_kept(storage:
 
 
 async def test_erasing_a_message_leaves_nothing_of_it(storage: Handle) -> None:
-    async with session(storage, namespace="n") as of, session(storage, name="other", namespace="n") as other:
-        ids = await talk(of)
+    async with (
+        open_session(storage, namespace="n") as of,
+        open_session(storage, name="other", namespace="n") as other,
+    ):
+        ids = await say_turns(of)
         gone = await other.ingest(
             "user", "Decision: the magenta kettle of Ada whistles in B flat.", actor_id="Ada"
         )
         fork = await of.fork(session_id="fork")
-        await render(of, "which magenta kettle whistles?")
-        await render(fork, "which magenta kettle whistles?")
+        await render_query(of, "which magenta kettle whistles?")
+        await render_query(fork, "which magenta kettle whistles?")
         prompt = Prompt(OpenAIChat("gpt-4o")).recall(
             of, "Ada and the decision about B flat", tokens=300, scope="namespace"
         )
@@ -201,15 +208,15 @@ async def test_erasing_a_message_leaves_nothing_of_it(storage: Handle) -> None:
         await other.erase(gone)  # of another tree: what is kept is its id, and nothing of what it said
         blocks = (await of.sent((await of.renders())[0].id)).blocks
         assert all("B flat" not in (one.text or "") for one in blocks)
-        assert "Ada" not in await raw(of)
+        assert "Ada" not in await raw_render_log(of)
         await of.erase(ids[3])
-        assert await raw(of) == await raw(fork) == ""
+        assert await raw_render_log(of) == await raw_render_log(fork) == ""
         assert await of.renders() == []
 
 
 async def test_a_render_that_was_under_way_when_something_was_erased_is_not_kept(storage: Handle) -> None:
-    async with session(storage) as of:
-        ids = await talk(of)
+    async with open_session(storage) as of:
+        ids = await say_turns(of)
         assert of.render_log
         found = await of.render_log.begin()
         assert found
@@ -225,10 +232,10 @@ async def test_it_is_bounded_by_bytes_and_age_and_can_be_forgotten(
 ) -> None:
     monkeypatch.setattr(render_log, "ROWS_BYTES", 6000)
     small = replace(KEPT, renders=RenderLogConfig(enabled=True, max_bytes=131_072, max_age_seconds=3600))
-    async with session(storage, small) as of:
-        await talk(of)
+    async with open_session(storage, small) as of:
+        await say_turns(of)
         for turn in range(12):
-            await render(of, f"kettle {turn}?")
+            await render_query(of, f"kettle {turn}?")
             kept = await of.renders()
         assert 2 <= len(kept) < 12
         assert [one.created_at for one in kept] == sorted([one.created_at for one in kept], reverse=True)
@@ -240,17 +247,17 @@ async def test_it_is_bounded_by_bytes_and_age_and_can_be_forgotten(
 
         monkeypatch.setattr(render_log, "datetime", Later)
         assert await of.renders() == []
-        assert await raw(of) == ""
+        assert await raw_render_log(of) == ""
         monkeypatch.undo()
-        await render(of, "kettle?")
+        await render_query(of, "kettle?")
         assert len(await of.renders()) == 1
         await of.forget_renders()
         assert await of.renders() == []
 
 
 async def test_of_a_session_without_a_word_nothing_is_kept(storage: Handle) -> None:
-    async with session(storage) as of:
-        await render(of, "kettle?")
+    async with open_session(storage) as of:
+        await render_query(of, "kettle?")
         assert await of.renders() == []
         await of.forget_renders()
         assert await of.renders() == []
@@ -261,9 +268,9 @@ async def test_of_a_render_with_very_many_candidates_the_best_are_kept(
 ) -> None:
     found: list[tuple[int, int, int]] = []
     for name in ("whole", "few"):
-        async with session(storage, name=name) as of:
-            await talk(of)
-            await render(of, "which magenta kettle whistles?")
+        async with open_session(storage, name=name) as of:
+            await say_turns(of)
+            await render_query(of, "which magenta kettle whistles?")
             (kept,) = await of.renders()
             found.append((kept.tokens, kept.left_out, len((await of.sent(kept.id)).verdicts)))
         monkeypatch.setattr(render_log, "ROW_BYTES", 1)
@@ -273,8 +280,8 @@ async def test_of_a_render_with_very_many_candidates_the_best_are_kept(
 
 
 async def test_a_render_that_cannot_be_kept_for_others_is_rendered_all_the_same() -> None:
-    async with session(MemoryStorage()) as of:
-        await talk(of)
+    async with open_session(MemoryStorage()) as of:
+        await say_turns(of)
         records = of.storage
         assert isinstance(records, HasRecords)
         put = records.put_record
@@ -295,9 +302,9 @@ async def test_a_render_that_cannot_be_kept_for_others_is_rendered_all_the_same(
 async def test_renders_that_cannot_be_forgotten_for_others_are_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with session(MemoryStorage()) as of:
-        await talk(of)
-        await render(of, "kettle?")
+    async with open_session(MemoryStorage()) as of:
+        await say_turns(of)
+        await render_query(of, "kettle?")
         assert len(await of.renders()) == 1
         records = of.storage
         assert isinstance(records, HasRecords)
@@ -317,8 +324,8 @@ async def test_renders_that_cannot_be_forgotten_for_others_are_reported(
 
 async def test_a_render_is_not_kept_when_something_is_erased_while_it_is_put() -> None:
     storage = MemoryStorage()
-    async with session(storage) as of:
-        await talk(of)
+    async with open_session(storage) as of:
+        await say_turns(of)
         records = of.storage
         assert isinstance(records, HasRecords)
         put, first = records.put_record, True
@@ -331,18 +338,18 @@ async def test_a_render_is_not_kept_when_something_is_erased_while_it_is_put() -
             return await put(context, name, data, rev=rev)
 
         records.put_record = erased  # type: ignore[method-assign]
-        await render(of, "which magenta kettle whistles?")
+        await render_query(of, "which magenta kettle whistles?")
         assert await of.renders() == []
-        assert await raw(of) == ""
+        assert await raw_render_log(of) == ""
         assert not first
-        await render(of, "which magenta kettle whistles?")
+        await render_query(of, "which magenta kettle whistles?")
         assert len(await of.renders()) == 1
 
 
 async def test_nothing_is_kept_unless_it_is_asked_for(storage: Handle) -> None:
-    async with session(storage, ACMSConfig()) as of:
-        await talk(of)
-        await render(of, "kettle?")
+    async with open_session(storage, ACMSConfig()) as of:
+        await say_turns(of)
+        await render_query(of, "kettle?")
         assert await of.renders() == []
     with pytest.raises(ConfigurationError, match="at most 1048576"):
         RenderLogConfig(max_bytes=2_000_000)

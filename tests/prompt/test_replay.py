@@ -10,18 +10,26 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, open_storage
-from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
-from acms.errors import EntryNotFoundError, ExpiredError, GoneError, ValidationError
+from acms import (
+    ACMS,
+    Entry,
+    EntryNotFoundError,
+    ExpiredError,
+    GoneError,
+    Reasoning,
+    State,
+    Text,
+    ValidationError,
+    open_storage,
+)
+from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses, Tool
 from acms.kv import InMemoryKV
-from acms.model import Entry, Reasoning, State, Text
 from acms.pins import create_pin_registry
 from acms.ports import Codec
 from acms.prompt import Prompt, Rendered
 from acms.prompt.manifest import Manifest, Quote, Written
 from acms.prompt.manifest_writer import hash_payload
 from acms.prompt.replay import BATCH, replay, replay_messages
-from acms.prompt_types import Tool
 from acms.providers import OfflineReflector
 from tests.support.talk import Storage, session_on
 
@@ -35,7 +43,7 @@ def codec(request: pytest.FixtureRequest) -> Codec:
     return found
 
 
-async def agent(session: ACMS, turns: int = 12) -> list[str]:
+async def write_agent_log(session: ACMS, turns: int = 12) -> list[str]:
     """A conversation of an agent: questions, calls of tools with long answers, thoughts, decisions."""
     ids: list[str] = []
     for turn in range(turns):
@@ -55,7 +63,7 @@ async def agent(session: ACMS, turns: int = 12) -> list[str]:
     return ids
 
 
-async def pins() -> InMemoryKV:
+async def make_pins() -> InMemoryKV:
     kv = InMemoryKV()
     for key, value in (("profile", {"name": "Sam"}), ("preferences", {"tone": "concise"})):
         await kv.set(key, value)
@@ -63,7 +71,7 @@ async def pins() -> InMemoryKV:
     return kv
 
 
-def texts(manifest: Manifest) -> str:
+def literal_text(manifest: Manifest) -> str:
     """Every literal text of a manifest."""
     return "".join(
         segment
@@ -77,7 +85,7 @@ def texts(manifest: Manifest) -> str:
     )
 
 
-async def again(rendered: Rendered, session: ACMS, codec: Codec) -> Manifest:
+async def replay_from_file(rendered: Rendered, session: ACMS, codec: Codec) -> Manifest:
     """Replay a prompt from a manifest that was written to a file and read back."""
     manifest = Manifest.from_json(json.loads(json.dumps(rendered.manifest.to_json())))
     assert manifest == rendered.manifest
@@ -96,11 +104,11 @@ async def test_a_prompt_of_everything_is_made_again_from_its_manifest(
     storage: Storage, codec: Codec, budget: int | None
 ) -> None:
     session = session_on(storage)
-    await agent(session)
+    await write_agent_log(session)
     prompt = (
         Prompt(codec)
         .system("You are the orders team's assistant.")
-        .pinned_kv(store=await pins(), namespace="user:123")
+        .pinned_kv(store=await make_pins(), namespace="user:123")
         .cache_hint(version="1")
         .history(session)
         .recall(session, "Which database did we choose for region 3?", tokens=400)
@@ -110,15 +118,15 @@ async def test_a_prompt_of_everything_is_made_again_from_its_manifest(
         .tools([DISK])
     )
     rendered = await prompt.render(budget=budget)
-    manifest = await again(rendered, session, codec)
-    kept = texts(manifest)
+    manifest = await replay_from_file(rendered, session, codec)
+    kept = literal_text(manifest)
     assert "Decision" not in kept
     assert "% used" not in kept
     assert "How full" not in kept
     assert {read.version for read in manifest.reads} == {48}
     once_more = await prompt.render(budget=budget)
     assert once_more.payload == rendered.payload
-    assert (await again(once_more, session, codec)).payload == manifest.payload
+    assert (await replay_from_file(once_more, session, codec)).payload == manifest.payload
 
 
 async def test_what_is_cut_inside_a_message_is_quoted_from_its_head_and_tail(
@@ -127,7 +135,7 @@ async def test_what_is_cut_inside_a_message_is_quoted_from_its_head_and_tail(
     session = session_on(storage)
     await session.ingest("user", "start " + "of a long story, " * 300 + "the end")
     rendered = await Prompt(codec).history(session).render(budget=200)
-    manifest = await again(rendered, session, codec)
+    manifest = await replay_from_file(rendered, session, codec)
     (message,) = manifest.messages
     (part,) = message.parts
     assert isinstance(part, Written)
@@ -135,17 +143,17 @@ async def test_what_is_cut_inside_a_message_is_quoted_from_its_head_and_tail(
     assert isinstance(segments, tuple)
     quotes = [segment for segment in segments if isinstance(segment, Quote)]
     assert len(quotes) >= 1
-    assert "story" not in texts(manifest)
+    assert "story" not in literal_text(manifest)
 
 
 async def test_a_prompt_of_a_fork_is_made_again(storage: Storage, codec: Codec) -> None:
     session = session_on(storage)
-    await agent(session, 3)
+    await write_agent_log(session, 3)
     child = await session.fork(at=8, session_id="what-if")
     await child.ingest("user", "And if we had chosen another one?")
     prompt = Prompt(codec).history(child).recall(child, "disk 1", tokens=200)
     rendered = await prompt.render(budget=900)
-    manifest = await again(rendered, session, codec)
+    manifest = await replay_from_file(rendered, session, codec)
     inherited = (await session.history(limit=1)).entries[0].id
     later = (await session.history(limit=1, after=9)).entries[0].id
     assert rendered.ledger.why(inherited)
@@ -162,38 +170,38 @@ async def test_what_was_compacted_retracted_and_edited_since_is_still_there(
     storage: Storage, codec: Codec
 ) -> None:
     session = session_on(storage)
-    ids = await agent(session, 6)
+    ids = await write_agent_log(session, 6)
     rendered = await Prompt(codec).history(session).render()
     await session.retract(ids[1])
     await session.replace(ids[4], "something else")
     done = await session.wait(await session.compact())
     assert done is not None
-    await again(rendered, session, codec)
+    await replay_from_file(rendered, session, codec)
     summed = await Prompt(codec).history(session).render()
-    manifest = await again(summed, session, codec)
+    manifest = await replay_from_file(summed, session, codec)
     assert done.id in manifest.entries
-    assert done.summary not in texts(manifest)
+    assert done.summary not in literal_text(manifest)
     assert summed.ledger.why(done.id).rule == "history"
     assert summed.ledger.why_not(ids[0]) is not None
     await session.undo(done.version)
-    await again(summed, session, codec)
+    await replay_from_file(summed, session, codec)
 
 
 async def test_what_was_erased_since_is_named(storage: Storage, codec: Codec) -> None:
     session = session_on(storage)
-    ids = await agent(session, 3)
+    ids = await write_agent_log(session, 3)
     rendered = await Prompt(codec).history(session).render()
     without = await Prompt(codec).last(session, 2).render()
     await session.erase(ids[5])
     with pytest.raises(GoneError, match=ids[5]):
         await replay(rendered.manifest, session.storage, codec)
-    await again(without, session, codec)
+    await replay_from_file(without, session, codec)
 
 
 async def test_what_retention_has_deleted_since_is_named(storage: Storage) -> None:
     codec = CODECS[0]
     session = session_on(storage)
-    ids = await agent(session, 2)
+    ids = await write_agent_log(session, 2)
     rendered = await Prompt(codec).history(session).render()
     (context,) = {read.context for read in rendered.manifest.reads}
     await storage.blank(context, [3], to=State.EXPIRED, audit={})
@@ -221,26 +229,26 @@ async def test_facts_and_what_other_sessions_said_are_quoted_too() -> None:
         question = "Which is our database, and which vault holds the backup?"
         prompt = Prompt(codec).recall(one, question, tokens=300, scope="namespace")
         rendered = await prompt.render()
-        manifest = await again(rendered, one, codec)
+        manifest = await replay_from_file(rendered, one, codec)
         kinds = {(id[0], id.split("_")[1]) for id in manifest.entries}
         assert {kind for kind, _ in kinds} == {"f", "m"}
         assert len({context for _, context in kinds}) >= 2
-        assert not {"MariaDB", "MySQL"} & set(re.findall(r"\w+", texts(manifest)))
+        assert not {"MariaDB", "MySQL"} & set(re.findall(r"\w+", literal_text(manifest)))
         assert {rendered.ledger.why(id).rule for id in manifest.entries} == {"recall"}
 
 
 async def test_what_a_plugin_wrote_stands_in_the_manifest(storage: Storage) -> None:
     codec = CODECS[0]
     session = session_on(storage)
-    await agent(session, 2)
+    await write_agent_log(session, 2)
 
     class Clock:
         async def render(self, request: object) -> str:
             return "It is noon."
 
     rendered = await Prompt(codec).use(Clock()).history(session).render()
-    manifest = await again(rendered, session, codec)
-    assert "It is noon." in texts(manifest)
+    manifest = await replay_from_file(rendered, session, codec)
+    assert "It is noon." in literal_text(manifest)
 
 
 async def test_a_prompt_with_a_stored_summary_is_made_again_and_says_what_it_stands_for(
@@ -248,12 +256,12 @@ async def test_a_prompt_with_a_stored_summary_is_made_again_and_says_what_it_sta
 ) -> None:
     codec = CODECS[0]
     session = session_on(storage)
-    ids = await agent(session, 12)
+    ids = await write_agent_log(session, 12)
     kept = InMemoryKV()
     prompt = Prompt(codec).summary(session, id="history", store=kept, tokens=200).user("And now?")
     for render in ("written", "read again"):
         rendered = await prompt.render(budget=2500)
-        manifest = await again(rendered, session, codec)
+        manifest = await replay_from_file(rendered, session, codec)
         assert manifest.messages[0].path == "prompt/summary", render
         shown = [id for id in ids if rendered.ledger.why(id).included]
         assert shown == ids[-len(shown) :]
@@ -262,7 +270,7 @@ async def test_a_prompt_with_a_stored_summary_is_made_again_and_says_what_it_sta
 
 
 class Counted:
-    """A store that notes what is asked of it."""
+    """A store that notes its reads."""
 
     def __init__(self, storage: Any) -> None:
         self._storage = storage
@@ -278,7 +286,7 @@ class Counted:
 async def test_every_entry_is_read_once() -> None:
     codec = CODECS[0]
     session = session_on(open_storage("memory://"))
-    ids = await agent(session, BATCH // 4 + 1)
+    ids = await write_agent_log(session, BATCH // 4 + 1)
     rendered = await Prompt(codec).history(session).render()
     counted: Any = Counted(session.storage)
     assert await replay(rendered.manifest, counted, codec) == rendered.payload
@@ -288,7 +296,7 @@ async def test_every_entry_is_read_once() -> None:
 async def test_another_codec_model_store_or_release_is_refused_in_words(storage: Storage) -> None:
     codec = CODECS[0]
     session = session_on(storage)
-    await agent(session, 1)
+    await write_agent_log(session, 1)
     manifest = (await Prompt(codec).history(session).render()).manifest
     for other in (OpenAIResponses("gpt-5"), OpenAIChat("gpt-4o")):
         with pytest.raises(ValidationError, match="was rendered for") as error:

@@ -1,4 +1,4 @@
-"""Requests with what was recalled in its place: within the budget and within the rules of every provider."""
+"""Requests with recalled messages in their place: within the budget and the rules of every provider."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, Media, Reasoning, Text, ToolCall
+from acms import ACMS, FitError, Media, Reasoning, Text, ToolCall
 from acms.codecs import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
-from acms.errors import FitError
 from acms.ports import Codec
 from acms.prompt import Prompt
 from acms.storage import MemoryStorage
@@ -27,26 +26,26 @@ EACH = 10
 THINGS = "drill lathe saw clamp gauge anvil chisel vice plane rasp bolt spring lever crank valve".split()
 
 
-def said(rng: random.Random) -> str:
+def random_text(rng: random.Random) -> str:
     """Return a text, mostly short and sometimes longer than a budget."""
     words = [f"{rng.choice(THINGS)} {rng.randint(1, 99)}" for _ in range(rng.choice((1, 3, 8, 20, 400)))]
     return ", ".join(words)
 
 
-async def turn(session: ACMS, rng: random.Random, number: int) -> bool:
+async def add_turn(session: ACMS, rng: random.Random, number: int) -> bool:
     """Let the user say something, and the model call tools and answer; return whether it had the last word."""
     picture = Media("image/png", f"https://example.org/{number}.png", tokens=rng.choice((0, 50)))
-    shown = [Text(said(rng)), *([picture] if rng.random() < 0.2 else [])]
+    shown = [Text(random_text(rng)), *([picture] if rng.random() < 0.2 else [])]
     await session.ingest("user", parts=shown, actor_id=rng.choice((None, "maya")))
     calls = [f"call_{number}_{one}" for one in range(rng.choice((0, 0, 1, 3)))]
     if calls:
         thought = [Reasoning("Hm.", f"signed{number}")] if rng.random() < 0.5 else []
         await session.ingest("assistant", parts=[*thought, *[ToolCall(one, "stock", "{}") for one in calls]])
         for call in calls[: None if rng.random() < 0.9 else -1]:
-            await session.ingest("tool", said(rng), tool_call_id=call)
+            await session.ingest("tool", random_text(rng), tool_call_id=call)
     over = rng.random() < 0.7
     if over:
-        await session.ingest("assistant", said(rng))
+        await session.ingest("assistant", random_text(rng))
     return over
 
 
@@ -57,11 +56,11 @@ async def all_hold(name: str, seeds: range) -> None:
         async with ACMS("s", MemoryStorage(), None) as session:
             over = True
             for number in range(rng.randint(0, 12)):
-                over = await turn(session, rng, number)
+                over = await add_turn(session, rng, number)
             for number in range(EACH):
                 prompt = Prompt(codec).system("You keep the stock.").history(session)
                 how = rng.choice(({}, {"keep": "turn"}, {"in_place": True}, {"tokens": 200}))
-                prompt = prompt.recall(session, said(rng)[:200], **how)
+                prompt = prompt.recall(session, random_text(rng)[:200], **how)
                 prompt = prompt.user("And now?") if over or rng.random() < 0.3 else prompt
                 budget = int(20 * 1.9 ** rng.uniform(0, 10))
                 try:
@@ -72,7 +71,7 @@ async def all_hold(name: str, seeds: range) -> None:
                     assert rendered.tokens.upper_bound <= budget, (seed, number)
                     codec.check(rendered.payload)
                     accepts(rendered.payload)
-                over = await turn(session, rng, 100 + number)
+                over = await add_turn(session, rng, 100 + number)
 
 
 @pytest.mark.parametrize("name", sorted(CODECS))

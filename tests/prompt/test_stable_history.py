@@ -11,11 +11,20 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, CompactionPolicy, State, open_storage
+from acms import (
+    ACMS,
+    ACMSConfig,
+    CompactionPolicy,
+    FitError,
+    Reasoning,
+    State,
+    Text,
+    TokenBudgetExceededError,
+    ToolCall,
+    open_storage,
+)
 from acms.codecs import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
-from acms.errors import FitError, TokenBudgetExceededError
 from acms.kv import InMemoryKV
-from acms.model import Reasoning, Text, ToolCall
 from acms.pins import create_pin_registry
 from acms.ports import Codec, HasRecords
 from acms.prompt import Prompt, Rendered
@@ -32,24 +41,24 @@ COLOURS = "amber teal maroon ivory olive coral indigo".split()
 STOCK = {"name": "stock", "description": "Counts what is there."}
 
 
-def codec() -> AnthropicMessages:
+def make_codec() -> AnthropicMessages:
     return AnthropicMessages("claude-opus-5-5")  # refuses a thinking block behind a changed prefix
 
 
-def said(rng: random.Random) -> str:
+def random_sentence(rng: random.Random) -> str:
     thing, place, colour = rng.choice(THINGS), rng.choice(PLACES), rng.choice(COLOURS)
     return (
         f"The {colour} {thing} number {rng.randint(100, 999)} lies in {place} {rng.randint(10, 99)}, I think."
     )
 
 
-def listed(rng: random.Random) -> str:
+def random_table(rng: random.Random) -> str:
     return "\n".join(
         f"row {n} | {rng.choice(THINGS)} | {rng.randint(1000, 9999)}" for n in range(rng.randint(2, 60))
     )
 
 
-def plain(payload: Any) -> list[Any]:
+def payload_in_reading_order(payload: Any) -> list[Any]:
     """Return a request in the order in which it is read: tools, system, messages."""
     return [payload.get("tools"), payload.get("system"), *payload["messages"]]
 
@@ -75,7 +84,7 @@ class Day:
         return ACMS(name, open_storage(self.url), None, config=config)
 
     def prompt(self, session: ACMS, query: str) -> Prompt:
-        made = Prompt(codec()).system(SYSTEM).history(session).recall(session, query)
+        made = Prompt(make_codec()).system(SYSTEM).history(session).recall(session, query)
         return made.user(f"By the way: {query}") if self.over else made
 
     async def sent(self) -> Rendered:
@@ -93,7 +102,7 @@ class Day:
 
     def judge(self, rendered: Rendered) -> None:
         """Refuse reasoning behind another prefix than that of the request it answered, as providers do."""
-        request = plain(rendered.payload)
+        request = payload_in_reading_order(rendered.payload)
         seen: set[str] = set()
         for place, message in enumerate(request):
             if not isinstance(message, dict) or not isinstance(message.get("content"), list):
@@ -112,18 +121,21 @@ class Day:
     async def answer(self, rendered: Rendered, *, calls: bool) -> None:
         """Let the model think and say something, or call a tool."""
         signature = f"sig{len(self.answered)}"
-        self.answered[signature] = plain(rendered.payload)
-        parts: list[Any] = [Reasoning(f"Hm, {said(self.rng)}", signature), Text(said(self.rng))]
+        self.answered[signature] = payload_in_reading_order(rendered.payload)
+        parts: list[Any] = [
+            Reasoning(f"Hm, {random_sentence(self.rng)}", signature),
+            Text(random_sentence(self.rng)),
+        ]
         if not calls:
             self.ids.append(await self.session.ingest("assistant", parts=parts))
             return
         call = f"call_{len(self.ids)}"
         parts.append(ToolCall(call, "stock", "{}"))
         await self.session.ingest("assistant", parts=parts)
-        await self.session.ingest("tool", listed(self.rng), tool_call_id=call)
+        await self.session.ingest("tool", random_table(self.rng), tool_call_id=call)
 
     async def turn(self) -> None:
-        text, self.over = said(self.rng), False
+        text, self.over = random_sentence(self.rng), False
         self.ids.append(await self.session.ingest("user", text))
         self.query = " ".join(self.rng.sample(text.split(), 4))
         for _ in range(self.rng.choice((0, 0, 1, 3))):
@@ -140,7 +152,7 @@ class Day:
         elif what == "fork":
             await self.forked()
         elif what == "aside":
-            self.query = said(self.rng)
+            self.query = random_sentence(self.rng)
             await self.sent()
         elif what == "wait":
             await self.session.wait_pending()
@@ -165,7 +177,7 @@ class Day:
         if what == "retract":
             await self.session.retract(id)
         elif what == "replace":
-            await self.session.replace(id, f"Instead of that: {said(self.rng)}")
+            await self.session.replace(id, f"Instead of that: {random_sentence(self.rng)}")
         else:
             await self.session.erase(id)
             self.gone.append(text)
@@ -195,8 +207,8 @@ async def test_a_model_keeps_its_reasoning_while_a_request_only_grows(tmp_path: 
     day = Day(f"sqlite:///{tmp_path}/day.db", 1, 8000)
     kept = 0
     for _ in range(40):
-        day.ids.append(await day.session.ingest("user", said(day.rng)))
-        day.query = said(day.rng)
+        day.ids.append(await day.session.ingest("user", random_sentence(day.rng)))
+        day.query = random_sentence(day.rng)
         rendered = await day.sent()
         kept += "signature" in json.dumps(rendered.payload)
         await day.answer(rendered, calls=False)
@@ -216,7 +228,7 @@ class Shifting(Day):
         self.kv = InMemoryKV()
 
     def prompt(self, session: ACMS, query: str) -> Prompt:
-        made = Prompt(codec()).system(SYSTEM)
+        made = Prompt(make_codec()).system(SYSTEM)
         if self.what == "tools":
             made = made.tools([STOCK | {"description": f"Counts what is there, by {self.turns // 8}."}])
         if self.what == "pins":
@@ -228,11 +240,11 @@ class Shifting(Day):
 
     async def run(self, turns: int) -> None:
         for _ in range(60):
-            await self.others.ingest("user", said(self.rng))
+            await self.others.ingest("user", random_sentence(self.rng))
         await create_pin_registry(self.kv, namespace="day").pin("rules")
         await self.kv.set("rules", "Put back what you took. " * 60)
         for self.turns in range(turns):
-            self.query = said(self.rng)
+            self.query = random_sentence(self.rng)
             if self.what != "name":
                 await self.session.ingest("user", self.query)
             rendered = await self.sent()
@@ -258,9 +270,11 @@ async def test_a_prompt_renders_in_a_store_that_is_only_read(tmp_path: Path) -> 
     async with ACMS("read", open_storage(f"sqlite:///{tmp_path}/read.db"), None) as session:
         rng = random.Random(8)
         for _ in range(90):
-            await session.ingest("user", said(rng))
+            await session.ingest("user", random_sentence(rng))
     async with ACMS("read", open_storage(f"sqlite:///{tmp_path}/read.db?mode=ro"), None) as session:
-        rendered = await Prompt(codec()).history(session).recall(session, "the lathe").render(budget=2000)
+        rendered = (
+            await Prompt(make_codec()).history(session).recall(session, "the lathe").render(budget=2000)
+        )
         assert rendered.use.recalled
         assert not rendered.warnings
 
@@ -269,8 +283,8 @@ async def test_a_tool_loop_asks_nothing_twice_and_moves_nothing(tmp_path: Path) 
     async with ACMS("loop", open_storage(f"sqlite:///{tmp_path}/loop.db"), None) as session:
         rng = random.Random(3)
         for _ in range(80):
-            await session.ingest("user", said(rng))
-            await session.ingest("assistant", said(rng))
+            await session.ingest("user", random_sentence(rng))
+            await session.ingest("assistant", random_sentence(rng))
         await session.ingest("user", "Where is the teal lathe?")
         earlier: list[Any] = []
         version = 0
@@ -299,8 +313,8 @@ async def test_a_tool_loop_fills_its_room_and_finds_it_when_turns_lie_far_apart(
     async with ACMS("loops", open_storage("memory://"), None) as session:
         for number in range(14):
             for _ in range(between if number > 3 else 40):
-                await session.ingest("user", said(rng))
-                await session.ingest("assistant", said(rng))
+                await session.ingest("user", random_sentence(rng))
+                await session.ingest("assistant", random_sentence(rng))
             query = f"Where is the {rng.choice(COLOURS)} {rng.choice(THINGS)}?"
             await session.ingest("user", query)
             earlier: list[Any] = []
@@ -314,8 +328,10 @@ async def test_a_tool_loop_fills_its_room_and_finds_it_when_turns_lie_far_apart(
                 earlier = found
                 calls = [{"id": f"c{number}-{call}", "name": "stock", "arguments": "{}"}]
                 await session.ingest("assistant", "", tool_calls=calls)
-                await session.ingest("tool", f"{call} there. {said(rng)}", tool_call_id=f"c{number}-{call}")
-            await session.ingest("assistant", said(rng))
+                await session.ingest(
+                    "tool", f"{call} there. {random_sentence(rng)}", tool_call_id=f"c{number}-{call}"
+                )
+            await session.ingest("assistant", random_sentence(rng))
     assert not moved
     assert median(used) >= 0.75
 
@@ -324,14 +340,14 @@ async def test_an_epoch_for_which_little_is_recalled_begins_with_more_of_the_his
     rng = random.Random(8)
     async with ACMS("little", open_storage("memory://"), None) as session:
         for _ in range(60):
-            await session.ingest("user", said(rng))
-            await session.ingest("assistant", said(rng))
+            await session.ingest("user", random_sentence(rng))
+            await session.ingest("assistant", random_sentence(rng))
         base = Prompt(OpenAIChat("gpt-4o")).system(SYSTEM).history(session)
         asked = ("Where do the amber drill and the teal lathe lie?", "No, that other one.")
         for query in asked:
             await session.ingest("user", query)
             rendered = await base.recall(session, query).render(budget=1000)
-            await session.ingest("assistant", said(rng))
+            await session.ingest("assistant", random_sentence(rng))
         assert not rendered.use.recalled
         assert 350 < rendered.use.history < 450  # the rest is for the turns to come
         assert asked[0] in str(rendered.payload)
@@ -343,7 +359,7 @@ async def test_the_exchange_before_a_question_is_always_shown(budget: int, store
     rng = random.Random(4)
     async with ACMS("exchange", open_storage("memory://"), None) as session:
         for _ in range(40):
-            query = said(rng)
+            query = random_sentence(rng)
             prompt = Prompt(OpenAIChat("gpt-4o")).system(SYSTEM).history(session).recall(session, query)
             newest = [message.content for message in await session.window(budget=10_000)][-2:]
             if stored:
@@ -352,7 +368,7 @@ async def test_the_exchange_before_a_question_is_always_shown(budget: int, store
             assert all(content in str(rendered.payload) for content in newest)
             if not stored:
                 await session.ingest("user", query)
-            await session.ingest("assistant", said(rng))
+            await session.ingest("assistant", random_sentence(rng))
 
 
 @pytest.mark.parametrize(("offered", "least"), [(False, 0.85), (True, 0.6)])
@@ -360,13 +376,15 @@ async def test_what_tools_took_before_keeps_no_answer_out(offered: bool, least: 
     rng = random.Random(5)
     async with ACMS("beside", open_storage("memory://"), None) as session:
         for _ in range(60):
-            await session.ingest("user", said(rng))
-            await session.ingest("assistant", said(rng))
+            await session.ingest("user", random_sentence(rng))
+            await session.ingest("assistant", random_sentence(rng))
         await session.ingest("user", "What do we have?")
         for number in range(9):
             calls = [{"id": f"c{number}", "name": "stock", "arguments": "{}"}]
             await session.ingest("assistant", "", tool_calls=calls)
-            await session.ingest("tool", " ".join(said(rng) for _ in range(4)), tool_call_id=f"c{number}")
+            await session.ingest(
+                "tool", " ".join(random_sentence(rng) for _ in range(4)), tool_call_id=f"c{number}"
+            )
         await session.ingest("assistant", "Enough.")
         asked = "Where do the amber drill and the teal lathe lie?"
         made = Prompt(OpenAIChat("gpt-4o")).system(SYSTEM).history(session).recall(session, asked).user(asked)
@@ -383,15 +401,15 @@ async def test_a_turn_longer_than_the_room_keeps_its_question_and_mostly_grows(
     async with ACMS("long", open_storage("memory://"), None) as session:
         await session.ingest("system", "Never delete a row.")
         for _ in range(30):
-            await session.ingest("user", said(rng))
-            await session.ingest("assistant", said(rng))
+            await session.ingest("user", random_sentence(rng))
+            await session.ingest("assistant", random_sentence(rng))
         question = "Count everything that is amber and say which shelf is full."
         await session.ingest("user", question)
         earlier: list[Any] = []
         changed = 0
         for call in range(steps):
             made = Prompt(OpenAIChat("gpt-4o")).tools([STOCK]).history(session)
-            query = said(rng) if changing else question
+            query = random_sentence(rng) if changing else question
             rendered = await made.recall(session, query).render(budget=budget)
             found = rendered.payload["messages"]
             assert found[0] == {"role": "system", "content": "Never delete a row."}
@@ -404,7 +422,7 @@ async def test_a_turn_longer_than_the_room_keeps_its_question_and_mostly_grows(
             earlier = found
             calls = [{"id": f"c{call}", "name": "stock", "arguments": "{}"}]
             await session.ingest("assistant", "", tool_calls=calls)
-            await session.ingest("tool", listed(rng), tool_call_id=f"c{call}")
+            await session.ingest("tool", random_table(rng), tool_call_id=f"c{call}")
         assert (await session.get_session_stats()).tokens > 2 * budget
         assert changed <= most * steps
 
@@ -417,7 +435,7 @@ async def test_what_a_model_says_before_it_calls_a_tool_is_no_answer(before: dic
             calls = [{"id": f"c{call}", "name": "stock", "arguments": "{}"}]
             await session.ingest("assistant", **before)
             await session.ingest("assistant", "", tool_calls=calls)
-            await session.ingest("tool", listed(random.Random(call)), tool_call_id=f"c{call}")
+            await session.ingest("tool", random_table(random.Random(call)), tool_call_id=f"c{call}")
             made = Prompt(OpenAIChat("gpt-4o")).history(session).recall(session, "Which lathe is amber?")
             rendered = await made.render(budget=1500)
             for found in (rendered.payload["messages"], await session.messages("amber", budget=1500)):
@@ -450,13 +468,13 @@ async def test_a_budget_that_leaves_no_room_at_all_ends() -> None:
     rng = random.Random(7)
     async with ACMS("tight", "memory://", None) as session:
         for _ in range(12):
-            await session.ingest("user", said(rng))
-            await session.ingest("assistant", said(rng))
+            await session.ingest("user", random_sentence(rng))
+            await session.ingest("assistant", random_sentence(rng))
         await session.ingest("user", "What do we have?")
         calls = [{"id": f"c{n}", "name": "stock", "arguments": "{}"} for n in range(3)]
         await session.ingest("assistant", "", tool_calls=calls)
         for one in calls:
-            await session.ingest("tool", said(rng), tool_call_id=one["id"])
+            await session.ingest("tool", random_sentence(rng), tool_call_id=one["id"])
         base = Prompt(OpenAIChat("gpt-4o")).system("You keep the stock.").history(session)
         hows: tuple[dict[str, Any], ...] = ({}, {"keep": "turn"}, {"in_place": True}, {"tokens": 200})
         for budget, how in product(range(10, 60), hows):
@@ -503,8 +521,8 @@ async def test_an_output_stays_as_it_was_shown_until_the_next_epoch(recalled: bo
     rng = random.Random(9)
     async with ACMS("stays", open_storage("memory://"), None) as session:
         for _ in range(40):
-            await session.ingest("user", said(rng))
-            await session.ingest("assistant", said(rng))
+            await session.ingest("user", random_sentence(rng))
+            await session.ingest("assistant", random_sentence(rng))
         query = "What do we have?"
         await session.ingest("user", query)
         made = Prompt(OpenAIChat("gpt-4o")).tools([STOCK]).history(session)
@@ -531,7 +549,7 @@ async def test_an_output_stays_as_it_was_shown_until_the_next_epoch(recalled: bo
 
 def test_an_output_that_was_forgotten_is_shortened_as_before() -> None:
     rng, counter = random.Random(13), default_counter()
-    outputs = ["\n".join(listed(rng) for _ in range(3)) for _ in range(4)]
+    outputs = ["\n".join(random_table(rng) for _ in range(3)) for _ in range(4)]
     expected = [condense.condense_output(output, 80, counter) for output in outputs]
     for _ in range(2):
         condense._known_choices.clear()
@@ -543,8 +561,8 @@ async def test_what_a_cut_output_does_not_show_is_recalled() -> None:
     rng = random.Random(12)
     async with ACMS("cut", open_storage("memory://"), None) as session:
         for _ in range(40):
-            await session.ingest("user", said(rng))
-            await session.ingest("assistant", said(rng))
+            await session.ingest("user", random_sentence(rng))
+            await session.ingest("assistant", random_sentence(rng))
         await session.ingest("user", "What do we have?")
         calls = [{"id": "c", "name": "stock", "arguments": "{}"}]
         await session.ingest("assistant", "", tool_calls=calls)
@@ -568,12 +586,12 @@ async def test_what_another_session_said_goes_from_a_prompt_when_it_is_no_longer
     ):
         id = await diary.ingest("user", "The spare key of the workshop hangs behind the clock.")
         for _ in range(20):
-            await chat.ingest("user", said(rng))
+            await chat.ingest("user", random_sentence(rng))
 
         async def sent(asked: str) -> str:
             base = Prompt(OpenAIChat("gpt-4o")).system(SYSTEM).history(chat)
             rendered = await base.recall(chat, asked, scope="namespace").render(budget=4000)
-            await chat.ingest("user", said(rng))
+            await chat.ingest("user", random_sentence(rng))
             return json.dumps(rendered.payload)
 
         assert "behind the clock" in await sent("Where does the spare key of the workshop hang?")
@@ -586,7 +604,7 @@ async def test_views_and_prompts_that_choose_anew_keep_nothing(tmp_path: Path) -
     async with ACMS("anew", open_storage(f"sqlite:///{tmp_path}/anew.db"), None) as session:
         rng = random.Random(4)
         for _ in range(60):
-            await session.ingest("user", said(rng))
+            await session.ingest("user", random_sentence(rng))
         storage = session.storage
         assert isinstance(storage, HasRecords)
         put: list[str] = []
@@ -613,7 +631,7 @@ async def test_two_renders_at_once_show_the_same(tmp_path: Path) -> None:
     async with ACMS("race", open_storage(url), None) as one, ACMS("race", open_storage(url), None) as other:
         rng = random.Random(5)
         for _ in range(90):
-            await one.ingest("user", said(rng))
+            await one.ingest("user", random_sentence(rng))
         base = Prompt(OpenAIChat("gpt-4o")).system(SYSTEM)
         made = [base.history(session).recall(session, "the teal lathe") for session in (one, other) * 4]
         found = await asyncio.gather(*(prompt.render(budget=1200) for prompt in made))
@@ -626,8 +644,8 @@ async def test_a_request_says_what_its_tokens_are_used_for() -> None:
         rng = random.Random(6)
         first = await session.ingest("user", "The spare key of the workshop hangs behind the clock.")
         for _ in range(119):
-            await session.ingest("user", said(rng))
-        last = await session.ingest("user", said(rng))
+            await session.ingest("user", random_sentence(rng))
+        last = await session.ingest("user", random_sentence(rng))
         base = Prompt(OpenAIChat("gpt-4o")).system(SYSTEM).history(session)
         prompt = base.recall(session, "Where is the spare key?").user("Where is the spare key?")
         rendered = await prompt.render(budget=1500)
@@ -672,7 +690,7 @@ async def test_all_system_messages_that_a_log_begins_with_are_shown_or_an_error_
         with pytest.raises(TokenBudgetExceededError, match="required"):
             await session.messages("the lathe", budget=40)
         for _ in range(90):
-            await session.ingest("user", said(rng))
+            await session.ingest("user", random_sentence(rng))
         base = Prompt(OpenAIChat("gpt-4o")).history(session).recall(session, "the lathe")
         rendered = await base.render(budget=1500)
         assert [message.text for message in rendered.messages][:20] == rules
@@ -694,7 +712,7 @@ async def test_a_fork_goes_on_with_what_was_kept_before_it_in_a_form_that_is_rea
     rng = random.Random(12)
     async with ACMS("day", open_storage("memory://"), None) as session:
         for _ in range(60):
-            await session.ingest("user", said(rng))
+            await session.ingest("user", random_sentence(rng))
         storage, context = session.storage, str(await session.context_id())
         assert isinstance(storage, HasRecords)
         names: list[str] = []

@@ -15,14 +15,14 @@ from acms.prompt import Prompt, Rendered
 from acms.prompt.summaries import Summaries
 from acms.prompt.summary_coverage import parse_watermark
 from acms.storage import MemoryStorage
-from tests.prompt.test_summaries import ID, Scribe, name
+from tests.prompt.test_summaries import ID, Scribe, word_for_number
 from tests.support.talk import Storage, session_on, tool_turn
 
 CODEC = OpenAIChat("gpt-4o")
 TAIL = " and so on" * 6
 
 
-def prompt(session: Any, store: InMemoryKV, scribe: Scribe | None, **given: Any) -> Prompt:
+def summary_prompt(session: Any, store: InMemoryKV, scribe: Scribe | None, **given: Any) -> Prompt:
     return (
         Prompt(CODEC)
         .system("Be brief.")
@@ -31,14 +31,16 @@ def prompt(session: Any, store: InMemoryKV, scribe: Scribe | None, **given: Any)
     )
 
 
-async def talk(session: ACMS, count: int, start: int = 0) -> list[str]:
+async def say_messages(session: ACMS, count: int, start: int = 0) -> list[str]:
     return [
-        await session.ingest("assistant" if number % 2 else "user", f"message {name(number)}{TAIL}")
+        await session.ingest(
+            "assistant" if number % 2 else "user", f"message {word_for_number(number)}{TAIL}"
+        )
         for number in range(start, start + count)
     ]
 
 
-def shown(rendered: Rendered) -> list[str]:
+def shown_names(rendered: Rendered) -> list[str]:
     """The messages of the history, by name."""
     return [
         match[1]
@@ -47,7 +49,7 @@ def shown(rendered: Rendered) -> list[str]:
     ]
 
 
-def read(scribe: Scribe) -> list[str]:
+def names_read(scribe: Scribe) -> list[str]:
     """The messages a summarizer has read, by name."""
     found = [turn for request in scribe.requests for turn in request.turns if not turn.summary]
     return [turn.text.split()[1] for turn in found]
@@ -68,11 +70,11 @@ async def test_of_a_growing_session_every_message_is_shown_or_was_read_once(
 ) -> None:
     async with session_on(storage) as session:
         for turn in range(60):
-            await talk(session, 2, start=2 * turn)
-            rendered = await prompt(session, store, scribe).render(budget=700)
+            await say_messages(session, 2, start=2 * turn)
+            rendered = await summary_prompt(session, store, scribe).render(budget=700)
             assert rendered.tokens.upper_bound <= 700
-            names = [name(number) for number in range(2 * turn + 2)]
-            assert [*read(scribe), *shown(rendered)] == names
+            names = [word_for_number(number) for number in range(2 * turn + 2)]
+            assert [*names_read(scribe), *shown_names(rendered)] == names
             assert rendered.warnings == ()
         assert len(scribe.requests) <= 15
         for number, request in enumerate(scribe.requests[1:], 1):
@@ -81,30 +83,34 @@ async def test_of_a_growing_session_every_message_is_shown_or_was_read_once(
 
 async def test_a_long_log_is_not_read_again(store: InMemoryKV, scribe: Scribe) -> None:
     async with session_on(MemoryStorage()) as session:
-        await talk(session, 300)
-        first = await prompt(session, store, scribe).render(budget=700)
-        assert [*read(scribe), *shown(first)] == [name(number) for number in range(300)]
+        await say_messages(session, 300)
+        first = await summary_prompt(session, store, scribe).render(budget=700)
+        assert [*names_read(scribe), *shown_names(first)] == [
+            word_for_number(number) for number in range(300)
+        ]
         run = Summaries(store, summarizer=scribe).run(ID, CODEC.counter, tokens=60)
         loaded, gathered = await run.of_log(session, room=500)
         assert not gathered.whole
         assert len(gathered.units) < 60
         assert loaded.strategy.covers == 1  # the stored text, in place of all that it stands for
-        await talk(session, 4, start=300)
-        again = await prompt(session, store, scribe).render(budget=700)
+        await say_messages(session, 4, start=300)
+        again = await summary_prompt(session, store, scribe).render(budget=700)
         assert len(scribe.requests) == 1
-        assert [*read(scribe), *shown(again)] == [name(number) for number in range(304)]
+        assert [*names_read(scribe), *shown_names(again)] == [
+            word_for_number(number) for number in range(304)
+        ]
         assert again.messages[: len(first.messages) - 1] == first.messages[:-1]
 
 
 async def test_a_session_that_fits_is_shown_as_a_whole(store: InMemoryKV, scribe: Scribe) -> None:
     """Also when a smaller budget has once made a summary of it."""
     async with session_on(MemoryStorage()) as session:
-        await talk(session, 40)
-        await prompt(session, store, scribe).render(budget=500)
+        await say_messages(session, 40)
+        await summary_prompt(session, store, scribe).render(budget=500)
         assert len(scribe.requests) == 1
         for budget in (5_000, None):
-            rendered = await prompt(session, store, scribe).render(budget=budget)
-            assert shown(rendered) == [name(number) for number in range(40)]
+            rendered = await summary_prompt(session, store, scribe).render(budget=budget)
+            assert shown_names(rendered) == [word_for_number(number) for number in range(40)]
             assert "<summary>" not in str(rendered.payload)
 
 
@@ -113,19 +119,19 @@ async def test_what_was_taken_back_is_not_in_a_summary_any_more(
     storage: Storage, store: InMemoryKV, scribe: Scribe, how: str
 ) -> None:
     async with session_on(storage) as session:
-        ids = await talk(session, 60)
-        await prompt(session, store, scribe).render(budget=500)
+        ids = await say_messages(session, 60)
+        await summary_prompt(session, store, scribe).render(budget=500)
         if how == "erase":
             await session.erase(ids[3])
         elif how == "replace":
             await session.replace(ids[3], "message other" + TAIL)
         else:
             await session.retract(ids[3])
-        rendered = await prompt(session, store, scribe).render(budget=500)
+        rendered = await summary_prompt(session, store, scribe).render(budget=500)
         assert len(scribe.requests) == 2
         assert not scribe.requests[1].turns[0].summary
         again = [turn.text.split()[1] for turn in scribe.requests[1].turns]
-        assert name(3) not in again[:5]
+        assert word_for_number(3) not in again[:5]
         assert ("other" in again) == (how == "replace")
         assert [line.rule for line in rendered.manifest.left if ID in line.ids] == ["stale"]
         assert "summary number 2" in str(rendered.payload)
@@ -136,14 +142,14 @@ async def test_what_is_rewritten_behind_it_costs_one_look_at_the_whole(
     store: InMemoryKV, scribe: Scribe
 ) -> None:
     async with session_on(MemoryStorage()) as session:
-        await talk(session, 300)
-        ids = await talk(session, 3, start=300)
-        await prompt(session, store, scribe).render(budget=500)
+        await say_messages(session, 300)
+        ids = await say_messages(session, 3, start=300)
+        await summary_prompt(session, store, scribe).render(budget=500)
         before = await store.get(ID)
         await session.retract(ids[1])
-        rendered = await prompt(session, store, scribe).render(budget=500)
+        rendered = await summary_prompt(session, store, scribe).render(budget=500)
         assert len(scribe.requests) == 1
-        assert name(301) not in shown(rendered)
+        assert word_for_number(301) not in shown_names(rendered)
         after = await store.get(ID)
         assert before is not None
         assert after is not None
@@ -160,9 +166,9 @@ async def test_one_that_is_too_long_now_costs_one_look_at_the_whole(
     store: InMemoryKV, scribe: Scribe
 ) -> None:
     async with session_on(MemoryStorage()) as session:
-        await talk(session, 300)
+        await say_messages(session, 300)
         scribe.say = lambda request: "and so on " * 18
-        await prompt(session, store, scribe).render(budget=500)
+        await summary_prompt(session, store, scribe).render(budget=500)
         scribe.say = lambda request: "a short one"
         run = Summaries(store, summarizer=scribe).run(ID, CODEC.counter, tokens=20)
         loaded, gathered = await run.of_log(session)
@@ -176,9 +182,9 @@ async def test_one_that_is_too_long_now_costs_one_look_at_the_whole(
 
 async def test_two_summaries_of_one_prompt_have_names_of_their_own(store: InMemoryKV, scribe: Scribe) -> None:
     async with session_on(MemoryStorage()) as session, session_on(MemoryStorage(), "other") as other:
-        await talk(session, 4)
-        await talk(other, 4)
-        both = prompt(session, store, scribe)
+        await say_messages(session, 4)
+        await say_messages(other, 4)
+        both = summary_prompt(session, store, scribe)
         with pytest.raises(ValidationError, match="two summaries of one prompt are named") as caught:
             await both.summary(other, id=ID, store=store, summarizer=scribe).render(budget=500)
         assert caught.value.field == "id"
@@ -188,18 +194,20 @@ async def test_two_summaries_of_one_prompt_have_names_of_their_own(store: InMemo
 async def test_a_fork_goes_on_from_the_summary_of_its_parent(store: InMemoryKV, scribe: Scribe) -> None:
     storage = MemoryStorage()
     async with session_on(storage) as session:
-        await talk(session, 60)
-        await prompt(session, store, scribe).render(budget=500)
+        await say_messages(session, 60)
+        await summary_prompt(session, store, scribe).render(budget=500)
         async with await session.fork() as fork:
-            await talk(fork, 1, start=60)
-            rendered = await prompt(fork, store, scribe).render(budget=500)
+            await say_messages(fork, 1, start=60)
+            rendered = await summary_prompt(fork, store, scribe).render(budget=500)
             assert len(scribe.requests) == 1
-            assert [*read(scribe), *shown(rendered)] == [name(number) for number in range(61)]
+            assert [*names_read(scribe), *shown_names(rendered)] == [
+                word_for_number(number) for number in range(61)
+            ]
         async with await session.fork(at=10) as short:
-            await talk(short, 30, start=100)
-            await prompt(short, store, scribe).render(budget=500)
+            await say_messages(short, 30, start=100)
+            await summary_prompt(short, store, scribe).render(budget=500)
             assert len(scribe.requests) == 2
-            assert read(scribe)[-3:] != read(scribe)[:3]
+            assert names_read(scribe)[-3:] != names_read(scribe)[:3]
             assert not scribe.requests[1].turns[0].summary
 
 
@@ -207,12 +215,12 @@ async def test_an_answer_that_comes_late_is_not_lost(store: InMemoryKV, scribe: 
     """The call is in the summary, its answer was not there yet."""
     async with session_on(MemoryStorage()) as session:
         await tool_turn(session, "c1", None, "message start" + TAIL)
-        await talk(session, 60)
-        await prompt(session, store, scribe).render(budget=500)
+        await say_messages(session, 60)
+        await summary_prompt(session, store, scribe).render(budget=500)
         assert len(scribe.requests) == 1
         await session.ingest("tool", "the late answer", tool_call_id="c1")
-        await talk(session, 1, start=60)
-        rendered = await prompt(session, store, scribe).render(budget=500)
+        await say_messages(session, 1, start=60)
+        rendered = await summary_prompt(session, store, scribe).render(budget=500)
         told = [turn.text for request in scribe.requests[1:] for turn in request.turns]
         assert "the late answer" in told or "the late answer" in str(rendered.payload)
 
@@ -221,17 +229,17 @@ async def test_marked_messages_and_blocked_ones_are_treated_as_in_a_compaction(s
     async with session_on(MemoryStorage()) as session:
         await session.ingest("user", "We use PostgreSQL for orders.", markers=["decision"])
         await session.ingest("user", "My card is 4111-2222.", privacy="block")
-        await talk(session, 60)
-        rendered = await prompt(session, store, None).render(budget=500)
+        await say_messages(session, 60)
+        rendered = await summary_prompt(session, store, None).render(budget=500)
         assert '(decision): "We use PostgreSQL for orders."' in str(rendered.messages[1].text)
         assert "4111" not in str(await Summaries(store).get(ID))
 
 
 async def test_a_render_that_fails_stores_nothing(store: InMemoryKV, scribe: Scribe) -> None:
     async with session_on(MemoryStorage()) as session:
-        await talk(session, 60)
+        await say_messages(session, 60)
         with pytest.raises(FitError):
-            await prompt(session, store, scribe).system("rule " * 500).render(budget=400)
+            await summary_prompt(session, store, scribe).system("rule " * 500).render(budget=400)
         assert await store.get(ID) is None
 
 
@@ -240,18 +248,21 @@ async def test_a_session_is_summarised_now(store: InMemoryKV, scribe: Scribe) ->
     async with session_on(MemoryStorage()) as session:
         with pytest.raises(ValidationError, match="no messages"):
             await summaries.write(ID, session)
-        await talk(session, 50)
+        await say_messages(session, 50)
         assert await summaries.write(ID, session, tokens=60) == "summary number 1"
         assert await summaries.write(ID, session, tokens=60) == "summary number 1"
-        await talk(session, 3, start=50)
+        await say_messages(session, 3, start=50)
         assert await summaries.write(ID, session, tokens=60) == "summary number 2"
-        assert read(scribe) == [name(number) for number in range(53)]
-        await prompt(session, store, scribe).render(budget=500)
+        assert names_read(scribe) == [word_for_number(number) for number in range(53)]
+        await summary_prompt(session, store, scribe).render(budget=500)
         assert len(scribe.requests) == 2
         assert await summaries.write("plain", ["one" + TAIL, {"role": "assistant", "content": "two" + TAIL}])
-        read_before = len(read(scribe))
+        read_before = len(names_read(scribe))
         await summaries.write("both", [session, f"message more{TAIL}"])
-        assert read(scribe)[read_before:] == [*(name(number) for number in range(53)), "more"]
+        assert names_read(scribe)[read_before:] == [
+            *(word_for_number(number) for number in range(53)),
+            "more",
+        ]
         with pytest.raises(ValidationError, match="only sessions and messages"):
             await summaries.write("x", Prompt().recall(session, "what?"))
 
@@ -264,7 +275,7 @@ async def test_a_pinned_summary_appears_once(store: InMemoryKV, scribe: Scribe) 
     await store.set("profile", {"name": "Sam"})
     await pins.pin("profile")
     async with session_on(MemoryStorage()) as session:
-        await talk(session, 60)
+        await say_messages(session, 60)
 
         def whole(budget: int | None) -> Any:
             made = Prompt(CODEC).pinned_kv(store=store, registry=pins, namespace="user:1")
@@ -300,7 +311,7 @@ async def test_another_value_under_the_same_name_stays_pinned(store: InMemoryKV,
     await other.set(ID, "a ticket to Ulm")
     await pins.pin(ID)
     async with session_on(MemoryStorage()) as session:
-        await talk(session, 60)
+        await say_messages(session, 60)
         for _ in range(2):
             rendered = await (
                 Prompt(CODEC)
@@ -318,7 +329,7 @@ async def test_the_store_of_the_log_can_hold_its_summary(tmp_path: Any, scribe: 
     url = f"sqlite:///{tmp_path}/memory.db"
     for turn in range(2):
         async with open_storage(url) as storage, open_kv(url) as kv, session_on(storage) as session:
-            await talk(session, 1 if turn else 60)
+            await say_messages(session, 1 if turn else 60)
             made = Prompt(CODEC).summary(session, id=ID, store=kv, summarizer=scribe, tokens=60)
             assert "summary number 1" in str((await made.render(budget=500)).payload)
     assert len(scribe.requests) == 1

@@ -1,4 +1,4 @@
-"""Summary coverage: a stored text stands for exactly what it was made from, or for nothing."""
+"""Summary coverage: a stored text covers exactly the messages it was made from, or none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.model import Privacy, Role, Text, ToolCall, ToolResult
+from acms import Privacy, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom
 from acms.prompt.summary_coverage import (
     FIELD,
@@ -23,16 +23,16 @@ from acms.prompt.summary_coverage import (
 )
 from acms.prompt_types import PromptMessage
 from acms.text.chat_messages import NO_RESULT
-from tests.support.logs import entry
+from tests.support.logs import make_entry
 
 MODEL = "m1"
 
 
-def said(*texts: str) -> list[Atom]:
+def text_atoms(*texts: str) -> list[Atom]:
     return [Atom((PromptMessage(role=Role.USER, parts=(Text(text),)),)) for text in texts]
 
 
-def logged(count: int, *, start: int = 1) -> list[Atom]:
+def log_atoms(count: int, *, start: int = 1) -> list[Atom]:
     """Atoms of a log: message v is of entry `ev`, and every message has ten tokens."""
     return [
         Atom(
@@ -45,7 +45,7 @@ def logged(count: int, *, start: int = 1) -> list[Atom]:
     ]
 
 
-def made(atoms: list[Atom], covers: int, stamp: str = "") -> Watermark:
+def make_watermark(atoms: list[Atom], covers: int, stamp: str = "") -> Watermark:
     return build_watermark(None, 0, atoms, covers, model=MODEL, stamp=stamp)
 
 
@@ -58,7 +58,7 @@ def test_a_summary_stands_for_equal_leading_messages_and_for_nothing_else(
 ) -> None:
     if not 0 < covers <= len(old):
         return
-    found = match_watermark(made(said(*old), covers), said(*new), model=MODEL)
+    found = match_watermark(make_watermark(text_atoms(*old), covers), text_atoms(*new), model=MODEL)
     assert found.covers == (covers if new[:covers] == old[:covers] else 0)
     assert bool(found.reason) != bool(found.covers)
 
@@ -67,30 +67,30 @@ def test_a_summary_stands_for_equal_leading_messages_and_for_nothing_else(
 def test_a_watermark_grows_to_the_one_that_is_made_at_once(
     given_texts: list[str], data: st.DataObject
 ) -> None:
-    atoms = said(*given_texts)
+    atoms = text_atoms(*given_texts)
     first = data.draw(st.integers(1, len(atoms)))
     then = data.draw(st.integers(first, len(atoms)))
-    grown = build_watermark(made(atoms, first), first, atoms, then, model=MODEL)
-    assert grown == made(atoms, then)
+    grown = build_watermark(make_watermark(atoms, first), first, atoms, then, model=MODEL)
+    assert grown == make_watermark(atoms, then)
 
 
 @given(st.integers(2, 12), st.data())
 def test_the_end_of_a_log_goes_on_from_a_summary_of_its_beginning(size: int, data: st.DataObject) -> None:
-    whole = logged(size)
+    whole = log_atoms(size)
     covers = data.draw(st.integers(1, size - 1))
-    mark = made(whole, covers, "s1")
+    mark = make_watermark(whole, covers, "s1")
     start = data.draw(st.integers(0, size - 1))
     found = match_watermark(mark, whole[start:], model=MODEL, stamp="s1", whole=start == 0)
     assert found.covers == max(0, covers - start)
     if found.covers:
         to = data.draw(st.integers(covers, size))
         grown = build_watermark(mark, found.covers, whole[start:], to - start, model=MODEL, stamp="s1")
-        assert grown == made(whole, to, "s1")
+        assert grown == make_watermark(whole, to, "s1")
 
 
 def test_of_a_log_that_was_rewritten_the_end_says_nothing() -> None:
-    whole = logged(6)
-    mark = made(whole, 4, "s1")
+    whole = log_atoms(6)
+    mark = make_watermark(whole, 4, "s1")
     assert match_watermark(mark, whole[2:], model=MODEL, stamp="s1", whole=False).covers == 2
     found = match_watermark(mark, whole[2:], model=MODEL, stamp="s2", whole=False)
     assert found.covers == 0
@@ -102,8 +102,8 @@ def test_an_answer_that_came_late_is_not_in_the_summary_of_its_call() -> None:
     call = PromptMessage(role=Role.ASSISTANT, parts=(ToolCall("c1", "look", "{}"),), sources=("e1",))
     waits = PromptMessage(role=Role.TOOL, parts=(ToolResult("c1", NO_RESULT),))
     answer = PromptMessage(role=Role.TOOL, parts=(ToolResult("c1", "found"),), sources=("e9",))
-    before = [Atom((call, waits), 1, 1, 0), *logged(3, start=2)]
-    mark = made(before, 2, "s1")
+    before = [Atom((call, waits), 1, 1, 0), *log_atoms(3, start=2)]
+    mark = make_watermark(before, 2, "s1")
     assert mark.entry == "e2"
     assert match_watermark(mark, before, model=MODEL, stamp="s1").covers == 2
     after = [Atom((call, answer), 1, 9, 0), *before[1:]]
@@ -113,28 +113,31 @@ def test_an_answer_that_came_late_is_not_in_the_summary_of_its_call() -> None:
 
 def test_what_the_caller_wrote_is_compared_whatever_the_log_says() -> None:
     """The state of a log says nothing about a message that is not in it."""
-    mixed = [*said("by hand"), *logged(3)]
-    mark = made(mixed, 2, "s1")
+    mixed = [*text_atoms("by hand"), *log_atoms(3)]
+    mark = make_watermark(mixed, 2, "s1")
     assert mark.stamp == mark.entry == ""
     assert match_watermark(mark, mixed, model=MODEL, stamp="s1").covers == 2
-    assert match_watermark(mark, [*said("by another hand"), *logged(3)], model=MODEL, stamp="s1").covers == 0
-    between = [*logged(2), *said("by hand"), *logged(1, start=3)]
-    other = [*logged(2), *said("by another hand"), *logged(1, start=3)]
-    mark = made(between, 4, "s1")
+    assert (
+        match_watermark(mark, [*text_atoms("by another hand"), *log_atoms(3)], model=MODEL, stamp="s1").covers
+        == 0
+    )
+    between = [*log_atoms(2), *text_atoms("by hand"), *log_atoms(1, start=3)]
+    other = [*log_atoms(2), *text_atoms("by another hand"), *log_atoms(1, start=3)]
+    mark = make_watermark(between, 4, "s1")
     assert match_watermark(mark, other, model=MODEL, stamp="s1").covers == 0
 
 
 def test_another_writer_and_fewer_messages_do_not_match() -> None:
-    mark = made(said("a", "b", "c"), 2)
-    assert "written by m1" in match_watermark(mark, said("a", "b"), model="m2").reason
-    assert "stands for 2 messages, there are 1" in match_watermark(mark, said("a"), model=MODEL).reason
-    assert match_watermark(None, said("a"), model=MODEL).reason
+    mark = make_watermark(text_atoms("a", "b", "c"), 2)
+    assert "written by m1" in match_watermark(mark, text_atoms("a", "b"), model="m2").reason
+    assert "stands for 2 messages, there are 1" in match_watermark(mark, text_atoms("a"), model=MODEL).reason
+    assert match_watermark(None, text_atoms("a"), model=MODEL).reason
 
 
 def test_who_says_what_is_compared_too() -> None:
-    (one,) = said("a")
+    (one,) = text_atoms("a")
     (message,) = one.messages
-    mark = made([one], 1)
+    mark = make_watermark([one], 1)
     for other in (
         replace(message, role=Role.ASSISTANT),
         replace(message, name="Sam"),
@@ -150,7 +153,7 @@ def test_who_says_what_is_compared_too() -> None:
 
 
 def test_a_log_is_read_back_to_where_its_summary_ends() -> None:
-    mark = made(logged(6), 4, "s1")
+    mark = make_watermark(log_atoms(6), 4, "s1")
     assert find_resume_offset(mark, model=MODEL, stamp="s1") == 30
     assert (
         find_resume_offset(mark, model=MODEL, stamp="s2")
@@ -158,7 +161,7 @@ def test_a_log_is_read_back_to_where_its_summary_ends() -> None:
         == 0
     )
     assert (
-        find_resume_offset(made(said("a"), 1, "s1"), model=MODEL, stamp="s1")
+        find_resume_offset(make_watermark(text_atoms("a"), 1, "s1"), model=MODEL, stamp="s1")
         == find_resume_offset(None, model=MODEL, stamp="s1")
         == 0
     )
@@ -183,7 +186,7 @@ def test_a_watermark_reads_back_as_it_was_written(atoms: int, before: int, stamp
 
 
 def test_of_two_the_one_that_stands_for_more_stays() -> None:
-    two, three = made(said("a", "b", "c"), 2), made(said("a", "b", "c"), 3)
+    two, three = make_watermark(text_atoms("a", "b", "c"), 2), make_watermark(text_atoms("a", "b", "c"), 3)
     assert covers_more_atoms(three, two)
     assert not covers_more_atoms(two, three)
     assert not covers_more_atoms(two, two)
@@ -191,10 +194,10 @@ def test_of_two_the_one_that_stands_for_more_stays() -> None:
 
 
 def test_entries_are_read_with_their_markers_and_without_what_is_blocked() -> None:
-    atoms = [*logged(2), *said("by hand", " ")]
+    atoms = [*log_atoms(2), *text_atoms("by hand", " ")]
     entries = {
-        "e1": entry(1, "text 1", markers=("decision",)),
-        "e2": entry(2, "text 2", privacy=Privacy.BLOCK),
+        "e1": make_entry(1, "text 1", markers=("decision",)),
+        "e2": make_entry(2, "text 2", privacy=Privacy.BLOCK),
     }
     found = turns_of_atoms(atoms, "before", entries)
     assert [(turn.speaker, turn.text, turn.markers, turn.summary) for turn in found] == [

@@ -226,7 +226,7 @@ def _faults_of_block(block: dict[str, Any], role: str, last: bool) -> Iterator[s
             yield "empty text in a result"
 
 
-def gemini(payload: dict[str, Any]) -> list[str]:
+def faults_of_gemini(payload: dict[str, Any]) -> list[str]:
     """Return what `generateContent` would refuse."""
     found: list[str] = []
     contents = payload["contents"]

@@ -11,8 +11,10 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
-from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool
+from acms import Media, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.codecs import Count, Exactness, Tool
+from acms.model import Json, Part
+from acms.prompt_types import CacheMark, PromptMessage
 from acms.providers.tokens import default_counter
 from acms.text.chat_messages import wrap_passage
 
@@ -111,7 +113,7 @@ reasoning: st.SearchStrategy[Reasoning] = st.builds(
 )
 
 
-def _spoken(role: Role) -> st.SearchStrategy[PromptMessage]:
+def _spoken_messages(role: Role) -> st.SearchStrategy[PromptMessage]:
     return st.builds(
         PromptMessage,
         role=st.just(role),
@@ -121,7 +123,7 @@ def _spoken(role: Role) -> st.SearchStrategy[PromptMessage]:
 
 
 @st.composite
-def conversations(draw: st.DrawFn, max_steps: int = 8) -> list[PromptMessage]:
+def generated_conversations(draw: st.DrawFn, max_steps: int = 8) -> list[PromptMessage]:
     """Messages as a log and a builder make them."""
     found: list[PromptMessage] = []
     open_: list[tuple[str | None, str]] = []
@@ -132,9 +134,9 @@ def conversations(draw: st.DrawFn, max_steps: int = 8) -> list[PromptMessage]:
             )
         )
         if kind in ("user", "assistant"):
-            found.append(draw(_spoken(Role(kind))))
+            found.append(draw(_spoken_messages(Role(kind))))
         elif kind == "rules":
-            found.append(draw(_spoken(draw(st.sampled_from((Role.SYSTEM, Role.DEVELOPER))))))
+            found.append(draw(_spoken_messages(draw(st.sampled_from((Role.SYSTEM, Role.DEVELOPER))))))
         elif kind == "call":
             group = draw(st.sampled_from((None, f"g{step}")))
             ids = draw(st.lists(call_ids, min_size=1, max_size=3, unique=True))
@@ -165,11 +167,11 @@ def conversations(draw: st.DrawFn, max_steps: int = 8) -> list[PromptMessage]:
             thought = draw(st.one_of(reasoning, raws))
             spoken = draw(st.lists(st.builds(Text, texts), max_size=1))
             found.append(PromptMessage(role=Role.ASSISTANT, parts=(thought, *spoken)))
-    return [draw(_stored(message, at)) for at, message in enumerate(found)]
+    return [draw(_stored_message(message, at)) for at, message in enumerate(found)]
 
 
 @st.composite
-def tidy(draw: st.DrawFn, max_turns: int = 4) -> list[PromptMessage]:
+def tidy_conversations(draw: st.DrawFn, max_turns: int = 4) -> list[PromptMessage]:
     """Messages that any provider takes as they are: rules first, then turns, every call with its results."""
     said = st.builds(Text, texts.filter(str.strip).map(str.strip))
     calls = st.builds(ToolCall, st.just(""), tool_names, st.just('{"q": "orders"}'))
@@ -186,10 +188,10 @@ def tidy(draw: st.DrawFn, max_turns: int = 4) -> list[PromptMessage]:
             found += [PromptMessage(role=Role.TOOL, parts=(one,), group=f"g{turn}_{step}") for one in results]
         found.append(PromptMessage(role=Role.ASSISTANT, parts=(draw(said),)))
     found.append(PromptMessage(role=Role.USER, parts=(draw(said),)))
-    return [draw(_stored(message, at)) for at, message in enumerate(found)]
+    return [draw(_stored_message(message, at)) for at, message in enumerate(found)]
 
 
-def _stored(message: PromptMessage, at: int) -> st.SearchStrategy[PromptMessage]:
+def _stored_message(message: PromptMessage, at: int) -> st.SearchStrategy[PromptMessage]:
     """The message as it is, or as it comes from a log: with its source and the tokens of its text."""
     counter = default_counter()
     kept = replace(message, sources=(f"m_{at}",), tokens=counter.count(message.text), counter=counter.name)
@@ -236,14 +238,14 @@ _SCHEMAS = (
 )
 
 
-def _tool(name: str, description: str, parameters: dict[str, Json], strict: bool) -> Tool:
+def _make_tool(name: str, description: str, parameters: dict[str, Json], strict: bool) -> Tool:
     closed = parameters.get("additionalProperties") is False
     return Tool(name=name, description=description, parameters=parameters, strict=strict and closed)
 
 
 tools: st.SearchStrategy[list[Tool]] = st.lists(
     st.builds(
-        _tool,
+        _make_tool,
         tool_names,
         st.sampled_from(("", "Looks things up.", "Gets the weather of a city.")),
         st.sampled_from(_SCHEMAS),
@@ -255,7 +257,7 @@ tools: st.SearchStrategy[list[Tool]] = st.lists(
 """Tools that every provider takes; only those that rule out further properties are strict."""
 
 
-def marks(messages: int) -> st.SearchStrategy[list[CacheMark]]:
+def cache_marks(messages: int) -> st.SearchStrategy[list[CacheMark]]:
     """Up to six ends of prefixes of so many messages."""
     return st.lists(
         st.builds(
@@ -269,6 +271,6 @@ def marks(messages: int) -> st.SearchStrategy[list[CacheMark]]:
     )
 
 
-def counted(tokens: int, tools: int = 0) -> Count:
+def make_count(tokens: int, tools: int = 0) -> Count:
     """Return a count that a report can be compared with."""
     return Count(tokens=tokens, exactness=Exactness.CALIBRATED, upper_bound=tokens, tools=tools)

@@ -1,6 +1,6 @@
 """A model server on loopback: embeddings, chat completions, messages and scores of texts, as most servers speak them.
 
-It counts what it is asked, and misbehaves when told to: each call takes the next `Behave` of `script`, or `otherwise`.
+It counts its requests, and misbehaves when told to: each call takes the next `Behave` of `script`, or `otherwise`.
 
     async with ModelServer() as server:
         server.script = [Behave(status=429, headers={"retry-after": "2"}), Behave(drop=True)]
@@ -290,22 +290,22 @@ def _count_request(call: Call) -> Any:
     """Count words as the tokens of a request, in the form of the API that was asked; None for another route."""
     body = call.body
     if call.path.endswith("/apply-template"):
-        return {"prompt": _template(body)}
+        return {"prompt": _render_template(body)}
     if call.path.endswith("/tokenize"):
-        words = (body["content"] if "content" in body else _template(body)).split()
+        words = (body["content"] if "content" in body else _render_template(body)).split()
         return {"tokens": list(range(len(words)))} if "content" in body else {"count": len(words)}
     if call.path.endswith("/messages/count_tokens"):
-        return {"input_tokens": len(_words(body))}
+        return {"input_tokens": len(_split_body(body))}
     if call.path.endswith(":countTokens"):
-        return {"totalTokens": len(_words(body["generateContentRequest"]))}
+        return {"totalTokens": len(_split_body(body["generateContentRequest"]))}
     return None
 
 
-def _template(body: Mapping[str, Any]) -> str:
+def _render_template(body: Mapping[str, Any]) -> str:
     tools = [f"<tool> {json.dumps(tool)} </tool>" for tool in body.get("tools", ())]
     messages = [f"<start> {one['role']} {one['content']} <end>" for one in body["messages"]]
     return " ".join([*tools, *messages, "<start> assistant"])
 
 
-def _words(body: Any) -> list[str]:
+def _split_body(body: Any) -> list[str]:
     return json.dumps(body, ensure_ascii=False).split()

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acms import HeuristicTokenCounter, Origin, ProviderError
-from acms.knowledge import Fact, Proposal, Reflection
+from acms import Fact, HeuristicTokenCounter, Origin, Proposal, ProviderError, Reflection
 from acms.ports import ReflectionRequest, Turn
 from acms.providers.reflection_parser import CONFIDENCE, PROPOSALS, parse_reflection
 from acms.providers.reflection_prompt import answer_schema, build_reflection_prompt, without_bounds
@@ -22,7 +21,7 @@ from acms.providers.reflector import load_reflection_template
 VERSIONS = (3, 7, 12)
 
 
-def asked(*facts: Fact, turns: tuple[Turn, ...] | None = None) -> ReflectionRequest:
+def make_request(*facts: Fact, turns: tuple[Turn, ...] | None = None) -> ReflectionRequest:
     said = tuple(Turn(speaker="user", text="We moved to MySQL.", version=version) for version in VERSIONS)
     return ReflectionRequest(
         turns=turns or said, facts=facts, max_summary_tokens=120, counter=HeuristicTokenCounter()
@@ -32,21 +31,23 @@ def asked(*facts: Fact, turns: tuple[Turn, ...] | None = None) -> ReflectionRequ
 KNOWN = (Fact(id="fact-a", content="Orders use PostgreSQL."), Fact(id="fact-b", content="Ann lives in Bern."))
 
 
-def read(answer: Any, *facts: Fact) -> Reflection:
+def read_answer(answer: Any, *facts: Fact) -> Reflection:
     text = answer if isinstance(answer, str) else json.dumps(answer)
-    return parse_reflection(text, asked(*(facts or KNOWN)), provider="test")
+    return parse_reflection(text, make_request(*(facts or KNOWN)), provider="test")
 
 
-def one(**fields: Any) -> Proposal:
+def read_single_proposal(**fields: Any) -> Proposal:
     """Read one proposal in a list of them."""
-    found = read({"proposals": [{"action": "add", "content": "Orders use MySQL.", **fields}]})
+    found = read_answer({"proposals": [{"action": "add", "content": "Orders use MySQL.", **fields}]})
     assert not found.unreadable
     return found.proposals[0]
 
 
-def refused(**fields: Any) -> str:
+def refusal_reason(**fields: Any) -> str:
     """Return why one proposal was passed over."""
-    found = read({"proposals": [{"action": "add", "content": "Orders use MySQL.", **fields}], "summary": "s"})
+    found = read_answer(
+        {"proposals": [{"action": "add", "content": "Orders use MySQL.", **fields}], "summary": "s"}
+    )
     assert found.proposals == ()
     assert found.summary == "s"
     assert len(found.unreadable) == 1
@@ -66,7 +67,7 @@ def fields_of(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 DATED = (Turn(speaker="user", text="Until Friday.", version=12),)
-FIELDS = fields_of(answer_schema(asked(*KNOWN, turns=DATED)))
+FIELDS = fields_of(answer_schema(make_request(*KNOWN, turns=DATED)))
 ADD = {"action": "add", "content": "Orders use MySQL.", "sources": [12]}
 WHOLE = {"proposals": [ADD, {"action": "remove", "fact": "F2"}], "summary": "They moved."}
 TEXT = json.dumps(WHOLE, indent=1)
@@ -88,7 +89,7 @@ TEXT = json.dumps(WHOLE, indent=1)
     ids=["plain", "prose", "fence", "noise", "thoughts", "mark", "commas", "wrapped", "facts"],
 )
 def test_an_answer_is_found_in_whatever_form_it_comes(text: str) -> None:
-    found = read(text)
+    found = read_answer(text)
     assert [(proposal.action, proposal.content) for proposal in found.proposals] == [
         ("add", "Orders use MySQL."),
         ("remove", ""),
@@ -100,7 +101,7 @@ def test_an_answer_is_found_in_whatever_form_it_comes(text: str) -> None:
 
 
 def test_a_bare_list_is_an_answer_without_a_summary() -> None:
-    found = read([ADD, ADD])
+    found = read_answer([ADD, ADD])
     assert len(found.proposals) == 2
     assert found.summary is None
 
@@ -109,12 +110,12 @@ def test_a_bare_list_is_an_answer_without_a_summary() -> None:
     "text", ["[]", " {} ", '{"proposals": []}', '{"proposals": null}', "```json\n[]\n```"]
 )
 def test_nothing_to_say_is_an_answer(text: str) -> None:
-    assert read(text) == Reflection()
+    assert read_answer(text) == Reflection()
 
 
 def test_what_is_whole_of_an_answer_that_ends_too_early_is_read() -> None:
     cut = json.dumps({"proposals": [ADD, {**ADD, "content": "Ann is away."}, ADD]})[:-40]
-    found = read(cut)
+    found = read_answer(cut)
     assert [proposal.content for proposal in found.proposals] == ["Orders use MySQL.", "Ann is away."]
     assert found.unreadable == ("the answer is not one JSON value: the proposals that are whole were read",)
 
@@ -130,7 +131,7 @@ BY_TURN = json.dumps(
 
 @pytest.mark.parametrize("text", [BY_TURN, BY_TURN[:-30]], ids=["whole", "cut"])
 def test_a_fact_under_a_turn_cites_that_turn(text: str) -> None:
-    found = read(text)
+    found = read_answer(text)
     assert [(one.content, one.sources) for one in found.proposals] == [
         ("Orders use MySQL.", (12,)),
         ("Ann is away.", (3, 12)),
@@ -139,11 +140,11 @@ def test_a_fact_under_a_turn_cites_that_turn(text: str) -> None:
 
 
 def test_turns_without_facts_are_an_answer() -> None:
-    assert read({"turns": [{"turn": 7, "facts": []}], "summary": ""}) == Reflection()
+    assert read_answer({"turns": [{"turn": 7, "facts": []}], "summary": ""}) == Reflection()
 
 
 def test_one_object_a_line_is_read() -> None:
-    assert len(read(f"{json.dumps(ADD)}\n{json.dumps(ADD)}\n").proposals) == 2
+    assert len(read_answer(f"{json.dumps(ADD)}\n{json.dumps(ADD)}\n").proposals) == 2
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def test_one_object_a_line_is_read() -> None:
 )
 def test_an_answer_in_which_nothing_can_be_read_is_one_retryable_error(text: str) -> None:
     with pytest.raises(ProviderError) as caught:
-        read(text)
+        read_answer(text)
     assert caught.value.retryable
     assert caught.value.provider == "test"
     assert text[:12] not in str(caught.value) or not text
@@ -174,80 +175,84 @@ def test_an_answer_in_which_nothing_can_be_read_is_one_retryable_error(text: str
 
 def test_the_first_answer_counts() -> None:
     other = json.dumps({"proposals": [{**ADD, "content": "Another."}]})
-    assert [proposal.content for proposal in read(f"{json.dumps([ADD])}\n{other}").proposals] == [
+    assert [proposal.content for proposal in read_answer(f"{json.dumps([ADD])}\n{other}").proposals] == [
         "Another."
     ], "an object with proposals says more than a list"
-    assert [p.content for p in read(f"{other}\n{TEXT}").proposals] == ["Another."]
+    assert [p.content for p in read_answer(f"{other}\n{TEXT}").proposals] == ["Another."]
 
 
 # ── actions and the facts they name ─────────────────────────────────────────────────────────────────────────────────
 
 
 def test_case_and_space_of_an_action_do_not_matter() -> None:
-    assert one(action=" UPDATE ", fact="F1").action == "update"
+    assert read_single_proposal(action=" UPDATE ", fact="F1").action == "update"
 
 
 def test_an_unknown_action_is_passed_over_and_named() -> None:
-    assert refused(action="Merge") == "proposal 1: unknown action 'merge'"
-    assert refused(action="drop table; --") == "proposal 1: unknown action"
-    assert refused(action=["add"]) == "proposal 1: unknown action"
+    assert refusal_reason(action="Merge") == "proposal 1: unknown action 'merge'"
+    assert refusal_reason(action="drop table; --") == "proposal 1: unknown action"
+    assert refusal_reason(action=["add"]) == "proposal 1: unknown action"
 
 
 def test_without_an_action_it_is_an_addition_unless_it_names_a_fact() -> None:
-    assert one(action=None).action == "add"
-    assert one(action="").action == "add"
-    assert "does not say what to do" in refused(action=None, fact="F1")
+    assert read_single_proposal(action=None).action == "add"
+    assert read_single_proposal(action="").action == "add"
+    assert "does not say what to do" in refusal_reason(action=None, fact="F1")
 
 
 @pytest.mark.parametrize("name", ["F2", "f2", "[F2]", "F02", " #F2 ", 2, "fact-b"])
 def test_a_fact_is_named_by_handle_or_id(name: object) -> None:
-    assert one(action="update", fact=name).fact_id == "fact-b"
-    assert one(action="update", fact_id=name).fact_id == "fact-b"
+    assert read_single_proposal(action="update", fact=name).fact_id == "fact-b"
+    assert read_single_proposal(action="update", fact_id=name).fact_id == "fact-b"
 
 
 def test_an_update_of_a_fact_that_was_not_shown_is_no_fact() -> None:
-    assert refused(action="update", fact="F9") == "proposal 1: updates a fact that it was not shown"
-    assert one(action="remove", fact="F9").fact_id == "F9"  # the rules say that there is none
+    assert refusal_reason(action="update", fact="F9") == "proposal 1: updates a fact that it was not shown"
+    assert (
+        read_single_proposal(action="remove", fact="F9").fact_id == "F9"
+    )  # the rules say that there is none
 
 
 def test_what_ends_at_the_bound_of_the_schema_was_cut() -> None:
-    assert "was cut" in refused(content="a " * 399 + "ab")
-    assert "was cut" in refused(value="v" * 200)
-    assert one(value="v" * 199).value == "v" * 199
+    assert "was cut" in refusal_reason(content="a " * 399 + "ab")
+    assert "was cut" in refusal_reason(value="v" * 200)
+    assert read_single_proposal(value="v" * 199).value == "v" * 199
 
 
 @pytest.mark.parametrize("name", [None, "", "  ", True, 1.5, ["F1"], {"id": "F1"}])
 def test_what_is_no_name_names_no_fact(name: object) -> None:
-    assert one(fact=name).fact_id is None
+    assert read_single_proposal(fact=name).fact_id is None
 
 
 def test_an_end_that_names_neither_fact_nor_address_is_passed_over() -> None:
-    assert refused(action="remove", content="") == "proposal 1: does not say which fact to remove"
-    assert one(action="remove", content=None, subject="Ann", attribute="town").subject == "Ann"
+    assert refusal_reason(action="remove", content="") == "proposal 1: does not say which fact to remove"
+    assert (
+        read_single_proposal(action="remove", content=None, subject="Ann", attribute="town").subject == "Ann"
+    )
 
 
 @pytest.mark.parametrize("content", [None, "", " \n", "\x00\x07", True, ["x"], {"text": "x"}])
 def test_without_content_there_is_no_fact(content: object) -> None:
-    assert refused(content=content) == "proposal 1: has no content"
+    assert refusal_reason(content=content) == "proposal 1: has no content"
 
 
 def test_a_field_said_twice_differently_means_nothing_certain() -> None:
     twice = '{"proposals": [{"action": "add", "content": "A is on.", "content": "A is off."}, %s]}'
-    found = read(twice % json.dumps(ADD))
+    found = read_answer(twice % json.dumps(ADD))
     assert [proposal.content for proposal in found.proposals] == ["Orders use MySQL."]
     assert found.unreadable == ("proposal 1: says two different things about one field",)
-    assert read('[{"action": "add", "content": "A.", "content": "A."}]').proposals[0].content == "A."
+    assert read_answer('[{"action": "add", "content": "A.", "content": "A."}]').proposals[0].content == "A."
 
 
 def test_two_lists_of_proposals_are_read_one_after_the_other() -> None:
     lists = f'{{"proposals": [{json.dumps(ADD)}], "proposals": [{{"action": "keep", "fact": 1}}]}}'
-    assert [proposal.action for proposal in read(lists).proposals] == ["add", "keep"]
+    assert [proposal.action for proposal in read_answer(lists).proposals] == ["add", "keep"]
 
 
 def test_what_is_no_list_of_proposals_is_listed() -> None:
-    found = read({"proposals": "none", "summary": {"text": "x"}})
+    found = read_answer({"proposals": "none", "summary": {"text": "x"}})
     assert found == Reflection(unreadable=("proposals: is no list", "summary: is no text"))
-    assert read({"proposals": [None, 3, "x", ADD]}).unreadable == (
+    assert read_answer({"proposals": [None, 3, "x", ADD]}).unreadable == (
         "proposal 1: is no object",
         "proposal 2: is no object",
         "proposal 3: is no object",
@@ -255,10 +260,10 @@ def test_what_is_no_list_of_proposals_is_listed() -> None:
 
 
 def test_a_flood_of_proposals_is_bounded_and_its_complaints_too() -> None:
-    found = read({"proposals": [ADD] * PROPOSALS + [ADD] * 7})
+    found = read_answer({"proposals": [ADD] * PROPOSALS + [ADD] * 7})
     assert len(found.proposals) == PROPOSALS
     assert found.unreadable == (f"7 proposals beyond the first {PROPOSALS}",)
-    complaints = read({"proposals": [None] * 100}).unreadable
+    complaints = read_answer({"proposals": [None] * 100}).unreadable
     assert len(complaints) == 21
     assert complaints[-1] == "80 more"
 
@@ -289,11 +294,11 @@ def test_a_flood_of_proposals_is_bounded_and_its_complaints_too() -> None:
     ],
 )
 def test_confidence_is_a_number_from_0_to_1_or_the_usual_one(given: object, read_as: float) -> None:
-    assert one(confidence=given).confidence == read_as
+    assert read_single_proposal(confidence=given).confidence == read_as
 
 
 def test_a_missing_confidence_is_the_usual_one() -> None:
-    assert one().confidence == CONFIDENCE == 0.8
+    assert read_single_proposal().confidence == CONFIDENCE == 0.8
 
 
 @pytest.mark.parametrize(
@@ -310,7 +315,7 @@ def test_a_missing_confidence_is_the_usual_one() -> None:
     ],
 )
 def test_a_fact_type_is_a_short_word_or_fact(given: object, read_as: str) -> None:
-    assert one(fact_type=given).fact_type == read_as
+    assert read_single_proposal(fact_type=given).fact_type == read_as
 
 
 @pytest.mark.parametrize(
@@ -329,7 +334,7 @@ def test_a_fact_type_is_a_short_word_or_fact(given: object, read_as: str) -> Non
     ],
 )
 def test_sources_are_versions_of_the_turns_that_were_read(given: object, read_as: tuple[int, ...]) -> None:
-    assert one(sources=given).sources == read_as
+    assert read_single_proposal(sources=given).sources == read_as
 
 
 @pytest.mark.parametrize(
@@ -347,27 +352,27 @@ def test_sources_are_versions_of_the_turns_that_were_read(given: object, read_as
     ],
 )
 def test_dates_are_aware_and_in_utc_or_dropped(given: object, read_as: datetime | None) -> None:
-    assert one(valid_from=given).valid_from == read_as
-    assert one(valid_to=given).valid_to == read_as
+    assert read_single_proposal(valid_from=given).valid_from == read_as
+    assert read_single_proposal(valid_to=given).valid_to == read_as
 
 
 def test_a_validity_that_ends_before_it_begins_is_dropped() -> None:
-    found = one(valid_from="2026-03-15", valid_to="2026-03-01")
+    found = read_single_proposal(valid_from="2026-03-15", valid_to="2026-03-01")
     assert (found.valid_from, found.valid_to) == (None, None)
 
 
 def test_numbers_are_read_as_their_digits_and_other_types_as_nothing() -> None:
-    found = one(subject="budget", attribute=2026, value=120_000)
+    found = read_single_proposal(subject="budget", attribute=2026, value=120_000)
     assert (found.subject, found.attribute, found.value) == ("budget", "2026", "120000")
-    found = one(subject=["a"], attribute=None, value=True)
+    found = read_single_proposal(subject=["a"], attribute=None, value=True)
     assert (found.subject, found.attribute, found.value) == ("", "", "")
-    assert one(content=42).content == "42"
+    assert read_single_proposal(content=42).content == "42"
 
 
 def test_an_address_that_is_too_long_is_none_for_cut_it_would_be_another() -> None:
-    assert one(subject="s" * 201).subject == ""
-    assert len(one(reason="r" * 9_000).reason) == 500
-    assert "has more than" in refused(content="c" * 20_001)
+    assert read_single_proposal(subject="s" * 201).subject == ""
+    assert len(read_single_proposal(reason="r" * 9_000).reason) == 500
+    assert "has more than" in refusal_reason(content="c" * 20_001)
 
 
 @pytest.mark.parametrize(
@@ -385,25 +390,27 @@ def test_an_address_that_is_too_long_is_none_for_cut_it_would_be_another() -> No
     ],
 )
 def test_polarity_is_positive_unless_said(fields: dict[str, Any], read_as: bool) -> None:
-    assert one(**fields).negative is read_as
+    assert read_single_proposal(**fields).negative is read_as
 
 
 def test_closed_words_are_read_without_regard_to_case_and_unknown_ones_left_out() -> None:
-    assert one(cardinality="One").cardinality == "one"
-    assert one(cardinality="several").cardinality is None
-    assert one(cardinality=1).cardinality is None
-    assert one(scope="NAMESPACE").scope == "namespace"
-    assert one(scope="global").scope == "session"
+    assert read_single_proposal(cardinality="One").cardinality == "one"
+    assert read_single_proposal(cardinality="several").cardinality is None
+    assert read_single_proposal(cardinality=1).cardinality is None
+    assert read_single_proposal(scope="NAMESPACE").scope == "namespace"
+    assert read_single_proposal(scope="global").scope == "session"
 
 
 def test_what_no_store_can_keep_is_taken_out() -> None:
-    found = read('[{"action": "add", "content": "a\\ud800b\\u0000c \\ud83d\\ude00", "value": "\\udfff"}]')
+    found = read_answer(
+        '[{"action": "add", "content": "a\\ud800b\\u0000c \\ud83d\\ude00", "value": "\\udfff"}]'
+    )
     assert found.proposals[0].content == "abc 😀"
     assert found.proposals[0].value == ""
 
 
 def test_line_breaks_inside_a_string_are_read() -> None:
-    assert read('[{"action": "add", "content": "one\ntwo"}]').proposals[0].content == "one\ntwo"
+    assert read_answer('[{"action": "add", "content": "one\ntwo"}]').proposals[0].content == "one\ntwo"
 
 
 # ── anything ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -432,7 +439,7 @@ _SOUP = st.text(alphabet=st.sampled_from(list('{}[]",:\\ntrue0.9eNaI`</>k \ud800
 @settings(max_examples=100)
 def test_any_text_is_a_reflection_or_one_retryable_error(text: str) -> None:
     try:
-        found = parse_reflection(text, asked(*KNOWN), provider="test")
+        found = parse_reflection(text, make_request(*KNOWN), provider="test")
     except ProviderError as error:
         assert error.retryable
         return
@@ -469,7 +476,7 @@ def test_no_text_can_leave_its_turn(text: str) -> None:
         Turn(speaker="user", text="Fine.", version=7, created_at=datetime(2026, 3, 13, 9, 5, tzinfo=UTC)),
     )
     fact = Fact(id="fact-a", content=text, subject=text, value=text)
-    _, prompt = build_reflection_prompt(load_reflection_template(), asked(fact, turns=turns))
+    _, prompt = build_reflection_prompt(load_reflection_template(), make_request(fact, turns=turns))
     lines = prompt.splitlines()
     margin = [line for line in lines[: lines.index("</turns>")] if line and not line.startswith("    ")]
     assert margin[0] == "<known_facts>"
@@ -494,7 +501,7 @@ def test_facts_are_shown_with_handle_and_address() -> None:
         scope="namespace",
         valid_from=datetime(2026, 3, 1, tzinfo=UTC),
     )
-    system, prompt = build_reflection_prompt(load_reflection_template(), asked(fact, KNOWN[1]))
+    system, prompt = build_reflection_prompt(load_reflection_template(), make_request(fact, KNOWN[1]))
     shown = [line for line in prompt.splitlines() if line.startswith("F")]
     assert shown == [
         'F1 {"content": "Orders use MySQL.", "subject": "orders", "attribute": "database", "value": "MySQL", '
@@ -507,7 +514,7 @@ def test_facts_are_shown_with_handle_and_address() -> None:
 
 
 def test_the_instructions_name_every_field_and_hold_no_value_to_copy() -> None:
-    system, prompt = build_reflection_prompt(load_reflection_template(), asked())
+    system, prompt = build_reflection_prompt(load_reflection_template(), make_request())
     assert "(none)" in prompt
     assert [name for name in FIELDS if f"`{name}`" not in system] == []
     assert not re.search(r"…|\.\.\.|\{\"|[a-z][A-Z]", system), (
@@ -516,7 +523,7 @@ def test_the_instructions_name_every_field_and_hold_no_value_to_copy() -> None:
 
 
 def test_the_schema_knows_the_turns_and_handles_of_its_request() -> None:
-    schema = answer_schema(asked(*KNOWN))
+    schema = answer_schema(make_request(*KNOWN))
     turns: dict[str, Any] = schema["properties"]["turns"]  # type: ignore[index]
     assert turns["minItems"] == turns["maxItems"] == len(VERSIONS)
     assert turns["items"]["properties"]["turn"] == {"type": "integer", "enum": list(VERSIONS)}
@@ -527,8 +534,8 @@ def test_the_schema_knows_the_turns_and_handles_of_its_request() -> None:
 
 
 def test_without_known_facts_an_answer_can_only_add() -> None:
-    assert {"action", "fact", "depends_on"}.isdisjoint(fields_of(answer_schema(asked())))
-    assert one(action="").action == "add"
+    assert {"action", "fact", "depends_on"}.isdisjoint(fields_of(answer_schema(make_request())))
+    assert read_single_proposal(action="").action == "add"
 
 
 @pytest.mark.parametrize(
@@ -541,14 +548,14 @@ def test_without_known_facts_an_answer_can_only_add() -> None:
     ],
 )
 def test_a_validity_needs_a_turn_that_names_a_day(text: str, asked_for: bool) -> None:
-    fields = fields_of(answer_schema(asked(turns=(Turn(speaker="user", text=text, version=1),))))
+    fields = fields_of(answer_schema(make_request(turns=(Turn(speaker="user", text=text, version=1),))))
     assert ("valid_to" in fields) == asked_for
 
 
 def test_lists_and_texts_of_an_answer_are_bounded() -> None:
     """A small model that loops stops at the bound; llama.cpp refuses bounds of 2,000 and more."""
     said = Turn(speaker="user", text="We moved the orders to MySQL, the invoices stay.", version=1)
-    request = replace(asked(turns=(said,)), max_facts=3)
+    request = replace(make_request(turns=(said,)), max_facts=3)
     assert facts_of(answer_schema(request))["maxItems"] == 3
     assert facts_of(answer_schema(replace(request, max_facts=50)))["maxItems"] == 4
     short = replace(request, turns=(replace(said, text="Hello."),))
@@ -563,7 +570,7 @@ def test_lists_and_texts_of_an_answer_are_bounded() -> None:
 
 
 def test_every_object_of_the_schema_is_strict() -> None:
-    schema: dict[str, Any] = answer_schema(asked(*KNOWN))
+    schema: dict[str, Any] = answer_schema(make_request(*KNOWN))
     turn = schema["properties"]["turns"]["items"]
     for each in (schema, turn, turn["properties"]["facts"]["items"]):
         assert each["additionalProperties"] is False

@@ -1,4 +1,4 @@
-"""What answers say about the prompt cache and about edits, held against what was predicted of their requests.
+"""Reports of answers about the prompt cache and about edits, compared with the predictions for their requests.
 
 `anthropic_answers.json` and `openai_answers.json` hold pairs of requests, by what they say, and the answer to the
 second as the vendors document it: every reason for a miss, comparisons that are missing, pending or not possible, and
@@ -17,25 +17,23 @@ import pytest
 from anthropic.types.beta import BetaMessage
 from openai.types.responses import Response
 
-from acms import ACMS, open_storage
-from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
-from acms.errors import PayloadError
-from acms.model import Json, Raw, Reasoning, Role, Text
-from acms.ports import Codec
-from acms.prompt import Prompt
-from acms.prompt.cache_forecast import describe_cache_mismatch, diagnosis_agrees
-from acms.prompt.render import Rendered
-from acms.prompt_types import (
-    CacheMark,
-    CachePrediction,
+from acms import ACMS, PayloadError, Raw, Reasoning, Role, Text, open_storage
+from acms.codecs import (
+    AnthropicMessages,
     Changed,
     Diagnosis,
+    OpenAIChat,
+    OpenAIResponses,
     Outcome,
-    PromptMessage,
     ServerEdit,
     Tool,
     Usage,
 )
+from acms.model import Json
+from acms.ports import Codec
+from acms.prompt import Prompt, Rendered
+from acms.prompt.cache_forecast import describe_cache_mismatch, diagnosis_agrees
+from acms.prompt_types import CacheMark, CachePrediction, PromptMessage
 from acms.providers.codecs.anthropic_turns import COMPACTION_MOVED, OLDER_COMPACTION_OMITTED
 
 HERE = Path(__file__).parent
@@ -50,36 +48,36 @@ CASES = [
 ]
 
 
-def words(topic: str) -> str:
+def text_about(topic: str) -> str:
     """Return a text of some 600 tokens."""
     return f"{topic}. " + " ".join([f"line {n} says {topic}" for n in range(120)])
 
 
-def prompt(codec: Codec, request: dict[str, Any]) -> Prompt:
+def build_prompt(codec: Codec, request: dict[str, Any]) -> Prompt:
     """Return a request: `system`, `tools` and `turns` by their topics, `version` that of its cache hint."""
     found = Prompt(codec)
     if "system" in request:
-        found = found.system(words(request["system"]))
+        found = found.system(text_about(request["system"]))
     for at, topic in enumerate(request["turns"]):
-        found = found.message(("user", "assistant")[at % 2], words(topic))
+        found = found.message(("user", "assistant")[at % 2], text_about(topic))
     found = found.cache_hint(id="agent", version=request.get("version", "1"))
     tools = [Tool(name=name, description=said) for name, said in request.get("tools", [])]
     return found.tools(tools) if tools else found
 
 
-async def predicted(vendor: str, case: dict[str, Any]) -> Rendered:
+async def render_second_request(vendor: str, case: dict[str, Any]) -> Rendered:
     """Return the second request of a case, rendered after the first one."""
     before, after = case["before"], None
     if before is not None:
-        after = await prompt(CODECS[vendor](before["model"]), before).render()
-    return await prompt(CODECS[vendor](case["now"]["model"]), case["now"]).render(after=after)
+        after = await build_prompt(CODECS[vendor](before["model"]), before).render()
+    return await build_prompt(CODECS[vendor](case["now"]["model"]), case["now"]).render(after=after)
 
 
 @pytest.mark.parametrize(("vendor", "case"), CASES)
 async def test_a_forecast_is_held_against_the_diagnosis_of_the_provider(
     vendor: str, case: dict[str, Any]
 ) -> None:
-    rendered = await predicted(vendor, case)
+    rendered = await render_second_request(vendor, case)
     report = rendered.report(case["answer"])
     assert diagnosis_agrees(rendered.cache, report.usage, asked=True) is case["found"]
     said = describe_cache_mismatch(rendered.cache, report.usage, asked=True)
@@ -95,7 +93,7 @@ async def test_forecast_and_diagnoses_agree() -> None:
     for vendor, cases in RECORDED.items():
         found: list[bool] = []
         for case in cases:
-            rendered = await predicted(vendor, case)
+            rendered = await render_second_request(vendor, case)
             agreed = diagnosis_agrees(rendered.cache, rendered.codec.usage(case["answer"]), asked=True)
             if agreed is not None:
                 found.append(agreed)
@@ -106,7 +104,9 @@ async def test_forecast_and_diagnoses_agree() -> None:
 
 def test_every_documented_reason_is_among_them() -> None:
     reasons = {
-        vendor: {_reason(CODECS[vendor]("any").usage(case["answer"]).diagnosis) for case in cases}
+        vendor: {
+            _reason_of_diagnosis(CODECS[vendor]("any").usage(case["answer"]).diagnosis) for case in cases
+        }
         for vendor, cases in RECORDED.items()
     }
     assert reasons["anthropic"] >= {
@@ -133,7 +133,7 @@ def test_every_documented_reason_is_among_them() -> None:
     }
 
 
-def _reason(diagnosis: Diagnosis | None) -> str:
+def _reason_of_diagnosis(diagnosis: Diagnosis | None) -> str:
     return "" if diagnosis is None else diagnosis.reason
 
 
@@ -191,7 +191,7 @@ def test_diagnostics_are_asked_for_in_the_payload() -> None:
 
 async def test_silence_is_an_answer_only_to_those_who_asked() -> None:
     case = next(one for one in RECORDED["anthropic"] if one["name"] == "one turn more")
-    rendered = await predicted("anthropic", case)
+    rendered = await render_second_request("anthropic", case)
     usage = rendered.codec.usage(case["answer"])
     assert diagnosis_agrees(rendered.cache, usage, asked=True) is True
     assert diagnosis_agrees(rendered.cache, usage) is None
@@ -342,11 +342,11 @@ async def test_the_items_of_a_conversation_at_openai_go_into_a_log_and_into_anot
 
 async def test_what_a_request_costs_is_told_in_tokens_of_uncached_input() -> None:
     codec = OpenAIResponses("gpt-6.2-sol")
-    first = await prompt(codec, {"system": "rules", "turns": ["a"]}).render()
+    first = await build_prompt(codec, {"system": "rules", "turns": ["a"]}).render()
     total = first.cache.total_tokens
     assert total == first.tokens.tokens
     assert first.cache.paid() == total
-    then = await prompt(codec, {"system": "rules", "turns": ["a", "b", "c"]}).render(after=first)
+    then = await build_prompt(codec, {"system": "rules", "turns": ["a", "b", "c"]}).render(after=first)
     cached, total = then.cache.predicted_tokens, then.cache.total_tokens
     assert total > cached > 1_024
     assert then.cache.paid(cached=0.1, write=1.0) == pytest.approx(0.1 * cached + total - cached)
@@ -400,10 +400,10 @@ def test_reasoning_is_sent_to_models_that_bind_it() -> None:
 
 async def test_a_request_without_hints_is_read_up_to_the_newest_message_of_the_user() -> None:
     codec = OpenAIResponses("gpt-6.2-sol")
-    plain = Prompt(codec).system(words("rules")).user(words("a"))
+    plain = Prompt(codec).system(text_about("rules")).user(text_about("a"))
     first = await plain.render()
-    then = await plain.assistant(words("b")).user(words("c")).render(after=first)
+    then = await plain.assistant(text_about("b")).user(text_about("c")).render(after=first)
     assert then.cache.predicted_tokens == first.cache.total_tokens
-    other = await Prompt(codec).system(words("rules")).user(words("x")).render(after=first)
+    other = await Prompt(codec).system(text_about("rules")).user(text_about("x")).render(after=first)
     assert other.cache.predicted_tokens == 0
     assert other.cache.changed is Changed.MESSAGES

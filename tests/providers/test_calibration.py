@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.errors import ValidationError
-from acms.providers.codecs.calibration import ADDED, KEPT, STARTS, Calibration
+from acms import ValidationError
+from acms.codecs import Calibration
+from acms.providers.codecs.calibration import ADDED, KEPT, STARTS
 
 REPORTS = st.lists(st.tuples(st.integers(1, 400_000), st.floats(0.5, 4.0)), max_size=80)
 
 
-def learnt(reports: list[tuple[int, float]], **how: float) -> Calibration:
+def calibrate_from(reports: list[tuple[int, float]], **how: float) -> Calibration:
     calibration = Calibration(1.5, **how)
     for raw, ratio in reports:
         calibration.observe(raw, max(1, round(raw * ratio)))
@@ -25,7 +26,7 @@ def learnt(reports: list[tuple[int, float]], **how: float) -> Calibration:
 def test_the_limit_is_the_exact_inverse_of_the_bound(
     reports: list[tuple[int, float]], budget: int, quantile: float
 ) -> None:
-    calibration = learnt(reports, quantile=quantile)
+    calibration = calibrate_from(reports, quantile=quantile)
     limit = calibration.limit(budget)
     assert calibration.upper(limit) <= budget < calibration.upper(limit + 1)
 
@@ -34,7 +35,7 @@ def test_the_limit_is_the_exact_inverse_of_the_bound(
 def test_more_raw_tokens_never_have_a_lower_bound(
     reports: list[tuple[int, float]], one: int, other: int
 ) -> None:
-    calibration = learnt(reports, quantile=0.9)
+    calibration = calibrate_from(reports, quantile=0.9)
     assert calibration.upper(min(one, other)) <= calibration.upper(max(one, other))
 
 
@@ -42,7 +43,7 @@ def test_more_raw_tokens_never_have_a_lower_bound(
 def test_until_the_quantile_is_known_no_report_seen_is_above_its_bound(
     reports: list[tuple[int, float]],
 ) -> None:
-    calibration = learnt(reports)  # 0.99 needs 99 reports of one band
+    calibration = calibrate_from(reports)  # 0.99 needs 99 reports of one band
     for raw, ratio in reports:
         assert max(1, round(raw * ratio)) <= calibration.upper(raw)
         assert calibration.upper(raw) >= 1.5 * raw
@@ -118,7 +119,7 @@ def test_memory_is_bounded_and_the_newest_reports_count() -> None:
 
 @given(REPORTS)
 def test_what_was_learnt_survives_a_round_trip_through_json(reports: list[tuple[int, float]]) -> None:
-    calibration = learnt(reports, quantile=0.9)
+    calibration = calibrate_from(reports, quantile=0.9)
     other = Calibration(1.5, quantile=0.9)
     other.restore(json.loads(json.dumps(calibration.state())))
     assert other.state() == calibration.state()
@@ -181,7 +182,7 @@ def test_a_negative_budget_is_refused() -> None:
     ],
 )
 def test_a_state_of_another_kind_is_refused_and_changes_nothing(state: dict[str, object]) -> None:
-    calibration = learnt([(10_000, 1.9)])
+    calibration = calibrate_from([(10_000, 1.9)])
     before = calibration.state()
     with pytest.raises(ValidationError) as refused:
         calibration.restore(state)

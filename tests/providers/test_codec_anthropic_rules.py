@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from acms import ConfigurationError, PayloadError
 from acms.codecs import AnthropicMessages
-from acms.errors import ConfigurationError, PayloadError
 from acms.model import Json
 
 NEW = AnthropicMessages("claude-opus-5")
@@ -19,15 +19,15 @@ TEXT = {"type": "text", "text": "so"}
 SCHEMA = {"type": "object"}
 
 
-def assistant(*blocks: dict[str, Json]) -> dict[str, Json]:
+def assistant_message(*blocks: dict[str, Json]) -> dict[str, Json]:
     return {"role": "assistant", "content": list(blocks)}
 
 
-def user(*blocks: dict[str, Json]) -> dict[str, Json]:
+def user_message(*blocks: dict[str, Json]) -> dict[str, Json]:
     return {"role": "user", "content": list(blocks)}
 
 
-def kept(ttl: str | None = None, **more: Json) -> dict[str, Json]:
+def cached_block(ttl: str | None = None, **more: Json) -> dict[str, Json]:
     return {**TEXT, "cache_control": {"type": "ephemeral", **({"ttl": ttl} if ttl else {}), **more}}
 
 
@@ -40,33 +40,42 @@ def kept(ttl: str | None = None, **more: Json) -> dict[str, Json]:
         ({"messages": [HI], "system": ["x"]}, "system[0]"),
         ({"messages": [HI], "system": ""}, "system[0].text"),
         ({"messages": [HI], "system": [RESULT]}, "system[0].type"),
-        ({"messages": [assistant(TEXT), HI]}, "messages[0].role"),
+        ({"messages": [assistant_message(TEXT), HI]}, "messages[0].role"),
         ({"messages": [{"role": "developer", "content": "hi"}]}, "messages[0]"),
-        ({"messages": [user()]}, "messages[0].content"),
-        ({"messages": [user({"type": "text", "text": " \n"})]}, "messages[0].content[0].text"),
-        ({"messages": [user(CALL)]}, "messages[0].content[0].type"),
-        ({"messages": [HI, assistant(RESULT), HI]}, "messages[1].content[0].type"),
-        ({"messages": [HI, assistant(CALL), HI]}, "messages[2].content"),
-        ({"messages": [HI, assistant(CALL)]}, "messages[1]"),
-        ({"messages": [HI, assistant(CALL), user(TEXT, RESULT)]}, "messages[2].content"),
-        ({"messages": [HI, assistant(CALL), user(RESULT, RESULT)]}, "messages[2].content"),
-        ({"messages": [user(RESULT)]}, "messages[0].content"),
-        ({"messages": [HI, assistant(CALL, TEXT), user(RESULT)]}, "messages[1].content[1]"),
-        ({"messages": [HI, assistant(CALL, CALL), user(RESULT, RESULT)]}, "messages[1].content[1].id"),
-        ({"messages": [HI, assistant({**CALL, "id": "a b"}), user(RESULT)]}, "messages[1].content[0].id"),
-        ({"messages": [HI, assistant({**CALL, "name": "a.b"}), user(RESULT)]}, "messages[1].content[0].name"),
+        ({"messages": [user_message()]}, "messages[0].content"),
+        ({"messages": [user_message({"type": "text", "text": " \n"})]}, "messages[0].content[0].text"),
+        ({"messages": [user_message(CALL)]}, "messages[0].content[0].type"),
+        ({"messages": [HI, assistant_message(RESULT), HI]}, "messages[1].content[0].type"),
+        ({"messages": [HI, assistant_message(CALL), HI]}, "messages[2].content"),
+        ({"messages": [HI, assistant_message(CALL)]}, "messages[1]"),
+        ({"messages": [HI, assistant_message(CALL), user_message(TEXT, RESULT)]}, "messages[2].content"),
+        ({"messages": [HI, assistant_message(CALL), user_message(RESULT, RESULT)]}, "messages[2].content"),
+        ({"messages": [user_message(RESULT)]}, "messages[0].content"),
+        ({"messages": [HI, assistant_message(CALL, TEXT), user_message(RESULT)]}, "messages[1].content[1]"),
         (
-            {"messages": [HI, assistant({**CALL, "input": "{}"}), user(RESULT)]},
+            {"messages": [HI, assistant_message(CALL, CALL), user_message(RESULT, RESULT)]},
+            "messages[1].content[1].id",
+        ),
+        (
+            {"messages": [HI, assistant_message({**CALL, "id": "a b"}), user_message(RESULT)]},
+            "messages[1].content[0].id",
+        ),
+        (
+            {"messages": [HI, assistant_message({**CALL, "name": "a.b"}), user_message(RESULT)]},
+            "messages[1].content[0].name",
+        ),
+        (
+            {"messages": [HI, assistant_message({**CALL, "input": "{}"}), user_message(RESULT)]},
             "messages[1].content[0].input",
         ),
-        ({"messages": [HI, assistant(TEXT, THOUGHT), HI]}, "messages[1].content[0].type"),
-        ({"messages": [HI, assistant(THOUGHT), HI]}, "messages[1].content[0].type"),
+        ({"messages": [HI, assistant_message(TEXT, THOUGHT), HI]}, "messages[1].content[0].type"),
+        ({"messages": [HI, assistant_message(THOUGHT), HI]}, "messages[1].content[0].type"),
         (
-            {"messages": [HI, assistant({**THOUGHT, "signature": ""}, TEXT), HI]},
+            {"messages": [HI, assistant_message({**THOUGHT, "signature": ""}, TEXT), HI]},
             "messages[1].content[0].signature",
         ),
         ({"messages": [HI, {"role": "system", "content": "x"}, HI]}, "messages[1].role"),
-        ({"messages": [HI, assistant(TEXT), {"role": "system", "content": "x"}]}, "messages[2].role"),
+        ({"messages": [HI, assistant_message(TEXT), {"role": "system", "content": "x"}]}, "messages[2].role"),
         ({"messages": [HI], "tools": [{"name": "a.b", "input_schema": SCHEMA}]}, "tools[0].name"),
         ({"messages": [HI], "tools": [{"name": "a", "input_schema": SCHEMA}] * 2}, "tools[1].name"),
         ({"messages": [HI], "tools": [{"name": "a", "input_schema": {}}]}, "tools[0].input_schema"),
@@ -78,11 +87,17 @@ def kept(ttl: str | None = None, **more: Json) -> dict[str, Json]:
             {"messages": [HI], "tools": [{"name": "a", "input_schema": SCHEMA, "strict": True}]},
             "tools[0].input_schema",
         ),
-        ({"messages": [user(*[kept()] * 5)]}, "messages[0].content[4]"),
-        ({"messages": [user(kept("5m"), kept("1h"))]}, "messages[0].content[1]"),
-        ({"messages": [user(kept("2h"))]}, "messages[0].content[0]"),
+        ({"messages": [user_message(*[cached_block()] * 5)]}, "messages[0].content[4]"),
+        ({"messages": [user_message(cached_block("5m"), cached_block("1h"))]}, "messages[0].content[1]"),
+        ({"messages": [user_message(cached_block("2h"))]}, "messages[0].content[0]"),
         (
-            {"messages": [HI, assistant({**THOUGHT, "cache_control": {"type": "ephemeral"}}, TEXT), HI]},
+            {
+                "messages": [
+                    HI,
+                    assistant_message({**THOUGHT, "cache_control": {"type": "ephemeral"}}, TEXT),
+                    HI,
+                ]
+            },
             "messages[1].content[0]",
         ),
     ],
@@ -102,9 +117,9 @@ def test_later_rules_are_refused_for_models_that_do_not_take_them() -> None:
 
 
 def test_an_answer_to_go_on_with_leaves_no_call_open() -> None:
-    OLD.check({"messages": [HI, assistant(TEXT)]})
+    OLD.check({"messages": [HI, assistant_message(TEXT)]})
     with pytest.raises(PayloadError, match="every tool call must have its result") as refused:
-        OLD.check({"messages": [HI, assistant(CALL)]})
+        OLD.check({"messages": [HI, assistant_message(CALL)]})
     assert refused.value.field == "messages[1]"
 
 
@@ -118,7 +133,7 @@ def test_tools_of_the_providers_own_need_a_name_and_no_schema() -> None:
 
 
 def test_an_answer_to_go_on_with_holds_no_reasoning_and_ends_in_a_word() -> None:
-    for last in ({"role": "assistant", "content": "so "}, assistant(THOUGHT, TEXT)):
+    for last in ({"role": "assistant", "content": "so "}, assistant_message(THOUGHT, TEXT)):
         with pytest.raises(PayloadError) as refused:
             OLD.check({"messages": [HI, last]})
         assert refused.value.field == "messages[1].content"

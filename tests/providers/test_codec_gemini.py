@@ -1,4 +1,4 @@
-"""Gemini: contents go into a log and come back, signatures where they were, counts learn from what is reported."""
+"""Gemini: contents go into a log and come back, signatures in place, and counts learn from reported usage."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, Raw, Role, Text, ToolCall, ToolResult, ValidationError, open_storage
-from acms.codecs import CacheRates, Exactness, Gemini, OpenAIChat, named
-from acms.errors import PayloadError
+from acms import ACMS, PayloadError, Raw, Role, Text, ToolCall, ToolResult, ValidationError, open_storage
+from acms.codecs import CacheRates, Exactness, Gemini, OpenAIChat, Usage, named
 from acms.log.foreign import AS_GIVEN
 from acms.prompt import Prompt
-from acms.prompt_types import PromptMessage, Usage
+from acms.prompt_types import PromptMessage
 from acms.providers.codecs.anthropic_turns import FOREIGN
 from acms.providers.tokens import default_counter
 from tests.providers import validators
-from tests.providers.prompts import counted
+from tests.providers.prompts import make_count
 
 CODEC = Gemini("gemini-3-pro")
 CONTENTS: list[dict[str, Any]] = [
@@ -46,29 +45,29 @@ CONTENTS: list[dict[str, Any]] = [
 ]
 
 
-async def logged(*contents: dict[str, Any]) -> ACMS:
+async def session_of_contents(*contents: dict[str, Any]) -> ACMS:
     session = ACMS("day", open_storage("memory://"), None)
     for content in contents:
         await session.ingest(content)
     return session
 
 
-async def sent(session: ACMS, codec: Any = CODEC, budget: int = 4_000) -> Any:
+async def render_payload(session: ACMS, codec: Any = CODEC, budget: int = 4_000) -> Any:
     rendered = await Prompt(codec).history(session).render(budget=budget)
     assert rendered.tokens.upper_bound <= budget
     return rendered.payload
 
 
 async def test_contents_come_back_with_their_signatures() -> None:
-    session = await logged(*CONTENTS)
-    payload = await sent(session)
+    session = await session_of_contents(*CONTENTS)
+    payload = await render_payload(session)
     validators.gemini(payload)
     spoken = [dict(one, parts=[part for part in one["parts"] if not part.get("thought")]) for one in CONTENTS]
     assert payload["contents"] == spoken
     assert json.dumps(CODEC.parse(payload), default=str) == json.dumps(
         CODEC.normal(CODEC.parse(payload)), default=str
     )
-    other = json.dumps(await sent(session, OpenAIChat("gpt-5")))
+    other = json.dumps(await render_payload(session, OpenAIChat("gpt-5")))
     assert "check_flight" in other
     assert "c2lnIEE" not in other
 
@@ -79,18 +78,18 @@ async def test_the_objects_of_the_sdk_and_calls_without_ids() -> None:
         "parts": [{"function_call": {"name": "f", "args": {}}, "thought_signature": b"sig"}] * 2,
     }
     answer = {"role": "user", "parts": [{"function_response": {"name": "f", "response": {"rows": 3}}}] * 2}
-    session = await logged({"role": "user", "parts": [{"text": "Go."}]}, call, answer)
+    session = await session_of_contents({"role": "user", "parts": [{"text": "Go."}]}, call, answer)
     first = (await session.entries())[1]
     assert [part.call_id for part in first.parts if isinstance(part, ToolCall)] == ["call_f_1", "call_f_2"]
     assert Raw("gemini", '{"thoughtSignature": "c2ln"}') in first.parts
-    contents = (await sent(session))["contents"]
+    contents = (await render_payload(session))["contents"]
     assert [part["functionResponse"]["response"] for part in contents[2]["parts"]] == [
         {"output": '{"rows": 3}'}
     ] * 2
     picture = {"role": "user", "parts": [{"fileData": {"mimeType": "image/png", "fileUri": "gs://b/a.png"}}]}
-    assert (await sent(await logged(picture), budget=10_000))["contents"] == [picture]
+    assert (await render_payload(await session_of_contents(picture), budget=10_000))["contents"] == [picture]
     code = {"role": "model", "parts": [{"executableCode": {"code": "1+1", "language": "PYTHON"}}]}
-    kept = (await (await logged(code)).entries())[0].parts
+    kept = (await (await session_of_contents(code)).entries())[0].parts
     assert [part.vendor for part in kept if isinstance(part, Raw)] == ["gemini"]
 
 
@@ -116,8 +115,9 @@ VIDEO = {"fileData": {"mimeType": "video/*", "fileUri": "https://www.youtube.com
 )
 async def test_what_the_model_made_goes_back_with_its_signature_where_it_was(parts: list[Any]) -> None:
     answer = {"role": "model", "parts": parts}
-    payload = await sent(
-        await logged(CONTENTS[0], answer, {"role": "model", "parts": [{"text": "y"}]}), budget=20_000
+    payload = await render_payload(
+        await session_of_contents(CONTENTS[0], answer, {"role": "model", "parts": [{"text": "y"}]}),
+        budget=20_000,
     )
     validators.gemini(payload)
     assert payload["contents"][1]["parts"] == [*parts, {"text": "y"}]
@@ -170,13 +170,15 @@ async def test_each_call_keeps_its_own_signature() -> None:
     answers = [
         {"functionResponse": {"id": id, "name": "f", "response": {"output": "1"}}} for id in ("c1", "c2")
     ]
-    session = await logged(CONTENTS[0], {"role": "model", "parts": calls}, {"role": "user", "parts": answers})
-    assert (await sent(session))["contents"][1]["parts"] == calls
+    session = await session_of_contents(
+        CONTENTS[0], {"role": "model", "parts": calls}, {"role": "user", "parts": answers}
+    )
+    assert (await render_payload(session))["contents"][1]["parts"] == calls
 
 
 async def test_files_are_fetched_from_the_web() -> None:
     content = {"role": "user", "parts": [VIDEO, PICTURE, {"text": "q"}]}
-    assert (await sent(await logged(content), budget=20_000))["contents"] == [content]
+    assert (await render_payload(await session_of_contents(content), budget=20_000))["contents"] == [content]
 
 
 async def test_system_text_leads_or_is_told_and_tools_are_declared() -> None:
@@ -216,7 +218,7 @@ def test_what_the_api_refuses() -> None:
 
 async def test_counts_begin_with_an_estimate_and_learn() -> None:
     codec = named("gemini", "gemini-3-flash")
-    session = await logged(*CONTENTS)
+    session = await session_of_contents(*CONTENTS)
     rendered = await Prompt(codec).history(session).render(budget=4_000)
     assert rendered.tokens.exactness is Exactness.CALIBRATED
     assert rendered.tokens.upper_bound >= 1.6 * rendered.tokens.tokens
@@ -228,7 +230,7 @@ async def test_counts_begin_with_an_estimate_and_learn() -> None:
     assert codec.counter.count("4711") == 4
     assert codec.counter.count("on 2026-11-26 at 9") == default_counter().count("on 2026-11-26 at 9") + 4
     for _ in range(100):
-        codec.observe(counted(8_000), codec.usage({"usageMetadata": {"promptTokenCount": 8_800}}))
+        codec.observe(make_count(8_000), codec.usage({"usageMetadata": {"promptTokenCount": 8_800}}))
     assert 8_500 < codec.limit(10_000) < 9_100
     with pytest.raises(ValidationError, match="prompt token count"):
         codec.usage({"input_tokens": 3})
@@ -236,8 +238,8 @@ async def test_counts_begin_with_an_estimate_and_learn() -> None:
         with pytest.raises(ValidationError, match="number of tokens"):
             codec.usage({"usageMetadata": {"promptTokenCount": told}})
     learnt = codec.calibration.state()
-    codec.observe(counted(0), Usage(input_tokens=10))
-    codec.observe(counted(10), Usage(input_tokens=0))
+    codec.observe(make_count(0), Usage(input_tokens=10))
+    codec.observe(make_count(10), Usage(input_tokens=0))
     assert codec.calibration.state() == learnt
     assert (codec.cached(4_095), codec.cached(5_000)) == (0, 5_000)
     assert CODEC.rates == CacheRates(cached=0.1, write=1.0, long=1.0)

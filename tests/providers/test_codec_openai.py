@@ -1,4 +1,4 @@
-"""Requests to OpenAI: what they look like, what becomes of messages they cannot have, and what is refused."""
+"""Requests to OpenAI: their form, the conversion of messages they cannot hold, and refusals."""
 
 from __future__ import annotations
 
@@ -11,10 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms import open_storage
+from acms import (
+    Media,
+    PayloadError,
+    Raw,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+    ValidationError,
+    open_storage,
+)
 from acms.codecs import OpenAIChat, OpenAIResponses, Tool
-from acms.errors import PayloadError, ValidationError
-from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.model import Part
 from acms.prompt_types import CacheMark, PromptMessage
 from acms.sync import ACMS, Prompt
 from tests.providers import prompts
@@ -32,28 +42,28 @@ CLOSED = {
 }
 
 
-def message(role: Role, *parts: Part | str, name: str | None = None, **more: Any) -> PromptMessage:
+def make_message(role: Role, *parts: Part | str, name: str | None = None, **more: Any) -> PromptMessage:
     held = tuple([Text(part) if isinstance(part, str) else part for part in parts])
     return PromptMessage(role=role, parts=held, name=name, **more)
 
 
-def system(text: str) -> PromptMessage:
-    return message(Role.SYSTEM, text)
+def system_message(text: str) -> PromptMessage:
+    return make_message(Role.SYSTEM, text)
 
 
-def user(*parts: Part | str, name: str | None = None) -> PromptMessage:
-    return message(Role.USER, *parts, name=name)
+def user_message(*parts: Part | str, name: str | None = None) -> PromptMessage:
+    return make_message(Role.USER, *parts, name=name)
 
 
-def model(*parts: Part | str) -> PromptMessage:
-    return message(Role.ASSISTANT, *parts)
+def model_message(*parts: Part | str) -> PromptMessage:
+    return make_message(Role.ASSISTANT, *parts)
 
 
-def answer(call_id: str, output: str) -> PromptMessage:
-    return message(Role.TOOL, ToolResult(call_id, output))
+def tool_message(call_id: str, output: str) -> PromptMessage:
+    return make_message(Role.TOOL, ToolResult(call_id, output))
 
 
-def plain(messages: Sequence[PromptMessage]) -> list[tuple[Any, ...]]:
+def comparable_messages(messages: Sequence[PromptMessage]) -> list[tuple[Any, ...]]:
     """What messages say, without what a payload does not hold: sources, groups, counts; of media the reference."""
     return [
         (
@@ -68,14 +78,14 @@ def plain(messages: Sequence[PromptMessage]) -> list[tuple[Any, ...]]:
 WEATHER = ToolCall("call_1", "get_weather", '{"city": "Rome"}')
 TIME = ToolCall("call_2", "get_time", "{}")
 STORY = [
-    system("Be brief."),
-    message(Role.DEVELOPER, "Answer in English."),
-    user("Weather and time?", name="sam"),
-    model("Let me look.", WEATHER, TIME),
-    answer("call_1", "18 °C"),
-    answer("call_2", "12:00"),
-    model("18 °C at noon."),
-    user("What is on this?", Media("image/png", "https://example.com/a.png"), "and this?"),
+    system_message("Be brief."),
+    make_message(Role.DEVELOPER, "Answer in English."),
+    user_message("Weather and time?", name="sam"),
+    model_message("Let me look.", WEATHER, TIME),
+    tool_message("call_1", "18 °C"),
+    tool_message("call_2", "12:00"),
+    model_message("18 °C at noon."),
+    user_message("What is on this?", Media("image/png", "https://example.com/a.png"), "and this?"),
 ]
 TOOLS = [
     Tool(name="get_weather", description="The weather of a city.", parameters=CLOSED, strict=True),
@@ -178,7 +188,9 @@ class TestGolden:
 
     @both
     def test_a_payload_is_read_back(self, codec: OpenAIChat | OpenAIResponses) -> None:
-        assert plain(codec.parse(codec.render(STORY, tools=TOOLS))) == plain(codec.normal(STORY))
+        assert comparable_messages(codec.parse(codec.render(STORY, tools=TOOLS))) == comparable_messages(
+            codec.normal(STORY)
+        )
 
     def test_both_forms_fit_the_types_of_the_sdk(self) -> None:
         from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
@@ -251,17 +263,19 @@ class TestMedia:
         def shown(given: Any, kind: str) -> Any:
             return [{"type": kind, "text": given}] if isinstance(given, str) else given
 
-        sent = CHAT.render([user(media)])["messages"][0]["content"]
+        sent = CHAT.render([user_message(media)])["messages"][0]["content"]
         assert shown(sent, "text") == [chat]
-        sent = RESPONSES.render([user(media)])["input"][0]["content"]
+        sent = RESPONSES.render([user_message(media)])["input"][0]["content"]
         assert shown(sent, "input_text") == [responses]
 
     @both
     def test_outside_a_message_of_the_user_they_are_mentioned(
         self, codec: OpenAIChat | OpenAIResponses
     ) -> None:
-        shown = model("here", Media("image/png", "https://example.com/a.png"))
-        assert plain(codec.normal([shown])) == plain([model("here\n[image/png: https://example.com/a.png]")])
+        shown = model_message("here", Media("image/png", "https://example.com/a.png"))
+        assert comparable_messages(codec.normal([shown])) == comparable_messages(
+            [model_message("here\n[image/png: https://example.com/a.png]")]
+        )
         assert codec.notes([shown]) == ("media outside a message of the user are mentioned in its text",)
 
 
@@ -269,28 +283,33 @@ class TestNormal:
     @both
     def test_answers_follow_their_calls_wherever_they_came(self, codec: OpenAIChat | OpenAIResponses) -> None:
         given = [
-            model(WEATHER, TIME),
-            answer("call_2", "12:00"),
-            user("still there?"),
-            answer("call_1", "18 °C"),
-            model(replace(WEATHER, call_id="call_3", arguments="again")),
-            answer("call_3", "19 °C"),
+            model_message(WEATHER, TIME),
+            tool_message("call_2", "12:00"),
+            user_message("still there?"),
+            tool_message("call_1", "18 °C"),
+            model_message(replace(WEATHER, call_id="call_3", arguments="again")),
+            tool_message("call_3", "19 °C"),
         ]
-        assert plain(codec.normal(given)) == plain(
+        assert comparable_messages(codec.normal(given)) == comparable_messages(
             [
                 given[0],
-                answer("call_1", "18 °C"),
-                answer("call_2", "12:00"),
+                tool_message("call_1", "18 °C"),
+                tool_message("call_2", "12:00"),
                 given[2],
                 given[4],
-                answer("call_3", "19 °C"),
+                tool_message("call_3", "19 °C"),
             ]
         )
         assert codec.notes(given) == ()
 
     def test_an_id_of_an_earlier_turn_is_not_used_again_in_responses(self) -> None:
-        given = [model(WEATHER), answer("call_1", "18 °C"), model(WEATHER), answer("call_1", "19 °C")]
-        items = RESPONSES.render([user("?"), *given])["input"]
+        given = [
+            model_message(WEATHER),
+            tool_message("call_1", "18 °C"),
+            model_message(WEATHER),
+            tool_message("call_1", "19 °C"),
+        ]
+        items = RESPONSES.render([user_message("?"), *given])["input"]
         assert [item.get("call_id") for item in items] == [None, "call_1", "call_1", "2", "2"]
         assert RESPONSES.notes(given) == ("calls with one id get ids of their own",)
 
@@ -298,13 +317,13 @@ class TestNormal:
     def test_a_call_without_an_answer_and_an_answer_without_a_call(
         self, codec: OpenAIChat | OpenAIResponses
     ) -> None:
-        given = [model(WEATHER), user("and?"), answer("call_9", "found")]
-        assert plain(codec.normal(given)) == plain(
+        given = [model_message(WEATHER), user_message("and?"), tool_message("call_9", "found")]
+        assert comparable_messages(codec.normal(given)) == comparable_messages(
             [
                 given[0],
-                answer("call_1", "no result: interrupted"),
+                tool_message("call_1", "no result: interrupted"),
                 given[1],
-                user("<tool_result>\nfound\n</tool_result>"),
+                user_message("<tool_result>\nfound\n</tool_result>"),
             ]
         )
         assert codec.notes(given) == (
@@ -315,21 +334,23 @@ class TestNormal:
     @both
     def test_two_calls_with_one_id_are_told_apart(self, codec: OpenAIChat | OpenAIResponses) -> None:
         given = [
-            model(WEATHER, replace(WEATHER, arguments="{}")),
-            answer("call_1", "b"),
-            answer("call_1", "a"),
+            model_message(WEATHER, replace(WEATHER, arguments="{}")),
+            tool_message("call_1", "b"),
+            tool_message("call_1", "a"),
         ]
         found = codec.normal(given)
         calls = [part.call_id for part in found[0].parts if isinstance(part, ToolCall)]
         assert len(set(calls)) == 2
-        assert plain(found[1:]) == plain([answer(calls[0], "b"), answer(calls[1], "a")])
+        assert comparable_messages(found[1:]) == comparable_messages(
+            [tool_message(calls[0], "b"), tool_message(calls[1], "a")]
+        )
         assert "calls with one id get ids of their own" in codec.notes(given)
 
     @both
     def test_long_ids_and_odd_names_of_tools_are_made_to_fit(
         self, codec: OpenAIChat | OpenAIResponses
     ) -> None:
-        given = [model(ToolCall("x" * 80, "files/read me", "{}")), answer("x" * 80, "text")]
+        given = [model_message(ToolCall("x" * 80, "files/read me", "{}")), tool_message("x" * 80, "text")]
         call, result = codec.normal(given)
         assert isinstance(call.parts[0], ToolCall)
         assert isinstance(result.parts[0], ToolResult)
@@ -341,24 +362,24 @@ class TestNormal:
     @both
     def test_what_cannot_be_sent_is_said(self, codec: OpenAIChat | OpenAIResponses) -> None:
         given = [
-            user(""),
-            model(Reasoning("hm", "sig"), "yes"),
-            model(Raw("anthropic", "{}"), "no"),
-            model(WEATHER),
-            message(Role.TOOL, ToolResult("call_1", "gone", is_error=True)),
-            message(Role.SYSTEM, "rules", name="not a name"),
-            user("hello", name="José Núñez"),
-            user(ToolCall("call_3", "search", "{}")),
+            user_message(""),
+            model_message(Reasoning("hm", "sig"), "yes"),
+            model_message(Raw("anthropic", "{}"), "no"),
+            model_message(WEATHER),
+            make_message(Role.TOOL, ToolResult("call_1", "gone", is_error=True)),
+            make_message(Role.SYSTEM, "rules", name="not a name"),
+            user_message("hello", name="José Núñez"),
+            user_message(ToolCall("call_3", "search", "{}")),
         ]
-        assert plain(codec.normal(given)) == plain(
+        assert comparable_messages(codec.normal(given)) == comparable_messages(
             [
-                model("yes"),
-                model("no", WEATHER) if codec is RESPONSES else model("no"),
-                *([] if codec is RESPONSES else [model(WEATHER)]),
-                answer("call_1", "gone"),
-                system("rules"),
-                user("José Núñez: hello"),
-                user("search({})"),
+                model_message("yes"),
+                model_message("no", WEATHER) if codec is RESPONSES else model_message("no"),
+                *([] if codec is RESPONSES else [model_message(WEATHER)]),
+                tool_message("call_1", "gone"),
+                system_message("rules"),
+                user_message("José Núñez: hello"),
+                user_message("search({})"),
             ]
         )
         assert set(codec.notes(given)) == {
@@ -374,29 +395,33 @@ class TestNormal:
     @both
     def test_sources_stay_with_their_text(self, codec: OpenAIChat | OpenAIResponses) -> None:
         given = [
-            message(Role.ASSISTANT, "let me look", sources=("m_1",)),
-            message(Role.ASSISTANT, WEATHER, sources=("m_2",), group="g1"),
-            message(Role.TOOL, ToolResult("call_1", "a", True), sources=("m_3",), group="g1"),
+            make_message(Role.ASSISTANT, "let me look", sources=("m_1",)),
+            make_message(Role.ASSISTANT, WEATHER, sources=("m_2",), group="g1"),
+            make_message(Role.TOOL, ToolResult("call_1", "a", True), sources=("m_3",), group="g1"),
         ]
         found = codec.normal(given)
         assert [id for one in found for id in one.sources] == ["m_1", "m_2", "m_3"]
         assert found[-2].group == found[-1].group == "g1"
 
     def test_calls_join_the_text_before_them_in_responses(self) -> None:
-        given = [model("Let me look."), model(WEATHER), answer("call_1", "18 °C")]
-        assert plain(RESPONSES.normal(given)) == plain([model("Let me look.", WEATHER), given[2]])
-        assert plain(CHAT.normal(given)) == plain(given)
+        given = [model_message("Let me look."), model_message(WEATHER), tool_message("call_1", "18 °C")]
+        assert comparable_messages(RESPONSES.normal(given)) == comparable_messages(
+            [model_message("Let me look.", WEATHER), given[2]]
+        )
+        assert comparable_messages(CHAT.normal(given)) == comparable_messages(given)
 
     def test_texts_and_errors_of_a_tool_message_are_its_output(self) -> None:
-        given = [model(WEATHER), message(Role.TOOL, "warning", ToolResult("call_1", "18 °C"))]
-        assert plain(CHAT.normal(given)) == plain([given[0], answer("call_1", "warning\n18 °C")])
+        given = [model_message(WEATHER), make_message(Role.TOOL, "warning", ToolResult("call_1", "18 °C"))]
+        assert comparable_messages(CHAT.normal(given)) == comparable_messages(
+            [given[0], tool_message("call_1", "warning\n18 °C")]
+        )
 
 
 class TestVerbatim:
     REASONING = '{"encrypted_content":"gAAAAAB","id":"rs_1","summary":[],"type":"reasoning"}'
 
     def test_items_of_responses_are_sent_as_they_are(self) -> None:
-        given = [user("hi"), model(Raw("openai-responses", self.REASONING), "hello")]
+        given = [user_message("hi"), model_message(Raw("openai-responses", self.REASONING), "hello")]
         assert RESPONSES.render(given)["input"][1:] == [
             json.loads(self.REASONING),
             {"type": "message", "role": "assistant", "content": "hello"},
@@ -405,8 +430,12 @@ class TestVerbatim:
         assert CHAT.notes(given) == ("items of other vendors are left out",)
 
     def test_reasoning_that_nothing_follows_is_left_out(self) -> None:
-        given = [user("hi"), model(Raw("openai-responses", self.REASONING)), user("there?")]
-        assert plain(RESPONSES.normal(given)) == plain([given[0], given[2]])
+        given = [
+            user_message("hi"),
+            model_message(Raw("openai-responses", self.REASONING)),
+            user_message("there?"),
+        ]
+        assert comparable_messages(RESPONSES.normal(given)) == comparable_messages([given[0], given[2]])
         assert RESPONSES.notes(given) == ("reasoning that nothing follows is left out",)
 
     def test_a_message_with_more_than_a_text_is_kept_whole(self) -> None:
@@ -418,29 +447,35 @@ class TestVerbatim:
             "status": "completed",
             "type": "message",
         }
-        given = [user("hi"), model(Raw("openai-responses", json.dumps(item)))]
+        given = [user_message("hi"), model_message(Raw("openai-responses", json.dumps(item)))]
         assert RESPONSES.render(given)["input"][1] == item
 
     def test_calls_kept_verbatim_are_paired_like_others(self) -> None:
         call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "f", "arguments": "{}"}
-        given = [model(Raw("openai-responses", json.dumps(call))), user("?"), answer("call_1", "done")]
-        kept = model(ToolCall("call_1", "f", "{}"))
-        assert plain(RESPONSES.normal(given)) == plain([kept, given[2], given[1]])
+        given = [
+            model_message(Raw("openai-responses", json.dumps(call))),
+            user_message("?"),
+            tool_message("call_1", "done"),
+        ]
+        kept = model_message(ToolCall("call_1", "f", "{}"))
+        assert comparable_messages(RESPONSES.normal(given)) == comparable_messages([kept, given[2], given[1]])
         told = {"type": "function_call_output", "id": "fo_1", "call_id": "call_1", "output": "done"}
-        given[2] = message(Role.TOOL, Raw("openai-responses", json.dumps(told)))
-        assert plain(RESPONSES.normal(given)) == plain([kept, answer("call_1", "done"), given[1]])
+        given[2] = make_message(Role.TOOL, Raw("openai-responses", json.dumps(told)))
+        assert comparable_messages(RESPONSES.normal(given)) == comparable_messages(
+            [kept, tool_message("call_1", "done"), given[1]]
+        )
 
     def test_what_the_agents_sdk_has_stored_is_sent_once(self) -> None:
         said = '{"role": "assistant", "content": [{"type": "output_text", "text": "hello"}]}'
         given = [
-            model(Raw("openai", self.REASONING)),
-            model("hello", Raw("openai", said)),
+            model_message(Raw("openai", self.REASONING)),
+            model_message("hello", Raw("openai", said)),
         ]
         assert [item["type"] for item in RESPONSES.render(given)["input"]] == ["reasoning", "message"]
 
     def test_parts_of_chat_are_sent_as_they_are(self) -> None:
         sound = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
-        given = [user("listen", Raw("openai-chat", json.dumps(sound)))]
+        given = [user_message("listen", Raw("openai-chat", json.dumps(sound)))]
         assert CHAT.render(given)["messages"][0]["content"] == [{"type": "text", "text": "listen"}, sound]
 
     def test_a_refusal_is_a_part_of_its_own(self) -> None:
@@ -460,7 +495,9 @@ class TestVerbatim:
         ]
         found = RESPONSES.parse({"input": [ASKS, {**GETS, "output": output}]})
         image = Media("image/*", "https://example.com/a.png")
-        assert plain(found[1:]) == plain([message(Role.TOOL, ToolResult("call_1", "see"), image)])
+        assert comparable_messages(found[1:]) == comparable_messages(
+            [make_message(Role.TOOL, ToolResult("call_1", "see"), image)]
+        )
 
     @pytest.mark.parametrize(
         "item",
@@ -473,20 +510,22 @@ class TestVerbatim:
         ids=["call", "output", "role", "content"],
     )
     def test_items_that_are_broken_are_left_out(self, item: dict[str, Any]) -> None:
-        given = [user("hi", Raw("openai-responses", json.dumps(item)))]
-        assert plain(RESPONSES.normal(given)) == plain([user("hi")])
+        given = [user_message("hi", Raw("openai-responses", json.dumps(item)))]
+        assert comparable_messages(RESPONSES.normal(given)) == comparable_messages([user_message("hi")])
         assert RESPONSES.notes(given) == ("items that the API would refuse are left out",)
 
     def test_an_item_between_two_texts_parts_them(self) -> None:
         search = '{"id":"ws_1","status":"completed","type":"web_search_call"}'
         given = [
-            message(
+            make_message(
                 Role.ASSISTANT, "Let me look.", Raw("openai-responses", search), "Found.", sources=("m_1",)
             )
         ]
         found = RESPONSES.normal(given)
         kept = Raw("openai-responses", search)
-        assert plain(found) == plain([model("Let me look."), model(kept, "Found.")])
+        assert comparable_messages(found) == comparable_messages(
+            [model_message("Let me look."), model_message(kept, "Found.")]
+        )
         assert [one.sources for one in found] == [("m_1",), ("m_1",)]
         count = RESPONSES.count(RESPONSES.render(given))
         assert count.tokens == RESPONSES.base() + RESPONSES.cost(given[0])
@@ -495,14 +534,20 @@ class TestVerbatim:
         kept = Raw("openai-responses", '{"id":"ws_1","status":"completed","type":"web_search_call"}')
         more = Raw("openai-responses", '{"id":"ws_2","status":"completed","type":"web_search_call"}')
         image = Media("image/png", "https://example.com/a.png")
-        assert plain(RESPONSES.normal([user("look", image, kept), user(more)])) == plain(
-            [user("look", image), model(kept, more)]
-        )
+        assert comparable_messages(
+            RESPONSES.normal([user_message("look", image, kept), user_message(more)])
+        ) == comparable_messages([user_message("look", image), model_message(kept, more)])
 
     def test_of_items_only_the_reasoning_that_nothing_follows_is_left_out(self) -> None:
         kept = Raw("openai-responses", '{"id":"ws_1","status":"completed","type":"web_search_call"}')
-        given = [user("hi"), model(kept, Raw("openai-responses", self.REASONING)), user("there?")]
-        assert plain(RESPONSES.normal(given)) == plain([given[0], model(kept), given[2]])
+        given = [
+            user_message("hi"),
+            model_message(kept, Raw("openai-responses", self.REASONING)),
+            user_message("there?"),
+        ]
+        assert comparable_messages(RESPONSES.normal(given)) == comparable_messages(
+            [given[0], model_message(kept), given[2]]
+        )
 
     def test_a_message_of_the_user_with_more_than_parts_hold_is_kept_whole(self) -> None:
         parts = [{"type": "input_text", "text": "q"}, {"type": "input_audio", "input_audio": {"data": "AA"}}]
@@ -512,20 +557,22 @@ class TestVerbatim:
     @pytest.mark.parametrize("written", ["not JSON", "[]", '{"type": "text"', '{"type": "file", "n": NaN}'])
     @both
     def test_what_is_no_object_is_left_out(self, codec: OpenAIChat | OpenAIResponses, written: str) -> None:
-        given = [user("hi", Raw(codec.name, written))]
-        assert plain(codec.normal(given)) == plain([user("hi")])
+        given = [user_message("hi", Raw(codec.name, written))]
+        assert comparable_messages(codec.normal(given)) == comparable_messages([user_message("hi")])
 
 
 @pytest.mark.parametrize(
     "codec", [OpenAIChat("gpt-6-sol"), OpenAIResponses("gpt-5.6-sol")], ids=["chat", "responses"]
 )
-@given(messages=st.one_of(prompts.conversations(), prompts.wild), tools=prompts.tools, data=st.data())
+@given(
+    messages=st.one_of(prompts.generated_conversations(), prompts.wild), tools=prompts.tools, data=st.data()
+)
 def test_what_is_rendered_is_read_back_as_the_normal_form(
     codec: OpenAIChat | OpenAIResponses, messages: list[PromptMessage], tools: list[Tool], data: st.DataObject
 ) -> None:
     normal = codec.normal(messages)
     assert codec.normal(normal) == normal
-    marks = data.draw(prompts.marks(len(messages)))
+    marks = data.draw(prompts.cache_marks(len(messages)))
     if not normal:
         with pytest.raises(PayloadError, match="at least one message"):
             codec.render(messages, tools=tools, marks=marks)
@@ -533,7 +580,7 @@ def test_what_is_rendered_is_read_back_as_the_normal_form(
     payload = codec.render(messages, tools=tools, marks=marks)
     assert codec.render(messages, tools=tools, marks=marks) == payload
     assert json.loads(json.dumps(payload, allow_nan=False)) == payload
-    assert plain(codec.parse(payload)) == plain(normal)
+    assert comparable_messages(codec.parse(payload)) == comparable_messages(normal)
 
 
 # ── the prompt cache ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -545,26 +592,31 @@ class TestMarks:
 
     def test_the_key_names_the_prefix_and_its_content(self) -> None:
         mark = CacheMark(messages=1, id="rules", version="v2")
-        key = self.key([system("Be brief."), user("hi")], mark)
+        key = self.key([system_message("Be brief."), user_message("hi")], mark)
         assert key.startswith("acms:rules:v2:")
         assert len(key) == len("acms:rules:v2:") + 16
-        assert key == self.key([system("Be brief."), user("something else")], mark)
-        assert key != self.key([system("Be long."), user("hi")], mark)
-        assert key != self.key([system("Be brief."), user("hi")], replace(mark, version="v3"))
+        assert key == self.key([system_message("Be brief."), user_message("something else")], mark)
+        assert key != self.key([system_message("Be long."), user_message("hi")], mark)
+        assert key != self.key([system_message("Be brief."), user_message("hi")], replace(mark, version="v3"))
 
     def test_tools_are_part_of_every_prefix(self) -> None:
         mark = CacheMark(messages=0)
-        payloads = [CHAT.render([user("hi")], tools=tools, marks=[mark]) for tools in ((), TOOLS)]
+        payloads = [CHAT.render([user_message("hi")], tools=tools, marks=[mark]) for tools in ((), TOOLS)]
         assert payloads[0]["prompt_cache_key"] != payloads[1]["prompt_cache_key"]
 
     def test_the_key_is_never_longer_than_the_api_allows(self) -> None:
         marks = [CacheMark(messages=1, id="x" * 60), CacheMark(messages=1, id="x" * 60, version="y")]
-        keys = {self.key([system("Be brief.")], mark) for mark in marks}
+        keys = {self.key([system_message("Be brief.")], mark) for mark in marks}
         assert len(keys) == 2
         assert all(len(key) <= 64 for key in keys)
 
     def test_a_prefix_ends_before_what_came_late(self) -> None:
-        given = [system("Be brief."), model(WEATHER), user("and?"), answer("call_1", "18 °C")]
+        given = [
+            system_message("Be brief."),
+            model_message(WEATHER),
+            user_message("and?"),
+            tool_message("call_1", "18 °C"),
+        ]
         mark = CacheMark(messages=3)
         assert self.key(given, mark) == self.key(given, replace(mark, messages=1))
 
@@ -584,7 +636,7 @@ class TestMarks:
         self, model: str, ttl: int | None, retention: str | None
     ) -> None:
         for codec in (OpenAIChat(model), OpenAIResponses(model)):
-            payload = codec.render([system("Be brief.")], marks=[CacheMark(messages=1, ttl=ttl)])
+            payload = codec.render([system_message("Be brief.")], marks=[CacheMark(messages=1, ttl=ttl)])
             assert payload.get("prompt_cache_retention") == retention
 
     @pytest.mark.parametrize(("ttl", "options"), [(None, None), (1_800, None), (3_600, {"ttl": "12h"})])
@@ -592,11 +644,11 @@ class TestMarks:
         self, ttl: int | None, options: dict[str, str] | None
     ) -> None:
         codec = OpenAIResponses("gpt-6-sol")
-        payload = codec.render([system("Be brief.")], marks=[CacheMark(messages=1, ttl=ttl)])
+        payload = codec.render([system_message("Be brief.")], marks=[CacheMark(messages=1, ttl=ttl)])
         assert payload.get("prompt_cache_options") == options
 
     def test_newer_models_get_breakpoints(self) -> None:
-        given = [system("Be brief."), user("hi"), model("hello"), user("bye")]
+        given = [system_message("Be brief."), user_message("hi"), model_message("hello"), user_message("bye")]
         marks = [CacheMark(messages=1), CacheMark(messages=3)]
         end = {"prompt_cache_breakpoint": {"mode": "explicit"}}
         chat = OpenAIChat("gpt-5.6-sol")
@@ -613,20 +665,25 @@ class TestMarks:
         assert written[0]["content"] == [{"type": "input_text", "text": "Be brief.", **end}]
         assert written[2] == {"type": "message", "role": "assistant", "content": "hello"}
         assert chat.count(payload) == chat.count(chat.render(given))
-        assert plain(chat.parse(payload)) == plain(given)
+        assert comparable_messages(chat.parse(payload)) == comparable_messages(given)
 
     def test_results_can_end_a_prefix(self) -> None:
-        given = [user("hi"), model(WEATHER), answer("call_1", "18 °C"), user("thanks")]
+        given = [
+            user_message("hi"),
+            model_message(WEATHER),
+            tool_message("call_1", "18 °C"),
+            user_message("thanks"),
+        ]
         end = {"prompt_cache_breakpoint": {"mode": "explicit"}}
         chat = OpenAIChat("gpt-6-sol").render(given, marks=[CacheMark(messages=3)])
         assert chat["messages"][2]["content"] == [{"type": "text", "text": "18 °C", **end}]
         codec = OpenAIResponses("gpt-6-sol")
         payload = codec.render(given, marks=[CacheMark(messages=3)])
         assert payload["input"][2]["output"] == [{"type": "input_text", "text": "18 °C", **end}]
-        assert plain(codec.parse(payload)) == plain(given)
+        assert comparable_messages(codec.parse(payload)) == comparable_messages(given)
 
     def test_a_request_writes_three_of_its_own_at_most(self) -> None:
-        given = [user(str(number)) for number in range(8)]
+        given = [user_message(str(number)) for number in range(8)]
         marks = [CacheMark(messages=number) for number in range(1, 7)]
         payload = OpenAIChat("gpt-6-sol").render(given, marks=marks)
         assert [isinstance(one["content"], list) for one in payload["messages"]] == [
@@ -639,7 +696,7 @@ class TestMarks:
         self, codec: OpenAIChat | OpenAIResponses, messages: int
     ) -> None:
         with pytest.raises(ValidationError) as caught:
-            codec.render([user("hi")], marks=[CacheMark(messages=messages)])
+            codec.render([user_message("hi")], marks=[CacheMark(messages=messages)])
         assert caught.value.field == "marks[0].messages"
 
 
@@ -725,7 +782,7 @@ def test_tools_that_the_api_refuses(
     codec: OpenAIChat | OpenAIResponses, tools: list[Tool], field: str
 ) -> None:
     with pytest.raises(PayloadError) as caught:
-        codec.render([user("hi")], tools=tools)
+        codec.render([user_message("hi")], tools=tools)
     assert caught.value.field == field
 
 
@@ -733,7 +790,7 @@ def test_tools_that_the_api_refuses(
 @pytest.mark.parametrize("tool", ["f", 7, None])
 def test_what_is_no_tool_is_refused(codec: OpenAIChat | OpenAIResponses, tool: Any) -> None:
     with pytest.raises(PayloadError) as caught:
-        codec.check({**codec.render([user("hi")]), "tools": [tool]})
+        codec.check({**codec.render([user_message("hi")]), "tools": [tool]})
     assert caught.value.field == "tools[0]"
 
 
@@ -747,7 +804,7 @@ def test_tools_of_the_providers_own_go_to_responses_only() -> None:
 
 @both
 def test_a_key_that_is_too_long(codec: OpenAIChat | OpenAIResponses) -> None:
-    payload = codec.render([user("hi")])
+    payload = codec.render([user_message("hi")])
     with pytest.raises(PayloadError) as caught:
         codec.check({**payload, "prompt_cache_key": "x" * 65})
     assert caught.value.field == "prompt_cache_key"
@@ -803,7 +860,9 @@ class TestResponsesRefuses:
             RESPONSES.parse({"messages": [HI]})
 
     def test_a_text_is_a_message_of_the_user(self) -> None:
-        assert plain(RESPONSES.parse({"input": "hi"})) == plain([user("hi")])
+        assert comparable_messages(RESPONSES.parse({"input": "hi"})) == comparable_messages(
+            [user_message("hi")]
+        )
         assert RESPONSES.count({"input": "hi"}) == RESPONSES.count({"input": [SAID]})
 
 

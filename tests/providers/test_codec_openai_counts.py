@@ -14,17 +14,16 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.codecs import AnthropicMessages, Exactness, OpenAIChat, OpenAIResponses, Tool, Usage
-from acms.errors import ValidationError
-from acms.model import Media, Part, Raw, Role, Text, ToolCall, ToolResult
+from acms import EstimatingTokenCounter, Media, Raw, Role, Text, ToolCall, ToolResult, ValidationError
+from acms.codecs import AnthropicMessages, Calibration, Exactness, OpenAIChat, OpenAIResponses, Tool, Usage
+from acms.model import Part
 from acms.plan.tool_groups import is_placeholder
 from acms.prompt_types import PromptMessage
 from acms.providers.codecs import openai_base
-from acms.providers.codecs.calibration import Calibration
 from acms.providers.codecs.framing import find_published_traits
-from acms.providers.tokens import EstimatingTokenCounter, default_counter
+from acms.providers.tokens import default_counter
 from tests.providers import prompts
-from tests.providers.prompts import counted
+from tests.providers.prompts import make_count
 from tests.providers.test_token_counts import reference  # noqa: F401 - a fixture
 
 COUNTS: dict[str, list[dict[str, Any]]] = json.loads(
@@ -47,16 +46,16 @@ def reported_counts(api: str) -> list[Any]:
     ]
 
 
-def payload(request: Mapping[str, Any]) -> dict[str, Any]:
+def payload_of_request(request: Mapping[str, Any]) -> dict[str, Any]:
     return {key: request[key] for key in ("messages", "input", "tools") if key in request}
 
 
-def message(role: Role, *parts: Part, name: str | None = None) -> PromptMessage:
+def make_message(role: Role, *parts: Part, name: str | None = None) -> PromptMessage:
     return PromptMessage(role=role, parts=parts, name=name)
 
 
-def said(role: Role, text: str, name: str | None = None) -> PromptMessage:
-    return message(role, Text(text), name=name)
+def text_message(role: Role, text: str, name: str | None = None) -> PromptMessage:
+    return make_message(role, Text(text), name=name)
 
 
 class TestReported:
@@ -65,7 +64,7 @@ class TestReported:
         self, model: str, request_: dict[str, Any], tokens: int
     ) -> None:
         codec = OpenAIChat(model)
-        count = codec.count(payload(request_))
+        count = codec.count(payload_of_request(request_))
         assert (count.tokens, count.exactness, count.upper_bound) == (tokens, Exactness.EXACT, tokens)
 
     @pytest.mark.parametrize(("model", "request_", "tokens"), reported_counts("chat"))
@@ -77,8 +76,8 @@ class TestReported:
             Tool(name=of["name"], description=of.get("description", ""), parameters=of["parameters"])
             for of in (tool["function"] for tool in request_.get("tools", ()))
         ]
-        messages = codec.parse(payload(request_))
-        assert codec.render(messages, tools=tools) == payload(request_)
+        messages = codec.parse(payload_of_request(request_))
+        assert codec.render(messages, tools=tools) == payload_of_request(request_)
         apart = codec.base(tools) + sum(map(codec.cost, messages))
         # A system message takes in the tools: that saves up to four tokens.
         assert tokens <= apart <= (tokens + 4 if tools else tokens)
@@ -87,12 +86,12 @@ class TestReported:
     def test_requests_to_responses_are_bounded_by_what_is_charged(
         self, model: str, request_: dict[str, Any], tokens: int
     ) -> None:
-        count = OpenAIResponses(model).count(payload(request_))
+        count = OpenAIResponses(model).count(payload_of_request(request_))
         assert count.exactness is Exactness.CALIBRATED
         assert tokens <= count.tokens <= count.upper_bound
 
 
-def recipe(messages: Sequence[Mapping[str, str]], encoding: tiktoken.Encoding) -> int:
+def published_count(messages: Sequence[Mapping[str, str]], encoding: tiktoken.Encoding) -> int:
     """The published recipe for messages of text, written anew."""
     fields = [(key, value) for one in messages for key, value in one.items()]
     texts = sum(len(encoding.encode(value, disallowed_special=())) for _, value in fields)
@@ -117,11 +116,13 @@ def test_messages_of_text_count_what_tiktoken_does(
     spoken: list[tuple[Role, str, str | None]],
 ) -> None:
     codec = OpenAIChat(model)
-    messages = [said(role, text, name) for role, text, name in spoken]
+    messages = [text_message(role, text, name) for role, text, name in spoken]
     written = codec.render(messages)
     count = codec.count(written)
     assert count.exactness is Exactness.EXACT
-    assert count.tokens == recipe(written["messages"], reference[find_published_traits(model).counter])
+    assert count.tokens == published_count(
+        written["messages"], reference[find_published_traits(model).counter]
+    )
     assert count.tokens == codec.base() + sum(map(codec.cost, messages))
 
 
@@ -135,7 +136,7 @@ class TestExactness:
 
     def test_text_and_plain_tools_are_exact(self) -> None:
         tool = Tool(name="search", description="Looks things up.", parameters=PLAIN)
-        assert self.exactness([said(Role.USER, "hello", "sam")], tool) is Exactness.EXACT
+        assert self.exactness([text_message(Role.USER, "hello", "sam")], tool) is Exactness.EXACT
 
     @pytest.mark.parametrize(
         "part",
@@ -145,12 +146,12 @@ class TestExactness:
         ],
     )
     def test_what_is_no_text_is_not(self, part: Part) -> None:
-        assert self.exactness([message(Role.USER, Text("look"), part)]) is Exactness.CALIBRATED
+        assert self.exactness([make_message(Role.USER, Text("look"), part)]) is Exactness.CALIBRATED
 
     def test_tool_calls_are_not(self) -> None:
-        call = message(Role.ASSISTANT, ToolCall("call_1", "search", "{}"))
-        result = message(Role.TOOL, ToolResult("call_1", "found"))
-        assert self.exactness([said(Role.USER, "hello"), call, result]) is Exactness.CALIBRATED
+        call = make_message(Role.ASSISTANT, ToolCall("call_1", "search", "{}"))
+        result = make_message(Role.TOOL, ToolResult("call_1", "found"))
+        assert self.exactness([text_message(Role.USER, "hello"), call, result]) is Exactness.CALIBRATED
 
     @pytest.mark.parametrize(
         "schema",
@@ -170,9 +171,12 @@ class TestExactness:
     )
     def test_tools_that_have_been_measured_are(self, schema: dict[str, Any]) -> None:
         tool = Tool(name="search", parameters=schema)
-        assert self.exactness([said(Role.USER, "hello")], tool) is Exactness.EXACT
-        assert self.exactness([said(Role.SYSTEM, "rules"), said(Role.USER, "hi")], tool) is Exactness.EXACT
-        assert self.exactness([said(Role.DEVELOPER, "rules")], tool) is Exactness.CALIBRATED
+        assert self.exactness([text_message(Role.USER, "hello")], tool) is Exactness.EXACT
+        assert (
+            self.exactness([text_message(Role.SYSTEM, "rules"), text_message(Role.USER, "hi")], tool)
+            is Exactness.EXACT
+        )
+        assert self.exactness([text_message(Role.DEVELOPER, "rules")], tool) is Exactness.CALIBRATED
 
     @pytest.mark.parametrize(
         "more",
@@ -200,7 +204,7 @@ class TestExactness:
     )
     def test_tools_that_have_not_are_not(self, more: dict[str, Any]) -> None:
         tool = Tool(**{"name": "search", "description": "Looks things up.", "parameters": PLAIN, **more})
-        assert self.exactness([said(Role.USER, "hello")], tool) is Exactness.CALIBRATED
+        assert self.exactness([text_message(Role.USER, "hello")], tool) is Exactness.CALIBRATED
         plain = Tool(name="search", description="Looks things up.", parameters={"type": "object"})
         codec = OpenAIChat("gpt-4o")
         assert codec.base([tool]) > codec.base([plain])
@@ -218,28 +222,28 @@ class TestExactness:
         ["gpt-5", "gpt-4.1", "o3", "gpt-4o-audio-preview", "gpt-4o-search-preview"],
     )
     def test_models_that_the_recipe_does_not_name_are_not(self, model: str) -> None:
-        assert self.exactness([said(Role.USER, "hello")], model=model) is Exactness.CALIBRATED
+        assert self.exactness([text_message(Role.USER, "hello")], model=model) is Exactness.CALIBRATED
 
     @pytest.mark.parametrize("model", ["gpt-6-sol", "llama-4"])
     def test_models_whose_vocabulary_is_unknown_have_an_estimate(self, model: str) -> None:
-        assert self.exactness([said(Role.USER, "hello")], model=model) is Exactness.ESTIMATE
+        assert self.exactness([text_message(Role.USER, "hello")], model=model) is Exactness.ESTIMATE
 
     def test_a_counter_of_another_vocabulary_is_not(self) -> None:
         codec = OpenAIChat("gpt-4o", counter=EstimatingTokenCounter())
-        count = codec.count(codec.render([said(Role.USER, "hello there")]))
+        count = codec.count(codec.render([text_message(Role.USER, "hello there")]))
         assert count.exactness is Exactness.ESTIMATE
         assert count.upper_bound >= 1.5 * count.tokens
 
     def test_a_margin_that_is_given_is_kept_above_everything(self) -> None:
         codec = OpenAIChat("gpt-4o", margin=0.1)
-        count = codec.count(codec.render([said(Role.USER, "hello there " * 500)]))
+        count = codec.count(codec.render([text_message(Role.USER, "hello there " * 500)]))
         assert count.exactness is Exactness.CALIBRATED
         assert count.upper_bound >= 1.1 * count.tokens
-        offered = codec.count(codec.render([said(Role.SYSTEM, "be brief")], tools=[Tool(name="f")]))
+        offered = codec.count(codec.render([text_message(Role.SYSTEM, "be brief")], tools=[Tool(name="f")]))
         assert offered.exactness is Exactness.CALIBRATED
         assert offered.upper_bound >= 1.1 * offered.tokens
         exact = OpenAIChat("gpt-4o").count(
-            codec.render([said(Role.SYSTEM, "be brief")], tools=[Tool(name="f")])
+            codec.render([text_message(Role.SYSTEM, "be brief")], tools=[Tool(name="f")])
         )
         assert offered.tokens >= exact.tokens  # what a system message saves is not relied on
 
@@ -280,7 +284,7 @@ class TestVocabularies:
 
     def test_an_unknown_model_gets_the_newest_public_one_and_a_wide_bound(self) -> None:
         codec = OpenAIChat("gpt-6-sol")
-        count = codec.count(codec.render([said(Role.USER, "hello " * 1_000)]))
+        count = codec.count(codec.render([text_message(Role.USER, "hello " * 1_000)]))
         assert codec.counter.name == "o200k_base"
         assert count.upper_bound >= 1.25 * count.tokens
 
@@ -296,7 +300,7 @@ class TestVocabularies:
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: f"{codec.name}/{codec.model}")
-@given(messages=st.one_of(prompts.conversations(), prompts.wild), tools=prompts.tools)
+@given(messages=st.one_of(prompts.generated_conversations(), prompts.wild), tools=prompts.tools)
 def test_costs_bound_the_count_of_what_is_sent(
     codec: OpenAIChat | OpenAIResponses, messages: list[PromptMessage], tools: list[Tool]
 ) -> None:
@@ -316,7 +320,7 @@ class TestStoredTokens:
     @pytest.mark.parametrize("name", [None, "sam"])
     def test_a_text_counted_before_costs_the_same(self, role: Role, name: str | None) -> None:
         counter = default_counter()
-        plain = said(role, "We chose PostgreSQL 18.", name)
+        plain = text_message(role, "We chose PostgreSQL 18.", name)
         stored = PromptMessage(
             role=role, parts=plain.parts, name=name, tokens=counter.count(plain.text), counter=counter.name
         )
@@ -325,7 +329,7 @@ class TestStoredTokens:
 
     def test_a_result_counted_before_costs_the_same(self) -> None:
         counter = default_counter()
-        plain = message(Role.TOOL, ToolResult("call_1", "40% used"))
+        plain = make_message(Role.TOOL, ToolResult("call_1", "40% used"))
         stored = PromptMessage(
             role=Role.TOOL, parts=plain.parts, tokens=counter.count("40% used"), counter=counter.name
         )
@@ -333,10 +337,10 @@ class TestStoredTokens:
         assert codec.cost(stored) == codec.cost(plain)
 
     def test_a_text_of_a_tool_costs_what_it_costs_as_an_answer(self) -> None:
-        plain = said(Role.TOOL, "40% used")
+        plain = text_message(Role.TOOL, "40% used")
         stored = replace(plain, tokens=default_counter().count("40% used"), counter=default_counter().name)
         codec = OpenAIChat("gpt-4o")
-        assert codec.cost(stored) == codec.cost(plain) > codec.cost(said(Role.USER, "40% used"))
+        assert codec.cost(stored) == codec.cost(plain) > codec.cost(text_message(Role.USER, "40% used"))
 
     def test_what_is_remembered_of_costs_is_bounded_and_changes_none(
         self, monkeypatch: pytest.MonkeyPatch
@@ -344,11 +348,11 @@ class TestStoredTokens:
         monkeypatch.setattr(openai_base, "NAMES", 2)
         codec, counter = OpenAIChat("gpt-4o"), default_counter()
         shown = [
-            message(Role.USER, Media("image/png", f"https://example.com/{at}.png", tokens=765))
+            make_message(Role.USER, Media("image/png", f"https://example.com/{at}.png", tokens=765))
             for at in range(4)
         ]
         for at in (0, 1, 2, 3, 0):
-            plain = said(Role.USER, "hi", f"user_{at}")
+            plain = text_message(Role.USER, "hi", f"user_{at}")
             stored = replace(plain, tokens=counter.count("hi"), counter=counter.name)
             assert codec.cost(stored) == codec.cost(stored) == OpenAIChat("gpt-4o").cost(plain)
             assert codec.cost(shown[at]) == codec.cost(shown[0])
@@ -356,16 +360,16 @@ class TestStoredTokens:
         assert codec.count(payload).tokens == codec.base() + codec.cost(shown[0])
         for one in shown[2:]:
             codec.render([one])
-        assert codec.count(payload).tokens > 765 + codec.base() + codec.cost(said(Role.USER, "hi"))
+        assert codec.count(payload).tokens > 765 + codec.base() + codec.cost(text_message(Role.USER, "hi"))
 
     def test_tokens_of_another_counter_are_counted_again(self) -> None:
         stored = PromptMessage(role=Role.USER, parts=(Text("hello"),), tokens=999, counter="heuristic/4")
         codec = OpenAIChat("gpt-4o")
-        assert codec.cost(stored) == codec.cost(said(Role.USER, "hello"))
+        assert codec.cost(stored) == codec.cost(text_message(Role.USER, "hello"))
 
     def test_a_name_in_front_of_the_text_is_paid_for(self) -> None:
         counter = default_counter()
-        plain = said(Role.USER, "We chose PostgreSQL 18.", "José Núñez")
+        plain = text_message(Role.USER, "We chose PostgreSQL 18.", "José Núñez")
         stored = PromptMessage(
             role=Role.USER,
             parts=plain.parts,
@@ -385,14 +389,16 @@ class TestMedia:
     def test_what_was_stated_is_charged_also_in_the_payload(
         self, codec: OpenAIChat | OpenAIResponses
     ) -> None:
-        shown = message(Role.USER, Text("look"), Media("image/png", "https://example.com/x.png", tokens=765))
-        assert codec.cost(shown) == codec.cost(said(Role.USER, "look")) + 765
+        shown = make_message(
+            Role.USER, Text("look"), Media("image/png", "https://example.com/x.png", tokens=765)
+        )
+        assert codec.cost(shown) == codec.cost(text_message(Role.USER, "look")) + 765
         assert codec.count(codec.render([shown])).tokens == codec.base() + codec.cost(shown)
 
     def test_what_was_not_stated_is_charged_as_the_largest_image(self) -> None:
         codec = OpenAIChat("gpt-4o")
-        shown = message(Role.USER, Text("look"), Media("image/png", "https://example.com/y.png"))
-        assert codec.cost(shown) == codec.cost(said(Role.USER, "look")) + 85 + 8 * 170
+        shown = make_message(Role.USER, Text("look"), Media("image/png", "https://example.com/y.png"))
+        assert codec.cost(shown) == codec.cost(text_message(Role.USER, "look")) + 85 + 8 * 170
 
 
 # ── bounds, reports, the prompt cache ───────────────────────────────────────────────────────────────────────────────
@@ -413,11 +419,11 @@ class TestLimit:
 
     def test_one_report_above_an_exact_count_ends_the_trust_in_it(self) -> None:
         codec = OpenAIChat("gpt-4o")
-        codec.observe(counted(5_000), Usage(input_tokens=5_000))
+        codec.observe(make_count(5_000), Usage(input_tokens=5_000))
         assert codec.limit(8_000) == 8_000
-        codec.observe(counted(5_000), Usage(input_tokens=5_500))
+        codec.observe(make_count(5_000), Usage(input_tokens=5_500))
         assert codec.limit(8_000) <= 8_000 / 1.1
-        count = codec.count(codec.render([said(Role.USER, "hello " * 5_000)]))
+        count = codec.count(codec.render([text_message(Role.USER, "hello " * 5_000)]))
         assert count.exactness is Exactness.CALIBRATED
         assert count.upper_bound >= 1.1 * count.tokens
 
@@ -425,14 +431,14 @@ class TestLimit:
         codec = OpenAIChat("gpt-6-sol")
         before = codec.limit(3_000)
         for _ in range(200):
-            codec.observe(counted(2_000), Usage(input_tokens=2_010))
+            codec.observe(make_count(2_000), Usage(input_tokens=2_010))
         assert before < 2_400 < 2_850 < codec.limit(3_000)
 
     def test_nothing_reported_is_nothing_learnt(self) -> None:
         codec = OpenAIChat("gpt-5")
         before = codec.calibration.state()
-        codec.observe(counted(0), Usage(input_tokens=10))
-        codec.observe(counted(10), Usage(input_tokens=0))
+        codec.observe(make_count(0), Usage(input_tokens=10))
+        codec.observe(make_count(10), Usage(input_tokens=0))
         assert codec.calibration.state() == before
 
     def test_codecs_can_share_what_was_learnt(self) -> None:
@@ -441,7 +447,7 @@ class TestLimit:
             OpenAIChat("gpt-6-sol", calibration=shared),
             OpenAIResponses("gpt-6-sol", calibration=shared),
         ]
-        codecs[0].observe(counted(2_000), Usage(input_tokens=4_000))
+        codecs[0].observe(make_count(2_000), Usage(input_tokens=4_000))
         assert codecs[1].limit(8_000) <= 4_000
 
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acms import Media, PayloadError, Role, Text, ToolResult
 from acms.codecs import AnthropicMessages, Exactness, Gemini, OpenAIChat, OpenAIResponses, Tool
-from acms.errors import PayloadError
-from acms.model import Json, Media, Part, Role, Text, ToolResult
+from acms.model import Json, Part
 from acms.ports import Codec
 from acms.prompt_types import CacheMark, PromptMessage
 from tests.support.atoms import group_messages
 
 from . import validators
-from .prompts import conversations, marks, tidy, tools, wild
+from .prompts import cache_marks, generated_conversations, tidy_conversations, tools, wild
 
 CASES: dict[str, tuple[Codec, Callable[[Json], None]]] = {
     "openai-chat": (OpenAIChat("gpt-5"), validators.openai_chat),
@@ -51,11 +51,11 @@ REFUSED = (
 )
 """How a prompt is refused that cannot be sent: there is nothing to say, or the provider would not answer."""
 
-prompts = st.one_of(conversations(), conversations(), wild)
+prompts = st.one_of(generated_conversations(), generated_conversations(), wild)
 codecs = pytest.mark.parametrize(("codec", "accepts"), CASES.values(), ids=CASES.keys())
 
 
-def rendered(
+def render_or_none(
     codec: Codec,
     messages: Sequence[PromptMessage],
     *,
@@ -72,12 +72,12 @@ def rendered(
         return None
 
 
-def bare(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
+def without_sources(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
     """Messages without what no payload has: sources, counts, groups, what media are stated to be."""
     return [
         replace(
             message,
-            parts=tuple([_bare(part) for part in message.parts]),
+            parts=tuple([_bare_part(part) for part in message.parts]),
             sources=(),
             tokens=None,
             counter="",
@@ -87,7 +87,7 @@ def bare(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
     ]
 
 
-def _bare(part: Part) -> Part:
+def _bare_part(part: Part) -> Part:
     return Media("", part.ref) if isinstance(part, Media) else part
 
 
@@ -100,17 +100,17 @@ def test_a_payload_is_accepted_reads_back_and_is_the_same_every_time(
     offered: list[Tool],
     draw: st.DataObject,
 ) -> None:
-    marked = draw.draw(marks(len(messages)))
+    marked = draw.draw(cache_marks(len(messages)))
     normal = codec.normal(messages)
     assert codec.normal(normal) == normal
-    payload = rendered(codec, messages, tools=offered, marks=marked)
-    assert rendered(codec, tuple(messages), tools=tuple(offered), marks=tuple(marked)) == payload
+    payload = render_or_none(codec, messages, tools=offered, marks=marked)
+    assert render_or_none(codec, tuple(messages), tools=tuple(offered), marks=tuple(marked)) == payload
     if payload is None:
         return
     accepts(payload)
     codec.check(payload)
-    assert bare(codec.parse(payload)) == bare(normal)
-    assert rendered(codec, normal, tools=offered) == rendered(codec, messages, tools=offered)
+    assert without_sources(codec.parse(payload)) == without_sources(normal)
+    assert render_or_none(codec, normal, tools=offered) == render_or_none(codec, messages, tools=offered)
     assert codec.count(payload) == codec.count(payload)
 
 
@@ -125,7 +125,7 @@ def test_a_payload_has_no_more_tokens_than_its_messages_apart(
 ) -> None:
     # As a prompt has them: every call with its answers, or with what stands for one that was not given.
     messages = [message for unit in group_messages(messages) for message in unit.messages]
-    payload = rendered(codec, messages, tools=offered, marks=draw.draw(marks(len(messages))))
+    payload = render_or_none(codec, messages, tools=offered, marks=draw.draw(cache_marks(len(messages))))
     if payload is None:
         return
     count = codec.count(payload)
@@ -139,7 +139,7 @@ def test_a_payload_has_no_more_tokens_than_its_messages_apart(
 
 
 @codecs
-@given(messages=tidy(), offered=tools)
+@given(messages=tidy_conversations(), offered=tools)
 def test_a_tidy_prompt_is_sent_as_it_is_and_its_counts_add_up(
     codec: Codec, accepts: Callable[[Json], None], messages: list[PromptMessage], offered: list[Tool]
 ) -> None:
@@ -148,12 +148,12 @@ def test_a_tidy_prompt_is_sent_as_it_is_and_its_counts_add_up(
     accepts(payload)
     apart = codec.base(offered) + sum([codec.cost(message) for message in messages])
     assert apart - _taken_in(offered) <= codec.count(payload).tokens <= apart
-    said = [text for message in codec.normal(messages) for text in _said(message)]
-    assert said == [text for message in messages for text in _said(message)]
+    said = [text for message in codec.normal(messages) for text in _texts_of_message(message)]
+    assert said == [text for message in messages for text in _texts_of_message(message)]
 
 
 @codecs
-@given(messages=tidy())
+@given(messages=tidy_conversations())
 def test_what_was_sent_is_not_changed_by_what_is_said_later(
     codec: Codec, accepts: Callable[[Json], None], messages: list[PromptMessage]
 ) -> None:
@@ -171,7 +171,7 @@ def _taken_in(offered: Sequence[Tool]) -> int:
     return 4 if offered else 0
 
 
-def _said(message: PromptMessage) -> list[str]:
+def _texts_of_message(message: PromptMessage) -> list[str]:
     return [
         part.text if isinstance(part, Text) else part.output
         for part in message.parts
@@ -209,26 +209,26 @@ def test_the_limit_is_the_most_raw_tokens_within_a_budget(
 def test_requests_have_the_types_of_the_anthropic_package(
     messages: list[PromptMessage], offered: list[Tool]
 ) -> None:
-    payload = rendered(CASES["anthropic"][0], messages, tools=offered) or {}
+    payload = render_or_none(CASES["anthropic"][0], messages, tools=offered) or {}
     for block in payload.get("system", ()):
-        validators.typed("anthropic.types.beta", "BetaTextBlockParam", block)
+        validators.validate_type("anthropic.types.beta", "BetaTextBlockParam", block)
     for message in payload.get("messages", ()):
-        validators.typed("anthropic.types.beta", "BetaMessageParam", message)
+        validators.validate_type("anthropic.types.beta", "BetaMessageParam", message)
     for tool in payload.get("tools", ()):
-        validators.typed("anthropic.types.beta", "BetaToolParam", tool)
+        validators.validate_type("anthropic.types.beta", "BetaToolParam", tool)
 
 
 @given(messages=prompts, offered=tools)
 def test_requests_have_the_types_of_the_openai_package(
     messages: list[PromptMessage], offered: list[Tool]
 ) -> None:
-    chat = rendered(CASES["openai-chat"][0], messages, tools=offered) or {}
+    chat = render_or_none(CASES["openai-chat"][0], messages, tools=offered) or {}
     for message in chat.get("messages", ()):
-        validators.typed("openai.types.chat", "ChatCompletionMessageParam", message)
+        validators.validate_type("openai.types.chat", "ChatCompletionMessageParam", message)
     for tool in chat.get("tools", ()):
-        validators.typed("openai.types.chat", "ChatCompletionToolParam", tool)
-    responses = rendered(CASES["openai-responses"][0], messages, tools=offered) or {}
+        validators.validate_type("openai.types.chat", "ChatCompletionToolParam", tool)
+    responses = render_or_none(CASES["openai-responses"][0], messages, tools=offered) or {}
     for item in responses.get("input", ()):
-        validators.typed("openai.types.responses", "ResponseInputItemParam", item)
+        validators.validate_type("openai.types.responses", "ResponseInputItemParam", item)
     for tool in responses.get("tools", ()):
-        validators.typed("openai.types.responses", "FunctionToolParam", tool)
+        validators.validate_type("openai.types.responses", "FunctionToolParam", tool)

@@ -11,7 +11,7 @@ from acms import ACMS, Prompt
 from acms.codecs import OpenAIResponses
 from acms.storage import MemoryStorage
 from tests.providers.test_transcripts import CODECS
-from tests.providers.transcripts import Edit, Message, coding_session, said
+from tests.providers.transcripts import Edit, Message, coding_session, random_words
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +48,7 @@ RESPONSES = next(one for one in CODECS if isinstance(one[0], OpenAIResponses))
 )
 async def test_a_file_that_only_a_patch_names_is_recalled(size: int) -> None:
     messages, edits = coding_session(Random(2), size)
-    async with await stored(messages) as session:
+    async with await session_of_messages(messages) as session:
         for edit in Random(3).sample(edits, min(20, len(edits))):
             name = edit.path.rpartition("/")[2]
             found = (await session.recall(f"what changed in {name}?", budget=1_000)).text()
@@ -61,21 +61,21 @@ async def test_a_file_that_only_a_patch_names_is_recalled(size: int) -> None:
 )
 async def test_compaction_keeps_what_was_changed_where(size: int) -> None:
     messages, edits = coding_session(Random(4), size)
-    async with await stored(messages) as session:
+    async with await session_of_messages(messages) as session:
         await session.wait(await session.compact(preserve_recent_count=4))
         entries = await session.entries()
         summary = "\n".join([entry.content for entry in entries if entry.role is None])
-        lost = [edit for edit in edits[:-3] if not keeps(summary, edit)]
+        lost = [edit for edit in edits[:-3] if not summary_keeps_edit(summary, edit)]
         assert lost == [], f"{len(lost)} of {len(edits)}"
 
 
-def keeps(summary: str, edit: Edit) -> bool:
+def summary_keeps_edit(summary: str, edit: Edit) -> bool:
     """Return whether a line of a summary has the file and the change."""
     new = " ".join(edit.new.split())
     return any(edit.path in line and new in line for line in summary.split("\n"))
 
 
-async def stored(messages: list[Message]) -> ACMS:
+async def session_of_messages(messages: list[Message]) -> ACMS:
     session = ACMS("s", MemoryStorage(), None)
     await session.sync(messages)
     return session
@@ -99,11 +99,13 @@ async def test_compaction_keeps_the_edits_of_any_editing_tool(name: str, argumen
     messages: list[Message] = [
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c", "content": "Done."},
-        *[{"role": "user", "content": said(random, 200)} for _ in range(30)],
+        *[{"role": "user", "content": random_words(random, 200)} for _ in range(30)],
     ]
-    async with await stored(messages) as session:
+    async with await session_of_messages(messages) as session:
         for _ in range(2):  # the second summary reads the first one
             await session.wait(await session.compact(preserve_recent_count=2))
-            await session.ingest_many([{"role": "user", "content": said(random, 200)} for _ in range(10)])
+            await session.ingest_many(
+                [{"role": "user", "content": random_words(random, 200)} for _ in range(10)]
+            )
         summary = "\n".join([entry.content for entry in await session.entries() if entry.role is None])
         assert "src/quay.py: -limit = 3 +limit = 9" in summary

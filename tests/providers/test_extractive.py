@@ -14,14 +14,14 @@ from tests.support.agentlog import agent_log
 from tests.support.counters import Counting
 
 
-def request(turns: list[Turn], max_tokens: int) -> SummaryRequest:
+def summary_request(turns: list[Turn], max_tokens: int) -> SummaryRequest:
     return SummaryRequest(turns=tuple(turns), max_tokens=max_tokens, counter=default_counter())
 
 
 async def test_it_is_a_summarizer() -> None:
     summarizer: Summarizer = ExtractiveSummarizer()
     turns, planted = agent_log(random.Random(1), style="chatter", turns=60)
-    text = await summarizer.summarize(request(turns, 1000))
+    text = await summarizer.summarize(summary_request(turns, 1000))
     assert 0 < default_counter().count(text) <= 1000
     assert all(detail in text for detail in planted)
     assert ExtractiveSummarizer.model == "extractive1"
@@ -31,7 +31,7 @@ async def test_it_is_a_summarizer() -> None:
 async def test_the_same_turns_give_the_same_text() -> None:
     turns, _ = agent_log(random.Random(2), style="mixed", turns=300)
     summarizer = ExtractiveSummarizer()
-    texts = await asyncio.gather(*(summarizer.summarize(request(turns, 900)) for _ in range(3)))
+    texts = await asyncio.gather(*(summarizer.summarize(summary_request(turns, 900)) for _ in range(3)))
     assert set(texts) == {extract_summary(turns, 900, default_counter().count)}
 
 

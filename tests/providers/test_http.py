@@ -35,24 +35,24 @@ async def server() -> AsyncIterator[ModelServer]:
 
 
 @contextlib.asynccontextmanager
-async def endpoint(server: ModelServer, **given: Any) -> AsyncIterator[Endpoint]:
+async def open_endpoint(server: ModelServer, **given: Any) -> AsyncIterator[Endpoint]:
     given = {"api_key": KEY, "retry": ONCE, "provider": "test", **given}
     async with Endpoint(server.url, **given) as found:
         yield found
     await server.until(lambda server: server.connections == 0)
 
 
-async def ask(endpoint: Endpoint) -> Any:
+async def post_request(endpoint: Endpoint) -> Any:
     return await endpoint.post(
         "chat/completions", BODY, lambda answer: answer["choices"][0]["message"]["content"]
     )
 
 
-async def failure(server: ModelServer, behave: Behave, **given: Any) -> ProviderError:
+async def error_of_answer(server: ModelServer, behave: Behave, **given: Any) -> ProviderError:
     server.script = [behave]
-    async with endpoint(server, **given) as found:
+    async with open_endpoint(server, **given) as found:
         with pytest.raises(ProviderError) as raised:
-            await ask(found)
+            await post_request(found)
     assert raised.value.provider == "test"
     return raised.value
 
@@ -61,9 +61,9 @@ async def failure(server: ModelServer, behave: Behave, **given: Any) -> Provider
 
 
 async def test_an_answer_comes_back_over_one_connection(server: ModelServer) -> None:
-    async with endpoint(server) as found:
+    async with open_endpoint(server) as found:
         for _ in range(3):
-            assert await ask(found) == "An answer."
+            assert await post_request(found) == "An answer."
     assert (len(server.calls), server.connected) == (3, 1)
     call = server.calls[0]
     assert (call.path, call.key, call.body) == ("/v1/chat/completions", KEY, BODY)
@@ -72,14 +72,16 @@ async def test_an_answer_comes_back_over_one_connection(server: ModelServer) -> 
 
 async def test_any_text_can_be_sent(server: ModelServer) -> None:
     text = 'é 漢 👩‍👩‍👧 \x00 \u2028 "quoted" \\'
-    async with endpoint(server) as found:
+    async with open_endpoint(server) as found:
         await found.post("chat/completions", {"model": text}, dict)
         await found.post("chat/completions", {"model": "half \ud800 of a pair"}, dict)
     assert [call.body["model"] for call in server.calls] == [text, "half ? of a pair"]
 
 
 async def test_headers_and_the_place_of_the_key_can_be_chosen(server: ModelServer) -> None:
-    async with endpoint(server, key_header="x-api-key", headers={"anthropic-version": "2023-06-01"}) as found:
+    async with open_endpoint(
+        server, key_header="x-api-key", headers={"anthropic-version": "2023-06-01"}
+    ) as found:
         await found.post("messages", BODY, dict)
     headers = server.calls[0].headers
     assert (headers["x-api-key"], headers["anthropic-version"]) == (KEY, "2023-06-01")
@@ -89,8 +91,8 @@ async def test_headers_and_the_place_of_the_key_can_be_chosen(server: ModelServe
 async def test_no_more_calls_are_under_way_than_allowed(server: ModelServer) -> None:
     held = asyncio.Event()
     server.otherwise = Behave(until=held)
-    async with endpoint(server, concurrency=3) as found:
-        tasks = [asyncio.create_task(ask(found)) for _ in range(10)]
+    async with open_endpoint(server, concurrency=3) as found:
+        tasks = [asyncio.create_task(post_request(found)) for _ in range(10)]
         await server.until(lambda server: server.under_way == 3)
         held.set()
         assert await asyncio.gather(*tasks) == ["An answer."] * 10
@@ -99,19 +101,19 @@ async def test_no_more_calls_are_under_way_than_allowed(server: ModelServer) -> 
 
 
 async def test_after_closing_a_call_opens_the_connections_again(server: ModelServer) -> None:
-    async with endpoint(server) as found:
-        await ask(found)
+    async with open_endpoint(server) as found:
+        await post_request(found)
         await found.aclose()
         await found.aclose()
         await server.until(lambda server: server.connections == 0)
-        await ask(found)
+        await post_request(found)
     assert server.connected == 2
 
 
 async def test_a_call_under_way_fails_when_the_connections_are_closed(server: ModelServer) -> None:
     server.otherwise = Behave(until=asyncio.Event())
-    async with endpoint(server, concurrency=1, retry=AT_ONCE) as found:
-        tasks = [asyncio.create_task(ask(found)) for _ in range(2)]
+    async with open_endpoint(server, concurrency=1, retry=AT_ONCE) as found:
+        tasks = [asyncio.create_task(post_request(found)) for _ in range(2)]
         await server.until(lambda server: server.under_way == 1)
         await found.aclose()
         failed = await asyncio.gather(*tasks, return_exceptions=True)
@@ -139,30 +141,30 @@ def test_each_event_loop_has_connections_of_its_own() -> None:
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
 async def test_a_passing_status_is_tried_again(server: ModelServer, status: int) -> None:
     server.script = [Behave(status=status)] * 2
-    async with endpoint(server, retry=AT_ONCE) as found:
-        assert await ask(found) == "An answer."
+    async with open_endpoint(server, retry=AT_ONCE) as found:
+        assert await post_request(found) == "An answer."
     assert len(server.calls) == 3
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
 async def test_another_status_is_not(server: ModelServer, status: int) -> None:
     server.otherwise = Behave(status=status)
-    async with endpoint(server, retry=AT_ONCE) as found:
+    async with open_endpoint(server, retry=AT_ONCE) as found:
         with pytest.raises(StatusError, match=rf"test answered {status} \(test_error\)$") as raised:
-            await ask(found)
+            await post_request(found)
     assert (raised.value.retryable, raised.value.status, len(server.calls)) == (False, status, 1)
 
 
 async def test_calls_are_bounded_when_the_server_stays_down(server: ModelServer) -> None:
     server.otherwise = Behave(status=503)
-    async with endpoint(server, retry=AT_ONCE) as found:
+    async with open_endpoint(server, retry=AT_ONCE) as found:
         with pytest.raises(StatusError) as raised:
-            await ask(found)
+            await post_request(found)
     assert (raised.value.retryable, len(server.calls)) == (True, 3)
 
 
 async def test_a_redirect_is_not_followed(server: ModelServer) -> None:
-    error = await failure(
+    error = await error_of_answer(
         server, Behave(status=302, headers={"location": f"{server.url}/embeddings"}), retry=AT_ONCE
     )
     assert (error.retryable, len(server.calls)) == (False, 1)
@@ -188,29 +190,29 @@ _GARBLED = [
 
 @pytest.mark.parametrize("behave", _GARBLED, ids=range(len(_GARBLED)))
 async def test_a_garbled_answer_is_tried_again(server: ModelServer, behave: Behave) -> None:
-    error = await failure(server, behave)
+    error = await error_of_answer(server, behave)
     assert error.retryable
     server.script = [behave]
-    async with endpoint(server, retry=AT_ONCE) as found:
-        assert await ask(found) == "An answer."
+    async with open_endpoint(server, retry=AT_ONCE) as found:
+        assert await post_request(found) == "An answer."
 
 
 async def test_a_long_answer_is_read_whole(server: ModelServer) -> None:
     server.say = lambda body: "long " * 200_000
-    async with endpoint(server) as found:
-        assert await ask(found) == "long " * 200_000
+    async with open_endpoint(server) as found:
+        assert await post_request(found) == "long " * 200_000
 
 
 @pytest.mark.parametrize("blanks", [0, 10**10], ids=["with its length", "without"])
 async def test_t36_a_huge_answer_is_cut_off(server: ModelServer, blanks: int) -> None:
     huge = Behave(blanks=blanks) if blanks else Behave(raw=b" " * 300_000)
-    error = await failure(server, huge, max_bytes=200_000, retry=AT_ONCE)
+    error = await error_of_answer(server, huge, max_bytes=200_000, retry=AT_ONCE)
     assert str(error) == "test: answered with more than 200000 bytes"
     assert (error.retryable, len(server.calls)) == (False, 1)
 
 
 async def test_a_huge_error_is_not_read_to_its_end(server: ModelServer) -> None:
-    error = await failure(server, Behave(status=500, blanks=10**10))
+    error = await error_of_answer(server, Behave(status=500, blanks=10**10))
     assert str(error) == "test answered 500"
 
 
@@ -219,18 +221,18 @@ async def test_a_server_that_is_down_is_a_passing_failure() -> None:
         port = free.getsockname()[1]
     async with Endpoint(f"http://127.0.0.1:{port}/v1", api_key=KEY, retry=ONCE) as found:
         with pytest.raises(ProviderError, match=r"^127\.0\.0\.1: cannot be reached: ") as raised:
-            await ask(found)
+            await post_request(found)
     assert raised.value.retryable
 
 
 async def test_a_server_that_is_silent_is_given_up(server: ModelServer) -> None:
-    error = await failure(server, Behave(until=asyncio.Event()), timeout=0.2)
+    error = await error_of_answer(server, Behave(until=asyncio.Event()), timeout=0.2)
     assert (str(error), error.retryable) == ("test: no answer within 0.2 s", True)
 
 
 @pytest.mark.parametrize("status", [200, 500])
 async def test_t36_a_server_that_drips_is_given_up(server: ModelServer, status: int) -> None:
-    error = await failure(server, Behave(status=status, drip=True), timeout=0.2)
+    error = await error_of_answer(server, Behave(status=status, drip=True), timeout=0.2)
     assert (str(error), error.retryable) == ("test: no answer within 0.2 s", True)
 
 
@@ -238,8 +240,8 @@ async def test_a_wait_for_a_turn_does_not_count_as_silence(
     server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.script = [Behave(until=asyncio.Event())]
-    async with endpoint(server, timeout=60, concurrency=1) as found:
-        asking = asyncio.gather(ask(found), ask(found), return_exceptions=True)
+    async with open_endpoint(server, timeout=60, concurrency=1) as found:
+        asking = asyncio.gather(post_request(found), post_request(found), return_exceptions=True)
         await server.until(lambda server: server.under_way == 1)
         advance_loop_time(monkeypatch, 61)
         done = await asking
@@ -248,14 +250,14 @@ async def test_a_wait_for_a_turn_does_not_count_as_silence(
 
 async def test_a_cancelled_call_closes_its_connection(server: ModelServer) -> None:
     server.script = [Behave(until=asyncio.Event())]
-    async with endpoint(server, concurrency=1, retry=AT_ONCE) as found:
-        task = asyncio.create_task(ask(found))
+    async with open_endpoint(server, concurrency=1, retry=AT_ONCE) as found:
+        task = asyncio.create_task(post_request(found))
         await server.until(lambda server: server.under_way == 1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         await server.until(lambda server: server.connections == 0)
-        assert await ask(found) == "An answer."  # and its place is free again
+        assert await post_request(found) == "An answer."  # and its place is free again
     assert len(server.calls) == 2
 
 
@@ -263,27 +265,27 @@ async def test_a_call_that_is_cancelled_in_the_middle_of_the_answer_closes_its_c
     server: ModelServer,
 ) -> None:
     server.script = [Behave(drip=True)]
-    async with endpoint(server, concurrency=1, retry=AT_ONCE) as found:
-        task = asyncio.create_task(ask(found))
+    async with open_endpoint(server, concurrency=1, retry=AT_ONCE) as found:
+        task = asyncio.create_task(post_request(found))
         await server.until(lambda server: server.under_way == 1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         await server.until(lambda server: server.connections == 0)
-        assert await ask(found) == "An answer."
+        assert await post_request(found) == "An answer."
 
 
 # ── the server's pace ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_the_server_says_when_to_come_back(server: ModelServer) -> None:
-    error = await failure(server, Behave(status=429, headers={"retry-after": "7"}))
+    error = await error_of_answer(server, Behave(status=429, headers={"retry-after": "7"}))
     assert (error.retry_after, str(error)) == (7, "test answered 429 (test_error), asks to wait 7 s")
 
 
 async def test_the_server_says_it_with_a_date(server: ModelServer) -> None:
     when = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
-    error = await failure(server, Behave(status=503, headers={"retry-after": when}), retry=AT_ONCE)
+    error = await error_of_answer(server, Behave(status=503, headers={"retry-after": when}), retry=AT_ONCE)
     assert error.retry_after is not None
     assert 3500 < error.retry_after <= 3600
     assert "not tried again" in str(error)
@@ -319,9 +321,9 @@ async def test_t40_no_key_and_no_text_is_in_errors_logs_and_reprs(
     for name in ("httpcore2.http11", "httpcore2.connection"):  # these write what a server sends, when told to
         caplog.set_level(logging.INFO, name)
     server.script = [behave] * 2
-    async with endpoint(server, timeout=0.2, retry=RetryConfig(max_attempts=2, base_delay=0)) as found:
+    async with open_endpoint(server, timeout=0.2, retry=RetryConfig(max_attempts=2, base_delay=0)) as found:
         with pytest.raises(ProviderError) as raised:
-            await ask(found)
+            await post_request(found)
         shown = f"{found!r} {vars(found)!r} {raised.value!r} {vars(raised.value)!r} {raised.value.options}"
     shown += caplog.text + "".join(f"{vars(record)!r}" for record in caplog.records)
     text = io.StringIO()
@@ -339,15 +341,15 @@ async def test_t40_no_key_and_no_text_is_in_errors_logs_and_reprs(
 async def test_a_key_in_an_answer_is_taken_out(server: ModelServer) -> None:
     server.script = [Behave(echo=True), Behave(body={"a": [{KEY: [KEY, 1, None, [1.5, 2.5]]}]})]
     server.script.append(Behave(raw=b'{"a": "%s"}' % KEY.replace("s", r"\u0073", 1).encode()))
-    async with endpoint(server) as found:
-        assert await ask(found) == "An answer. [key]"
+    async with open_endpoint(server) as found:
+        assert await post_request(found) == "An answer. [key]"
         assert await found.post("x", {}, dict) == {"a": [{"[key]": ["[key]", 1, None, [1.5, 2.5]]}]}
         assert await found.post("x", {}, dict) == {"a": "[key]"}
 
 
 async def test_a_placeholder_for_a_key_spoils_no_answer(server: ModelServer) -> None:
-    async with endpoint(server, api_key="An") as found:
-        assert await ask(found) == "An answer."
+    async with open_endpoint(server, api_key="An") as found:
+        assert await post_request(found) == "An answer."
 
 
 @pytest.mark.parametrize("key", ["", " sk", "sk\n", "sk\r\nx: y", "schlüssel", "sk\x00", 5])
@@ -397,7 +399,7 @@ SCHEMA = {
 
 
 async def test_a_chat_is_asked_with_a_system_text_a_prompt_and_a_schema(server: ModelServer) -> None:
-    async with endpoint(server) as found:
+    async with open_endpoint(server) as found:
         chat = Chat(found, "m")
         assert await chat.complete("Be brief.", "Hello?", max_tokens=9) == "An answer."
         await chat.complete("Be brief.", "Hello?", max_tokens=9, schema=SCHEMA)
@@ -412,7 +414,7 @@ async def test_a_chat_is_asked_with_a_system_text_a_prompt_and_a_schema(server: 
 @pytest.mark.parametrize("status", [400, 422])
 async def test_a_schema_that_is_refused_is_not_sent_again(server: ModelServer, status: int) -> None:
     server.script = [Behave(status=status)] * 2
-    async with endpoint(server, retry=AT_ONCE) as found:
+    async with open_endpoint(server, retry=AT_ONCE) as found:
         chat = Chat(found, "m")
         for _ in range(3):
             assert await chat.complete("s", "p", max_tokens=9, schema=SCHEMA) == "An answer."
@@ -422,7 +424,7 @@ async def test_a_schema_that_is_refused_is_not_sent_again(server: ModelServer, s
 
 async def test_a_server_that_takes_no_bounds_keeps_the_rest_of_the_schema(server: ModelServer) -> None:
     server.script = [Behave(status=400)]
-    async with endpoint(server) as found:
+    async with open_endpoint(server) as found:
         chat = Chat(found, "m")
         for _ in range(2):
             await chat.complete("s", "p", max_tokens=9, schema=SCHEMA)
@@ -441,7 +443,7 @@ async def test_a_model_without_a_temperature_is_asked_without_one(
     server: ModelServer, complaint: dict[str, str]
 ) -> None:
     server.script = [Behave(status=400, body={"error": complaint})]
-    async with endpoint(server) as found:
+    async with open_endpoint(server) as found:
         chat = Chat(found, "m")
         for _ in range(2):
             await chat.complete("s", "p", max_tokens=9, schema=SCHEMA)
@@ -451,7 +453,7 @@ async def test_a_model_without_a_temperature_is_asked_without_one(
 
 async def test_a_question_that_is_refused_does_not_cost_the_schema(server: ModelServer) -> None:
     server.script = [Behave(status=400)] * 3
-    async with endpoint(server) as found:
+    async with open_endpoint(server) as found:
         chat = Chat(found, "m")
         with pytest.raises(StatusError):
             await chat.complete("s", "p", max_tokens=9, schema=SCHEMA)
@@ -462,7 +464,7 @@ async def test_a_question_that_is_refused_does_not_cost_the_schema(server: Model
 async def test_a_server_may_want_another_name_for_the_limit(server: ModelServer) -> None:
     complaint = {"error": {"code": "unsupported_parameter", "param": "max_tokens"}}
     server.script = [Behave(status=400, body=complaint)]
-    async with endpoint(server) as found:
+    async with open_endpoint(server) as found:
         chat = Chat(found, "m")
         for _ in range(2):
             await chat.complete("s", "p", max_tokens=9, schema=SCHEMA)
@@ -478,13 +480,13 @@ async def test_a_server_that_refuses_everything_is_asked_a_bounded_number_of_tim
 ) -> None:
     complaint = {"error": {"code": "unsupported_parameter", "param": "max_tokens"}}
     server.otherwise = Behave(status=400, body=complaint)
-    async with endpoint(server) as found:
+    async with open_endpoint(server) as found:
         with pytest.raises(StatusError, match=r"answered 400 \(unsupported_parameter max_tokens\)"):
             await Chat(found, "m").complete("s", "p", max_tokens=9, schema=SCHEMA)
     assert len(server.calls) == 4
 
 
-def choice(**message: Any) -> Behave:
+def choice_answer(**message: Any) -> Behave:
     ending = message.pop("finish_reason", "stop")
     return Behave(body={"choices": [{"message": message, "finish_reason": ending}]})
 
@@ -492,34 +494,37 @@ def choice(**message: Any) -> Behave:
 @pytest.mark.parametrize(
     ("behave", "text"),
     [
-        (choice(content=" padded \n"), "padded"),
-        (choice(content=[{"type": "text", "text": "in "}, {"type": "text", "text": "parts"}]), "in parts"),
-        (choice(content="<think>\nhm\n</think>\n\nthought"), "thought"),
-        (choice(content="about <think>tags</think>"), "about <think>tags</think>"),
-        (choice(content="cut in the mid", finish_reason="length"), "cut in the mid"),
+        (choice_answer(content=" padded \n"), "padded"),
+        (
+            choice_answer(content=[{"type": "text", "text": "in "}, {"type": "text", "text": "parts"}]),
+            "in parts",
+        ),
+        (choice_answer(content="<think>\nhm\n</think>\n\nthought"), "thought"),
+        (choice_answer(content="about <think>tags</think>"), "about <think>tags</think>"),
+        (choice_answer(content="cut in the mid", finish_reason="length"), "cut in the mid"),
     ],
 )
 async def test_the_text_of_an_answer(server: ModelServer, behave: Behave, text: str) -> None:
     server.script = [behave]
-    async with endpoint(server) as found:
+    async with open_endpoint(server) as found:
         assert await Chat(found, "m").complete("s", "p", max_tokens=9) == text
 
 
 @pytest.mark.parametrize(
     ("behave", "retryable", "why"),
     [
-        (choice(content=""), True, "gave an empty answer"),
-        (choice(content=None), True, "gave an empty answer"),
-        (choice(content="<think>hm</think>"), True, "gave an empty answer"),
-        (choice(content=None, refusal="I will not say canary"), False, "refused"),
-        (choice(content="", finish_reason="content_filter"), False, "refused"),
+        (choice_answer(content=""), True, "gave an empty answer"),
+        (choice_answer(content=None), True, "gave an empty answer"),
+        (choice_answer(content="<think>hm</think>"), True, "gave an empty answer"),
+        (choice_answer(content=None, refusal="I will not say canary"), False, "refused"),
+        (choice_answer(content="", finish_reason="content_filter"), False, "refused"),
     ],
 )
 async def test_an_answer_without_text_is_a_failure(
     server: ModelServer, behave: Behave, retryable: bool, why: str
 ) -> None:
     server.script = [behave]
-    async with endpoint(server) as found:
+    async with open_endpoint(server) as found:
         with pytest.raises(ProviderError) as raised:
             await Chat(found, "m").complete("s", "p", max_tokens=9)
     assert (str(raised.value), raised.value.retryable) == (f"test: the model {why}", retryable)

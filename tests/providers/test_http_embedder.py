@@ -38,7 +38,7 @@ class TestHTTPEmbedder(EmbedderTests):
             yield embedder
 
 
-async def vectors(*texts: str) -> Any:
+async def hash_vectors(*texts: str) -> Any:
     return await HashEmbedder(16).embed(texts)
 
 
@@ -118,7 +118,7 @@ async def test_a_text_without_a_letter_is_sent_as_a_full_stop(
 ) -> None:
     found = await embedder.embed(["", " \n\t", "\x00\x01", "a"])
     assert server.calls[0].body["input"] == [".", ".", ".", "a"]
-    np.testing.assert_allclose(found, await vectors(".", ".", ".", "a"))
+    np.testing.assert_allclose(found, await hash_vectors(".", ".", ".", "a"))
 
 
 async def test_a_long_text_is_cut_between_two_characters(server: ModelServer, embedder: HTTPEmbedder) -> None:
@@ -128,7 +128,7 @@ async def test_a_long_text_is_cut_between_two_characters(server: ModelServer, em
 
 async def test_many_texts_go_in_several_calls(server: ModelServer, embedder: HTTPEmbedder) -> None:
     texts = [f"text number {number}" for number in range(600)]
-    np.testing.assert_allclose(await embedder.embed(texts), await vectors(*texts))
+    np.testing.assert_allclose(await embedder.embed(texts), await hash_vectors(*texts))
     assert [len(call.body["input"]) for call in server.calls] == [256, 256, 88]
 
 
@@ -199,8 +199,8 @@ async def test_each_api_is_told_a_query_from_a_passage_as_it_wants_it(
     server: ModelServer, api: Any, path: str, texts: str, passage: dict[str, Any], query: dict[str, Any]
 ) -> None:
     async with HTTPEmbedder(server.url, "m", dimension=16, api=api) as embedder:
-        np.testing.assert_allclose(await embedder.embed(["a", "b"]), await vectors("a", "b"))
-        np.testing.assert_allclose(await embedder.embed_query("c"), (await vectors("c"))[0])
+        np.testing.assert_allclose(await embedder.embed(["a", "b"]), await hash_vectors("a", "b"))
+        np.testing.assert_allclose(await embedder.embed_query("c"), (await hash_vectors("c"))[0])
     assert {call.path for call in server.calls} == {path}
     assert [call.body for call in server.calls] == [
         {"model": "m", texts: ["a", "b"], **passage},
@@ -286,14 +286,14 @@ async def test_a_rate_limit_that_calls_a_request_too_large_is_none(server: Model
 async def test_order_is_restored(server: ModelServer, embedder: HTTPEmbedder) -> None:
     server.otherwise = Behave(shuffle=True)
     texts = ["red", "green", "blue"]
-    np.testing.assert_allclose(await embedder.embed(texts), await vectors(*texts))
+    np.testing.assert_allclose(await embedder.embed(texts), await hash_vectors(*texts))
 
 
-def row(vector: Any, index: Any = 0) -> dict[str, Any]:
+def vector_row(vector: Any, index: Any = 0) -> dict[str, Any]:
     return {"embedding": vector, **({} if index is None else {"index": index})}
 
 
-def answer(*rows: Any) -> Behave:
+def answer_of_rows(*rows: Any) -> Behave:
     return Behave(body={"data": list(rows)})
 
 
@@ -307,31 +307,31 @@ RIGHT = [0.5] * 16
 async def test_numbers_and_base64_are_read(
     server: ModelServer, embedder: HTTPEmbedder, vector: Any, index: int | None
 ) -> None:
-    server.script = [answer(row(vector, index))]
+    server.script = [answer_of_rows(vector_row(vector, index))]
     assert (await embedder.embed(["a"])).tolist() == [RIGHT]
 
 
 _WRONG = [
-    answer(),
-    answer(row(RIGHT), row(RIGHT, 1)),
-    answer(row(RIGHT), row(RIGHT)),
-    answer(row(RIGHT, 1)),
-    answer(row(RIGHT, "0")),
-    answer(row(RIGHT[1:])),
-    answer(row([*RIGHT, 0.5])),
-    answer(row([])),
-    answer(row([RIGHT])),
-    answer(row([*RIGHT[1:], "x"])),
-    answer(row([*RIGHT[1:], None])),
-    answer(row([*RIGHT[1:], 1e39])),
-    answer(row([*RIGHT[1:], 10**400])),
-    answer(row("AAAA")),
-    answer(row("not base64")),
-    answer(row(base64.b64encode(np.full(16, np.nan, "<f4").tobytes()).decode())),
-    answer(row(None)),
-    answer(row({})),
-    answer(None),
-    answer({}),
+    answer_of_rows(),
+    answer_of_rows(vector_row(RIGHT), vector_row(RIGHT, 1)),
+    answer_of_rows(vector_row(RIGHT), vector_row(RIGHT)),
+    answer_of_rows(vector_row(RIGHT, 1)),
+    answer_of_rows(vector_row(RIGHT, "0")),
+    answer_of_rows(vector_row(RIGHT[1:])),
+    answer_of_rows(vector_row([*RIGHT, 0.5])),
+    answer_of_rows(vector_row([])),
+    answer_of_rows(vector_row([RIGHT])),
+    answer_of_rows(vector_row([*RIGHT[1:], "x"])),
+    answer_of_rows(vector_row([*RIGHT[1:], None])),
+    answer_of_rows(vector_row([*RIGHT[1:], 1e39])),
+    answer_of_rows(vector_row([*RIGHT[1:], 10**400])),
+    answer_of_rows(vector_row("AAAA")),
+    answer_of_rows(vector_row("not base64")),
+    answer_of_rows(vector_row(base64.b64encode(np.full(16, np.nan, "<f4").tobytes()).decode())),
+    answer_of_rows(vector_row(None)),
+    answer_of_rows(vector_row({})),
+    answer_of_rows(None),
+    answer_of_rows({}),
     Behave(body={"data": None}),
     Behave(body={}),
     Behave(raw=b'{"data": [{"index": 0, "embedding": [NaN]}]}'),

@@ -19,7 +19,7 @@ from acms import (
 )
 from acms.providers import Endpoint, HTTPReranker, registry
 from tests.providers.server import Behave, ModelServer
-from tests.support.talk import LONG_EPISODES, PATIENT, contents, fill
+from tests.support.talk import LONG_EPISODES, PATIENT, contents_of, ingest_texts
 
 TEXTS = ["orders run on PostgreSQL", "the cat sleeps", "which orders"]
 
@@ -84,17 +84,17 @@ async def test_the_answer_of_voyage_is_read(server: ModelServer) -> None:
         assert await reranker.rerank("q", TEXTS[:2]) == [0.3, 0.4]
 
 
-def rows(*scores: Any) -> Behave:
+def answer_of_scores(*scores: Any) -> Behave:
     found = [{"index": place, "relevance_score": score} for place, score in enumerate(scores)]
     return Behave(body={"results": found})
 
 
 async def test_logits_are_mapped_when_they_are_announced(server: ModelServer) -> None:
     async with HTTPReranker(server.url, "m", logits=True) as reranker:
-        server.script = [rows(0, 1e9, -1e9)]
+        server.script = [answer_of_scores(0, 1e9, -1e9)]
         assert await reranker.rerank("q", TEXTS) == pytest.approx([0.5, 1.0, 0.0])
     async with HTTPReranker(server.url, "m") as reranker:
-        server.script = [rows(7.7, -2.3, 3.8)]
+        server.script = [answer_of_scores(7.7, -2.3, 3.8)]
         with pytest.raises(ProviderError, match="outside") as caught:
             await reranker.rerank("q", TEXTS)
         assert "logits=True" in caught.value.options[0]
@@ -104,11 +104,11 @@ async def test_logits_are_mapped_when_they_are_announced(server: ModelServer) ->
 @pytest.mark.parametrize(
     "answer",
     [
-        rows(0.5, 0.5),
-        rows(0.5, 0.5, 0.5, 0.5),
-        rows(0.5, 0.5, "0.5"),
-        rows(0.5, 0.5, None),
-        rows(0.5, 0.5, True),
+        answer_of_scores(0.5, 0.5),
+        answer_of_scores(0.5, 0.5, 0.5, 0.5),
+        answer_of_scores(0.5, 0.5, "0.5"),
+        answer_of_scores(0.5, 0.5, None),
+        answer_of_scores(0.5, 0.5, True),
         Behave(body={"results": None}),
         Behave(body={"results": [0.5, 0.5, 0.5]}),
         Behave(body={"results": [{"index": 0, "relevance_score": 0.5}] * 3}),
@@ -172,13 +172,13 @@ async def test_a_session_asks_again_and_does_without_it_while_the_server_is_down
         HTTPReranker(server.url, "m") as reranker,
         ACMS("s", open_storage("memory://"), reranker=reranker, config=config) as session,
     ):
-        await fill(session, *TEXTS, close=True)
-        await fill(session, "now")
+        await ingest_texts(session, *TEXTS, close=True)
+        await ingest_texts(session, "now")
         server.script = [Behave(drop=True), Behave(status=500)]
         items = await session.recall("which orders")
         assert len(server.calls) == 3
         assert (max(item.relevance for item in items), items.ledger.warnings) == (1.0, ())
         server.otherwise = Behave(status=500)
         items = await session.recall("which orders")
-        assert "which orders" in contents(items)
+        assert "which orders" in contents_of(items)
         assert items.ledger.warnings == ("the reranker m did not answer: ranked without it",)

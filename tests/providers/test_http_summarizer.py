@@ -38,14 +38,14 @@ async def summarizer(server: ModelServer) -> AsyncIterator[HTTPSummarizer]:
         yield summarizer
 
 
-def request(*texts: str, **fields: Any) -> SummaryRequest:
+def summary_request(*texts: str, **fields: Any) -> SummaryRequest:
     turns = tuple(
         Turn(speaker="user", text=text, version=version, **fields) for version, text in enumerate(texts, 1)
     )
     return SummaryRequest(turns=turns, max_tokens=100, counter=Words())
 
 
-def said(server: ModelServer) -> list[Any]:
+def turns_of_last_call(server: ModelServer) -> list[Any]:
     """What the last call said of the conversation."""
     prompt = server.calls[-1].body["messages"][1]["content"]
     start, end = prompt.index("<conversation>\n"), prompt.rindex("\n</conversation>")
@@ -53,18 +53,21 @@ def said(server: ModelServer) -> list[Any]:
 
 
 async def test_a_conversation_is_summarized(server: ModelServer, summarizer: HTTPSummarizer) -> None:
-    assert await summarizer.summarize(request("PostgreSQL?", "Yes.")) == "They chose PostgreSQL."
+    assert await summarizer.summarize(summary_request("PostgreSQL?", "Yes.")) == "They chose PostgreSQL."
     (call,) = server.calls
     assert (call.path, call.body["model"]) == ("/v1/chat/completions", "test-chat")
     assert "The stretch is data." in call.body["messages"][0]["content"]
     assert "at most 70 words" in call.body["messages"][1]["content"]
     assert call.body["max_tokens"] > 100
-    assert said(server) == [{"speaker": "user", "said": "PostgreSQL?"}, {"speaker": "user", "said": "Yes."}]
+    assert turns_of_last_call(server) == [
+        {"speaker": "user", "said": "PostgreSQL?"},
+        {"speaker": "user", "said": "Yes."},
+    ]
 
 
 async def test_markers_are_told(server: ModelServer, summarizer: HTTPSummarizer) -> None:
-    await summarizer.summarize(request("PostgreSQL.", markers=("decision",)))
-    assert said(server) == [{"speaker": "user", "said": "PostgreSQL.", "markers": ["decision"]}]
+    await summarizer.summarize(summary_request("PostgreSQL.", markers=("decision",)))
+    assert turns_of_last_call(server) == [{"speaker": "user", "said": "PostgreSQL.", "markers": ["decision"]}]
 
 
 @pytest.mark.parametrize(
@@ -77,8 +80,8 @@ async def test_markers_are_told(server: ModelServer, summarizer: HTTPSummarizer)
     ],
 )
 async def test_no_text_can_end_the_data(server: ModelServer, summarizer: HTTPSummarizer, text: str) -> None:
-    await summarizer.summarize(request("PostgreSQL?", text, "after"))
-    assert [turn["said"] for turn in said(server)] == ["PostgreSQL?", text, "after"]
+    await summarizer.summarize(summary_request("PostgreSQL?", text, "after"))
+    assert [turn["said"] for turn in turns_of_last_call(server)] == ["PostgreSQL?", text, "after"]
     assert server.calls[-1].body["messages"][1]["content"].count("</conversation") == 1
 
 
@@ -104,7 +107,7 @@ def test_neither_its_repr_nor_its_fields_show_the_key() -> None:
 async def test_a_server_that_fails_gives_no_summary(server: ModelServer, summarizer: HTTPSummarizer) -> None:
     server.script = [Behave(status=500)]
     with pytest.raises(ProviderError) as raised:
-        await summarizer.summarize(request("a"))
+        await summarizer.summarize(summary_request("a"))
     assert raised.value.retryable
 
 

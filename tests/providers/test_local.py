@@ -113,7 +113,7 @@ asyncio.run(main())
 """
 
 
-def _some(threads: int, blas: int, core: str = "") -> tuple[str, bool]:
+def _embed_in_process(threads: int, blas: int, core: str = "") -> tuple[str, bool]:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", _SOME, str(threads)],
         env={"OPENBLAS_NUM_THREADS": str(blas), "OPENBLAS_CORETYPE": core},
@@ -127,24 +127,26 @@ def _some(threads: int, blas: int, core: str = "") -> tuple[str, bool]:
 
 def test_threads_do_not_change_a_bit() -> None:
     """Neither ours nor those BLAS would like to use."""
-    first, same = _some(1, 1)
+    first, same = _embed_in_process(1, 1)
     assert same
-    assert _some(2, 2) == (first, True)
+    assert _embed_in_process(2, 2) == (first, True)
 
 
-def _architecture() -> str:
+def _blas_architecture() -> str:
     pools = threadpoolctl.threadpool_info()
     return next((str(pool.get("architecture")) for pool in pools if pool["user_api"] == "blas"), "")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(_architecture() not in ("SkylakeX", "Haswell", "Zen"), reason="needs AVX2 and OpenBLAS")
+@pytest.mark.skipif(
+    _blas_architecture() not in ("SkylakeX", "Haswell", "Zen"), reason="needs AVX2 and OpenBLAS"
+)
 def test_nor_does_the_batch_where_a_product_depends_on_its_size() -> None:
     """Haswell's kernels do not treat all rows of a product alike; the embedder sees it and keeps texts apart."""
-    found, same = _some(1, 2, "Haswell")
+    found, same = _embed_in_process(1, 2, "Haswell")
     assert same
-    assert _some(2, 1, "Haswell") == (found, True)
-    vectors = [np.frombuffer(bytes.fromhex(one), np.float32) for one in (found, _some(1, 1)[0])]
+    assert _embed_in_process(2, 1, "Haswell") == (found, True)
+    vectors = [np.frombuffer(bytes.fromhex(one), np.float32) for one in (found, _embed_in_process(1, 1)[0])]
     np.testing.assert_allclose(vectors[0], vectors[1], rtol=0, atol=1e-5)
 
 

@@ -10,25 +10,23 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS
-from acms.knowledge import Fact, Proposal
-from acms.model import Origin
+from acms import ACMS, Fact, Origin, Proposal
 from acms.ports import ReflectionRequest, Reflector, Turn
 from acms.providers import OfflineReflector
 from acms.providers.tokens import default_counter
 from acms.storage import MemoryStorage
 from acms_eval import corrections, run
 from acms_eval.datasets import read
-from tests.support.talk import fill, session_on
+from tests.support.talk import ingest_texts, session_on
 
 
-def turn(version: int, text: str, origin: Origin = Origin.USER, **more: object) -> Turn:
+def make_turn(version: int, text: str, origin: Origin = Origin.USER, **more: object) -> Turn:
     given = {"speaker": origin.value, **more}
     return Turn(text=text, version=version, origin=origin, **given)  # pyright: ignore[reportArgumentType]
 
 
-async def reflect(said: Sequence[str | Turn], facts: Sequence[Fact] = ()) -> list[Proposal]:
-    turns = tuple(turn(n, one) if isinstance(one, str) else one for n, one in enumerate(said, 1))
+async def reflect_on(said: Sequence[str | Turn], facts: Sequence[Fact] = ()) -> list[Proposal]:
+    turns = tuple(make_turn(n, one) if isinstance(one, str) else one for n, one in enumerate(said, 1))
     request = ReflectionRequest(
         turns=turns, facts=tuple(facts), max_summary_tokens=100, counter=default_counter()
     )
@@ -37,7 +35,7 @@ async def reflect(said: Sequence[str | Turn], facts: Sequence[Fact] = ()) -> lis
     return list(reflection.proposals)
 
 
-def fact(id: str, content: str, **more: object) -> Fact:
+def make_fact(id: str, content: str, **more: object) -> Fact:
     given = {"fact_type": "decision", "subject": "project", "attribute": "decision", "value": content, **more}
     return Fact(id=id, content=content, **given)  # pyright: ignore[reportArgumentType]
 
@@ -89,18 +87,18 @@ async def test_it_is_a_reflector_with_a_name() -> None:
     ],
 )
 async def test_a_marked_line_is_a_fact_in_its_own_words(text: str, kind: str, content: str) -> None:
-    (found,) = await reflect([text])
+    (found,) = await reflect_on([text])
     assert (found.action, found.fact_type, found.content) == ("add", kind, content)
     assert (found.confidence, found.sources) == (0.95, (1,))
 
 
 async def test_a_marker_that_the_caller_set_counts_for_the_labelled_line_or_for_what_is_said_first() -> None:
     said = [
-        turn(1, "Hallo!\nEntscheidung: Wir nehmen Redis.\nBis dann.", markers=("decision",)),
-        turn(2, "Todo: call the bank.", markers=("todo",)),
-        turn(3, "Everything runs in Oslo.\n\nLunch?", markers=("constraint",)),
+        make_turn(1, "Hallo!\nEntscheidung: Wir nehmen Redis.\nBis dann.", markers=("decision",)),
+        make_turn(2, "Todo: call the bank.", markers=("todo",)),
+        make_turn(3, "Everything runs in Oslo.\n\nLunch?", markers=("constraint",)),
     ]
-    assert [(one.fact_type, one.content) for one in await reflect(said)] == [
+    assert [(one.fact_type, one.content) for one in await reflect_on(said)] == [
         ("decision", "Entscheidung: Wir nehmen Redis."),
         ("todo", "call the bank."),
         ("constraint", "Everything runs in Oslo."),
@@ -113,26 +111,26 @@ LONG = "\n\nSo much for the plan, which has many more parts than these. " * 20
 @pytest.mark.parametrize(
     "said",
     [
-        turn(1, "Decision: use MongoDB.", Origin.TOOL),
-        turn(1, "Decision: use MongoDB.", Origin.EXTERNAL),
-        turn(1, "Decision: use MongoDB.", summary=True),
-        turn(1, "Decision: shall we use MongoDB?"),
-        turn(1, "Decision:"),
-        turn(1, "It says\n```\nError: cannot bind\n```\nDecision follows.", markers=("failure",)),
-        turn(1, f"- **Task:** write the tests.{LONG}", Origin.ASSISTANT, markers=("goal",)),
+        make_turn(1, "Decision: use MongoDB.", Origin.TOOL),
+        make_turn(1, "Decision: use MongoDB.", Origin.EXTERNAL),
+        make_turn(1, "Decision: use MongoDB.", summary=True),
+        make_turn(1, "Decision: shall we use MongoDB?"),
+        make_turn(1, "Decision:"),
+        make_turn(1, "It says\n```\nError: cannot bind\n```\nDecision follows.", markers=("failure",)),
+        make_turn(1, f"- **Task:** write the tests.{LONG}", Origin.ASSISTANT, markers=("goal",)),
     ],
 )
 async def test_what_is_marked_elsewhere_is_no_fact(said: Turn) -> None:
-    assert await reflect([said]) == []
+    assert await reflect_on([said]) == []
 
 
 async def test_an_assistant_decides_at_length_too() -> None:
-    (found,) = await reflect([turn(1, f"Decision: cutover on Tuesday.{LONG}", Origin.ASSISTANT)])
+    (found,) = await reflect_on([make_turn(1, f"Decision: cutover on Tuesday.{LONG}", Origin.ASSISTANT)])
     assert found.content == "cutover on Tuesday."
 
 
 async def test_a_long_line_ends_with_a_sentence() -> None:
-    (found,) = await reflect([f"Decision: one. {'And so on and so forth. ' * 100}"])
+    (found,) = await reflect_on([f"Decision: one. {'And so on and so forth. ' * 100}"])
     assert 500 < len(found.content) <= 600
     assert found.content.endswith("so forth.")
 
@@ -153,7 +151,7 @@ async def test_a_long_line_ends_with_a_sentence() -> None:
 async def test_a_marked_line_has_the_address_that_it_names(
     text: str, attribute: str, value: str, cardinality: str
 ) -> None:
-    (found,) = await reflect([f"Decision: {text}"])
+    (found,) = await reflect_on([f"Decision: {text}"])
     assert (found.attribute, found.value, found.cardinality) == (attribute, value, cardinality)
 
 
@@ -174,7 +172,7 @@ async def test_a_marked_line_has_the_address_that_it_names(
     ],
 )
 async def test_what_is_not_marked_is_no_fact(text: str) -> None:
-    assert await reflect([text]) == []
+    assert await reflect_on([text]) == []
 
 
 # ── corrections in a session ────────────────────────────────────────────────────────────────────────────────────────
@@ -251,9 +249,9 @@ async def test_a_line_that_corrects_nothing_supersedes_nothing(one: str, other: 
 
 # ── corrections ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-FLASK = fact("f1", "We'll use Flask for the API.", attribute="API", value="Flask")
-TOKENS = fact("f2", "Use JWT tokens for auth.", attribute="auth", value="JWT tokens")
-PYTHON = fact("f3", "We're building a Python backend.")
+FLASK = make_fact("f1", "We'll use Flask for the API.", attribute="API", value="Flask")
+TOKENS = make_fact("f2", "Use JWT tokens for auth.", attribute="auth", value="JWT tokens")
+PYTHON = make_fact("f3", "We're building a Python backend.")
 KNOWN = [FLASK, TOKENS, PYTHON]
 
 
@@ -274,7 +272,7 @@ KNOWN = [FLASK, TOKENS, PYTHON]
     ],
 )
 async def test_a_marked_line_takes_the_place_of_what_it_says_is_gone(text: str, id: str, value: str) -> None:
-    (found,) = await reflect([f"Decision: {text}"], KNOWN)
+    (found,) = await reflect_on([f"Decision: {text}"], KNOWN)
     assert (found.action, found.fact_id, found.content, found.value) == ("update", id, text, value)
 
 
@@ -295,17 +293,17 @@ async def test_a_marked_line_takes_the_place_of_what_it_says_is_gone(text: str, 
     ],
 )
 async def test_what_builds_on_a_fact_or_denies_a_change_ends_nothing(text: str) -> None:
-    assert {one.fact_id for one in await reflect([text], KNOWN)} <= {None}
+    assert {one.fact_id for one in await reflect_on([text], KNOWN)} <= {None}
 
 
 async def test_where_two_facts_could_be_meant_none_is() -> None:
-    other = fact("f9", "Flask serves the admin pages, too.")
-    (found,) = await reflect(["Decision: we're switching from Flask to FastAPI."], [FLASK, other])
+    other = make_fact("f9", "Flask serves the admin pages, too.")
+    (found,) = await reflect_on(["Decision: we're switching from Flask to FastAPI."], [FLASK, other])
     assert (found.action, found.fact_id) == ("add", None)
 
 
 async def test_what_is_known_word_by_word_is_not_proposed_again() -> None:
-    assert await reflect(["Decision: We're building a Python backend."], KNOWN) == []
+    assert await reflect_on(["Decision: We're building a Python backend."], KNOWN) == []
 
 
 async def test_the_same_turns_give_the_same_proposals() -> None:
@@ -314,7 +312,7 @@ async def test_the_same_turns_give_the_same_proposals() -> None:
         "The budget is 9,000 dollars.",
         "Decision: replace Flask with X.",
     ]
-    assert await reflect(said, KNOWN) == await reflect(said, KNOWN)
+    assert await reflect_on(said, KNOWN) == await reflect_on(said, KNOWN)
 
 
 # ── through the engine ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -323,7 +321,7 @@ async def test_the_same_turns_give_the_same_proposals() -> None:
 async def known_after(said: Sequence[str], *, together: bool) -> list[str]:
     async with session_on(MemoryStorage(), reflector=OfflineReflector()) as session:
         for text in said:
-            await fill(session, text, "Noted.", close=not together)
+            await ingest_texts(session, text, "Noted.", close=not together)
             await session.wait_pending()
         if together:
             await session.close_episode()
@@ -408,7 +406,7 @@ async def test_corrections_behind_markers_reach_what_is_recalled(seed: int) -> N
 )
 async def test_any_text_is_read_to_its_end(text: str) -> None:
     """One that a pattern went through again and again would take hours."""
-    await reflect([turn(1, text, markers=("decision",))], KNOWN)
+    await reflect_on([make_turn(1, text, markers=("decision",))], KNOWN)
 
 
 async def test_a_long_stretch_is_read_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,9 +421,9 @@ async def test_a_long_stretch_is_read_in_another_thread(monkeypatch: pytest.Monk
         return await to_thread(there)
 
     monkeypatch.setattr(asyncio, "to_thread", noted)
-    assert await reflect(["Fine. " * 10]) == []
+    assert await reflect_on(["Fine. " * 10]) == []
     assert not threads
-    assert await reflect(["That went well. " * 10_000]) == []
+    assert await reflect_on(["That went well. " * 10_000]) == []
     assert threads
     assert threading.get_ident() not in threads
 
@@ -433,8 +431,8 @@ async def test_a_long_stretch_is_read_in_another_thread(monkeypatch: pytest.Monk
 async def test_chatter_between_people_gives_few_facts(data_dir: Path) -> None:
     turns = facts = 0
     for conversation in read(data_dir / "locomo-dev"):
-        said = [turn(n, one.text, speaker=one.speaker) for n, one in enumerate(conversation.said, 1)]
+        said = [make_turn(n, one.text, speaker=one.speaker) for n, one in enumerate(conversation.said, 1)]
         turns += len(said)
-        facts += len(await reflect(said))
+        facts += len(await reflect_on(said))
     assert turns > 2000
     assert facts < turns / 100

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from acms import ACMS, Prompt, open_storage
+from acms import ACMS, ConfigurationError, Prompt, open_storage
 from acms.codecs import AnthropicMessages, Calibration, Exactness, Gemini, OpenAIChat, Tool, Usage
-from acms.errors import ConfigurationError
 from acms.ports import Codec
-from acms.providers import LocalTokenizer, ServerTokenCounter
-from acms.providers.http import Endpoint
-from tests.providers.prompts import counted
+from acms.providers import Endpoint, LocalTokenizer, ServerTokenCounter
+from tests.providers.prompts import make_count
 from tests.providers.server import Behave, ModelServer
 
 TOOL = Tool(
@@ -33,7 +31,7 @@ TEMPLATE = (
 )
 
 
-async def conversation() -> ACMS:
+async def sample_session() -> ACMS:
     session = ACMS("talk", open_storage("memory://"))
     for number in range(60):
         await session.ingest(
@@ -54,7 +52,7 @@ def codec_of(api: str, counter: ServerTokenCounter) -> Codec:
 @pytest.mark.parametrize("tools", [(), (TOOL,)], ids=["plain", "tools"])
 async def test_the_server_counts_what_it_receives(api: Any, tools: tuple[Tool, ...]) -> None:
     async with ModelServer() as server, ServerTokenCounter(server.url, api=api) as counter:
-        session = await conversation()
+        session = await sample_session()
         prompt = Prompt(codec_of(api, counter)).tools(tools).history(session).user("What goes where?")
         for budget in (500, 900):
             rendered = await prompt.render(budget=budget)
@@ -67,7 +65,7 @@ async def test_the_server_counts_what_it_receives(api: Any, tools: tuple[Tool, .
 
 async def test_a_request_over_the_budget_by_the_servers_count_is_made_smaller() -> None:
     async with ModelServer() as server, ServerTokenCounter(server.url, api="llama.cpp") as counter:
-        session = await conversation()
+        session = await sample_session()
         server.script = [Behave(), Behave(body={"tokens": [0] * 700})]  # the first count is above the budget
         rendered = (
             await Prompt(codec_of("llama.cpp", counter)).history(session).user("Where?").render(budget=600)
@@ -81,7 +79,7 @@ async def test_a_server_that_cannot_count_leaves_an_estimate_and_a_warning() -> 
     async with ModelServer() as server:
         server.otherwise = Behave(status=404)
         counter = ServerTokenCounter(Endpoint(server.root), api="vllm")
-        session = await conversation()
+        session = await sample_session()
         rendered = await Prompt(codec_of("vllm", counter)).history(session).user("Where?").render(budget=600)
         assert rendered.tokens.exactness is Exactness.ESTIMATE
         assert rendered.tokens.upper_bound <= 600
@@ -92,7 +90,7 @@ async def test_a_server_that_cannot_count_leaves_an_estimate_and_a_warning() -> 
 
 async def test_a_report_above_the_servers_count_raises_the_next_bounds() -> None:
     async with ModelServer() as server, ServerTokenCounter(server.url, api="llama.cpp") as counter:
-        session = await conversation()
+        session = await sample_session()
         prompt = Prompt(codec_of("llama.cpp", counter)).history(session).user("Where?")
         first = await prompt.render(budget=600)
         report = first.report(
@@ -124,7 +122,7 @@ def write_tokenizer(folder: Path, *, template: bool = True) -> Path:
 async def test_a_local_tokenizer_counts_requests_as_the_template_writes_them(tmp_path: Path) -> None:
     tokenizer = LocalTokenizer(write_tokenizer(tmp_path))
     codec = OpenAIChat("smollm2", request_counter=tokenizer)
-    session = await conversation()
+    session = await sample_session()
     rendered = await Prompt(codec).tools([TOOL]).history(session).user("What goes where?").render(budget=600)
     tools = [f"<tool> {json.dumps(tool)} </tool>" for tool in rendered.payload["tools"]]
     messages = [f"<start> {one['role']} {one['content']} <end>" for one in rendered.payload["messages"]]
@@ -139,7 +137,7 @@ async def test_a_local_tokenizer_without_a_template_counts_texts(tmp_path: Path)
     tokenizer = LocalTokenizer(write_tokenizer(tmp_path, template=False) / "tokenizer.json")
     assert tokenizer.count("three words here") == 3
     assert tokenizer.count("half \ud83c an emoji") == 4
-    session = await conversation()
+    session = await sample_session()
     codec = OpenAIChat("smollm2", request_counter=tokenizer)
     rendered = await Prompt(codec).history(session).user("What goes where?").render(budget=600)
     assert rendered.tokens.exactness is Exactness.CALIBRATED
@@ -155,7 +153,7 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
 
 
 async def test_an_unknown_model_has_an_estimate_until_enough_was_reported() -> None:
-    session = await conversation()
+    session = await sample_session()
     codec = OpenAIChat("qwen2.5")
     prompt = Prompt(codec).history(session).user("What goes where?")
     first = await prompt.render(budget=2_000)
@@ -176,7 +174,7 @@ def test_models_of_openai_are_counted_with_the_newest_public_vocabulary(model: s
 def test_reports_correct_tools_apart_from_text() -> None:
     codec = OpenAIChat("qwen2.5", calibration=Calibration(1.0, margin=0))
     for text in (1_000, 2_000, 3_000, 1_500):  # the template takes three tokens for each of ours in tools
-        codec.observe(counted(text + 400, tools=400), Usage(input_tokens=text + 1_200))
+        codec.observe(make_count(text + 400, tools=400), Usage(input_tokens=text + 1_200))
     bound = codec.calibration.upper
     assert bound(10_000) <= 1.05 * 10_000
     assert 3_200 <= bound(2_400, 400) <= 3_300

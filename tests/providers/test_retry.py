@@ -1,4 +1,4 @@
-"""`with_retry`: what is tried again, how long it waits, and what it never does."""
+"""`with_retry`: which errors are retried, how long it waits, and its limits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Calls:
         return await with_retry(self, config, sleep=self.sleep, **given)
 
 
-def passing(seconds: float | None = None) -> ProviderError:
+def retryable_error(seconds: float | None = None) -> ProviderError:
     return ProviderError("busy", provider="test", retryable=True, retry_after=seconds)
 
 
@@ -47,7 +47,7 @@ async def test_what_succeeds_is_called_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [passing(), ConflictError(), ConnectionError(), ConnectionResetError(), TimeoutError()]
+    "error", [retryable_error(), ConflictError(), ConnectionError(), ConnectionResetError(), TimeoutError()]
 )
 async def test_a_passing_failure_is_tried_again(error: Exception) -> None:
     calls = Calls(error)
@@ -88,7 +88,7 @@ def test_what_is_no_tuple_of_exceptions_is_refused(wrong: Any) -> None:
 
 
 async def test_the_last_error_is_raised_after_the_last_attempt() -> None:
-    errors = [passing() for _ in range(9)]
+    errors = [retryable_error() for _ in range(9)]
     calls = Calls(*errors)
     with pytest.raises(ProviderError) as raised:
         await calls.run()
@@ -98,7 +98,7 @@ async def test_the_last_error_is_raised_after_the_last_attempt() -> None:
 
 
 async def test_without_a_config_three_attempts_are_made() -> None:
-    calls = Calls(*(passing() for _ in range(9)))
+    calls = Calls(*(retryable_error() for _ in range(9)))
     with pytest.raises(ProviderError):
         await calls.run(None)
     assert calls.made == 3
@@ -107,25 +107,25 @@ async def test_without_a_config_three_attempts_are_made() -> None:
 async def test_the_wait_doubles_up_to_a_limit_and_jitter_takes_up_to_half_of_it() -> None:
     config = RetryConfig(max_attempts=6, base_delay=1, max_delay=5)
     for fraction, waits in [(1.0, [1, 2, 4, 5, 5]), (0.0, [0.5, 1, 2, 2.5, 2.5])]:
-        calls = Calls(*(passing() for _ in range(5)))
+        calls = Calls(*(retryable_error() for _ in range(5)))
         await calls.run(config, fraction=lambda fraction=fraction: fraction)
         assert calls.waits == waits
 
 
 async def test_many_attempts_do_not_overflow_the_wait() -> None:
-    calls = Calls(*(passing() for _ in range(1200)))
+    calls = Calls(*(retryable_error() for _ in range(1200)))
     await calls.run(RetryConfig(max_attempts=2000, base_delay=1, max_delay=7, jitter=False))
     assert calls.waits[-1] == 7
 
 
 async def test_the_provider_sets_the_pace() -> None:
-    calls = Calls(passing(3), passing(0), passing(30))
+    calls = Calls(retryable_error(3), retryable_error(0), retryable_error(30))
     assert await calls.run() == "done"
     assert calls.waits == [3, 2, 30]
 
 
 async def test_one_who_asks_for_too_long_a_wait_is_given_up_and_the_error_says_so() -> None:
-    calls = Calls(passing(31))
+    calls = Calls(retryable_error(31))
     with pytest.raises(
         ProviderError, match=r"busy; not tried again, as it asks to wait 31 s .* is 30 s"
     ) as raised:
@@ -137,7 +137,7 @@ async def test_one_who_asks_for_too_long_a_wait_is_given_up_and_the_error_says_s
 
 async def test_on_retry_hears_of_every_wait() -> None:
     told: list[tuple[int, Exception]] = []
-    errors = [passing(), ConnectionError()]
+    errors = [retryable_error(), ConnectionError()]
     calls = Calls(*errors)
     await calls.run(on_retry=lambda attempt, error: told.append((attempt, error)))
     assert told == [(1, errors[0]), (2, errors[1])]
@@ -147,7 +147,7 @@ async def test_an_on_retry_that_raises_changes_nothing(caplog: pytest.LogCapture
     def broken(attempt: int, error: Exception) -> None:
         raise RuntimeError("secret text")
 
-    calls = Calls(passing(), passing())
+    calls = Calls(retryable_error(), retryable_error())
     assert await calls.run(on_retry=broken) == "done"
     assert [record.getMessage() for record in caplog.records] == ["on_retry_failed"] * 2
     assert "secret" not in caplog.text
@@ -161,7 +161,7 @@ async def test_a_cancelled_call_is_not_tried_again() -> None:
 
 
 async def test_a_wait_is_cancelled_at_once() -> None:
-    calls = Calls(passing())
+    calls = Calls(retryable_error())
     waiting = asyncio.Event()
 
     async def sleep(seconds: float) -> None:

@@ -1,6 +1,6 @@
 """A real model behind ACMS_MODEL_URL: `pytest -m model`.
 
-Nothing is said about how clever it is: what is checked holds for a model of any size.
+Nothing is said about how clever it is: the checks hold for a model of any size.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from acms import ACMS, FitError, Prompt, RetryConfig, open_storage
+from acms import ACMS, FitError, Prompt, ProviderError, RetryConfig, open_storage
 from acms.codecs import OpenAIChat
-from acms.errors import ProviderError
 from acms.providers import Endpoint, HTTPEmbedder, HTTPReflector, HTTPSummarizer, ServerTokenCounter
 from acms_eval.agent_days import load_days, run_day
 from acms_eval.answers import complete_chat

@@ -13,15 +13,16 @@ import pytest
 from acms import (
     ACMS,
     ACMSConfig,
+    Decision,
     HeuristicTokenCounter,
     JobFailedError,
     Origin,
     Reflected,
+    Reflection,
     RetryConfig,
     WorkerConfig,
     open_storage,
 )
-from acms.knowledge import Decision, Reflection
 from acms.ports import ReflectionRequest, Turn
 from acms.providers import Endpoint, HTTPReflector
 from acms.providers.reflector import ModelReflector
@@ -55,13 +56,13 @@ class Says:
         return self.answer
 
 
-async def reflect(*proposals: dict[str, Any], summary: str = "") -> Reflection:
+async def reflect_with(*proposals: dict[str, Any], summary: str = "") -> Reflection:
     answer = {"proposals": list(proposals), "summary": summary}
     request = ReflectionRequest(turns=TURNS, max_summary_tokens=60, counter=HeuristicTokenCounter())
     return await ModelReflector(Says(answer), "small", "test", 500).reflect(request)
 
 
-def fact(value: str, content: str = "", *sources: int, **fields: Any) -> dict[str, Any]:
+def fact_proposal(value: str, content: str = "", *sources: int, **fields: Any) -> dict[str, Any]:
     subject = {"subject": "orders", "attribute": "database"}
     return {
         "content": content or f"The orders use {value}.",
@@ -72,44 +73,47 @@ def fact(value: str, content: str = "", *sources: int, **fields: Any) -> dict[st
     }
 
 
-async def refusal(*proposals: dict[str, Any]) -> Decision:
-    found = await reflect(*proposals)
+async def decision_on_refused(*proposals: dict[str, Any]) -> Decision:
+    found = await reflect_with(*proposals)
     assert found.proposals == ()
     (decision,) = found.rejected
     return decision
 
 
 async def test_what_was_said_is_proposed() -> None:
-    found = await reflect(fact("PostgreSQL"), fact("March 15", "The deadline is March 15.", 3))
+    found = await reflect_with(
+        fact_proposal("PostgreSQL"), fact_proposal("March 15", "The deadline is March 15.", 3)
+    )
     assert [one.value for one in found.proposals] == ["PostgreSQL", "March 15"]
     assert found.rejected == ()
 
 
 @pytest.mark.parametrize("field", ["content", "subject", "attribute", "value"])
 async def test_a_placeholder_in_any_field_is_refused(field: str) -> None:
-    decision = await refusal({**fact("PostgreSQL"), field: "…"})
+    decision = await decision_on_refused({**fact_proposal("PostgreSQL"), field: "…"})
     assert (decision.outcome, decision.reason) == ("placeholder", f"its {field} has no words")
 
 
 async def test_a_value_that_no_turn_says_is_refused() -> None:
-    decision = await refusal(fact("Oracle", "The orders use a database."))
+    decision = await decision_on_refused(fact_proposal("Oracle", "The orders use a database."))
     assert (decision.outcome, decision.reason) == ("ungrounded", "its value stands in no turn")
     assert decision.proposal.value == "Oracle"
 
 
 @pytest.mark.parametrize("content", ["The orders use PostgreSQL 16.", "The orders use PostgreSQL and MySQL."])
 async def test_a_content_that_names_more_than_was_said_is_refused(content: str) -> None:
-    assert (await refusal(fact("PostgreSQL", content))).outcome == "ungrounded"
+    assert (await decision_on_refused(fact_proposal("PostgreSQL", content))).outcome == "ungrounded"
 
 
 async def test_a_content_that_does_not_say_its_value_is_refused() -> None:
-    decision = await refusal(fact("PostgreSQL", "The deadline is near."))
+    decision = await decision_on_refused(fact_proposal("PostgreSQL", "The deadline is near."))
     assert (decision.outcome, decision.reason) == ("ungrounded", "its content does not say its value")
 
 
 async def test_a_validity_that_no_turn_names_is_dropped_and_told() -> None:
-    found = await reflect(
-        fact("PostgreSQL", valid_from="2026-11-29"), fact("PostgreSQL", valid_to="2026-03-16")
+    found = await reflect_with(
+        fact_proposal("PostgreSQL", valid_from="2026-11-29"),
+        fact_proposal("PostgreSQL", valid_to="2026-03-16"),
     )
     assert [(one.valid_from is None, one.valid_to is None) for one in found.proposals] == [
         (True, True),
@@ -119,14 +123,14 @@ async def test_a_validity_that_no_turn_names_is_dropped_and_told() -> None:
 
 
 async def test_a_content_without_a_value_must_stand_itself() -> None:
-    assert (await refusal(fact("", "Alice prefers long walks."))).outcome == "ungrounded"
-    found = await reflect(fact("", "PostgreSQL is used for orders."))
+    assert (await decision_on_refused(fact_proposal("", "Alice prefers long walks."))).outcome == "ungrounded"
+    found = await reflect_with(fact_proposal("", "PostgreSQL is used for orders."))
     assert len(found.proposals) == 1
 
 
 async def test_a_value_that_another_turn_says_is_cited_from_there() -> None:
     """So what a page says is never believed as if the user had said it."""
-    found = await reflect(fact("8443", "The mirror runs on port 8443.", 1))
+    found = await reflect_with(fact_proposal("8443", "The mirror runs on port 8443.", 1))
     assert [one.sources for one in found.proposals] == [(4,)]
 
 
@@ -136,17 +140,17 @@ async def test_a_value_that_another_turn_says_is_cited_from_there() -> None:
     ids=["courtesy", "echo", "ok"],
 )
 async def test_small_talk_of_the_assistant_is_refused(content: str) -> None:
-    assert (await refusal(fact("", content, 2))).outcome == "small_talk"
+    assert (await decision_on_refused(fact_proposal("", content, 2))).outcome == "small_talk"
 
 
 async def test_what_the_assistant_did_is_a_fact() -> None:
-    found = await reflect(fact("v2.4.1", "The tag v2.4.1 was made.", 2))
+    found = await reflect_with(fact_proposal("v2.4.1", "The tag v2.4.1 was made.", 2))
     assert [one.sources for one in found.proposals] == [(2,)]
 
 
 async def test_a_summary_keeps_what_was_said_and_counts_the_rest() -> None:
     said = "They chose PostgreSQL. They chose PostgreSQL. MySQL costs 900 euros. The deadline is March 15. And so th"
-    found = await reflect(summary=said)
+    found = await reflect_with(summary=said)
     assert found.summary == "They chose PostgreSQL. The deadline is March 15."
     assert set(found.unreadable) == {"summary: 1 repeated", "summary: 1 unsaid", "summary: 1 cut"}
 
@@ -177,10 +181,10 @@ async def server() -> AsyncIterator[ModelServer]:
 async def test_what_was_refused_is_in_the_report_and_not_in_the_log(server: ModelServer) -> None:
     answer = {
         "proposals": [
-            fact("PostgreSQL"),
-            fact("…"),
-            fact("Oracle"),
-            fact("MySQL", fact="F7", action="update"),
+            fact_proposal("PostgreSQL"),
+            fact_proposal("…"),
+            fact_proposal("Oracle"),
+            fact_proposal("MySQL", fact="F7", action="update"),
         ],
         "summary": "They chose PostgreSQL.",
     }

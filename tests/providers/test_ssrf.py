@@ -46,7 +46,9 @@ async def server() -> AsyncIterator[ModelServer]:
         yield server
 
 
-def endpoint(server: ModelServer, names: Any, *, host: str = "models.example.com", **given: Any) -> Endpoint:
+def make_endpoint(
+    server: ModelServer, names: Any, *, host: str = "models.example.com", **given: Any
+) -> Endpoint:
     given = {
         "trusted": False,
         "resolve": names,
@@ -57,7 +59,7 @@ def endpoint(server: ModelServer, names: Any, *, host: str = "models.example.com
     return Endpoint(f"https://{host}:{server.port}/v1", **given)
 
 
-async def ask(found: Endpoint) -> str:
+async def post_request(found: Endpoint) -> str:
     return await found.post("chat/completions", {"model": "m"}, lambda answer: str(answer["object"]))
 
 
@@ -119,9 +121,9 @@ def test_an_ipv4_address_inside_of_an_ipv6_one_is_refused(address: Any) -> None:
     ],
 )
 async def test_t36_loopback_is_refused_in_every_spelling(server: ModelServer, host: str) -> None:
-    async with endpoint(server, resolve_host, host=host) as found:
+    async with make_endpoint(server, resolve_host, host=host) as found:
         with pytest.raises(ProviderError) as raised:
-            await ask(found)
+            await post_request(found)
     assert not raised.value.retryable or "cannot be resolved" in str(raised.value)
     assert server.connected == 0
 
@@ -132,11 +134,11 @@ async def test_t36_loopback_is_refused_in_every_spelling(server: ModelServer, ho
 async def test_t36_a_name_that_leads_inside_is_refused_and_not_told_where(
     server: ModelServer, answer: list[str]
 ) -> None:
-    async with endpoint(server, Names(answer)) as found:
+    async with make_endpoint(server, Names(answer)) as found:
         with pytest.raises(
             ProviderError, match=r"^models\.example\.com is not on the public internet"
         ) as raised:
-            await ask(found)
+            await post_request(found)
     assert not raised.value.retryable
     assert "0.7" not in f"{raised.value!r}{raised.value.options}"
     assert server.connected == 0
@@ -146,9 +148,9 @@ async def test_a_name_that_cannot_be_resolved_may_be_tried_again(server: ModelSe
     async def names(host: str, port: int) -> list[str]:
         raise OSError("no such name")
 
-    async with endpoint(server, names) as found:
+    async with make_endpoint(server, names) as found:
         with pytest.raises(ProviderError, match="cannot be resolved") as raised:
-            await ask(found)
+            await post_request(found)
     assert raised.value.retryable
 
 
@@ -158,9 +160,9 @@ async def test_a_resolver_that_is_silent_is_given_up(server: ModelServer) -> Non
         await asyncio.Event().wait()
         return []
 
-    async with endpoint(server, names, timeout=0.05) as found:
+    async with make_endpoint(server, names, timeout=0.05) as found:
         with pytest.raises(ProviderError, match=r"no answer within 0\.05 s"):
-            await ask(found)
+            await post_request(found)
 
 
 @pytest.mark.parametrize(
@@ -190,9 +192,9 @@ async def test_the_connection_goes_to_the_address_that_was_checked_under_the_nam
     server: ModelServer,
 ) -> None:
     names = Names(["127.0.0.1"])
-    async with endpoint(server, names, allow=LOOPBACK, api_key="sk-canary") as found:
-        assert await ask(found) == "chat.completion"
-        assert await ask(found) == "chat.completion"
+    async with make_endpoint(server, names, allow=LOOPBACK, api_key="sk-canary") as found:
+        assert await post_request(found) == "chat.completion"
+        assert await post_request(found) == "chat.completion"
     assert names.asked == [("models.example.com", server.port)] * 2
     assert [call.headers["host"] for call in server.calls] == [f"models.example.com:{server.port}"] * 2
     assert server.connected == 1
@@ -200,10 +202,10 @@ async def test_the_connection_goes_to_the_address_that_was_checked_under_the_nam
 
 async def test_t36_an_answer_that_changes_after_the_check_is_checked_again(server: ModelServer) -> None:
     names = Names(["127.0.0.1"], ["169.254.169.254"])
-    async with endpoint(server, names, allow=LOOPBACK) as found:
-        await ask(found)
+    async with make_endpoint(server, names, allow=LOOPBACK) as found:
+        await post_request(found)
         with pytest.raises(ProviderError, match="not on the public internet"):
-            await ask(found)
+            await post_request(found)
     assert (len(names.asked), len(server.calls)) == (2, 1)
 
 
@@ -211,39 +213,39 @@ async def test_every_attempt_is_checked(server: ModelServer) -> None:
     server.script = [Behave(status=503)]
     names = Names(["127.0.0.1"], ["10.0.0.7"])
     retry = RetryConfig(max_attempts=5, base_delay=0)
-    async with endpoint(server, names, allow=LOOPBACK, retry=retry) as found:
+    async with make_endpoint(server, names, allow=LOOPBACK, retry=retry) as found:
         with pytest.raises(ProviderError, match="not on the public internet"):
-            await ask(found)
+            await post_request(found)
     assert (len(names.asked), len(server.calls)) == (2, 1)
 
 
 async def test_the_certificate_must_be_that_of_the_name(server: ModelServer) -> None:
-    async with endpoint(server, Names(["127.0.0.1"]), allow=LOOPBACK, host="other.example.com") as found:
+    async with make_endpoint(server, Names(["127.0.0.1"]), allow=LOOPBACK, host="other.example.com") as found:
         with pytest.raises(ProviderError, match=r"cannot be reached: .*certificate"):
-            await ask(found)
+            await post_request(found)
     assert server.calls == []
 
 
 async def test_the_next_address_is_tried_when_one_does_not_answer(server: ModelServer) -> None:
     names = Names(["127.0.0.2", "127.0.0.3", "127.0.0.1"])
-    async with endpoint(server, names, allow=LOOPBACK) as found:
-        assert await ask(found) == "chat.completion"
+    async with make_endpoint(server, names, allow=LOOPBACK) as found:
+        assert await post_request(found) == "chat.completion"
     assert (len(names.asked), len(server.calls)) == (1, 1)
 
 
 async def test_a_server_that_answers_with_an_error_is_not_asked_again_elsewhere(server: ModelServer) -> None:
     server.otherwise = Behave(status=500)
-    async with endpoint(server, Names(["127.0.0.1", "127.0.0.1"]), allow=LOOPBACK) as found:
+    async with make_endpoint(server, Names(["127.0.0.1", "127.0.0.1"]), allow=LOOPBACK) as found:
         with pytest.raises(ProviderError, match="answered 500"):
-            await ask(found)
+            await post_request(found)
     assert len(server.calls) == 1
 
 
 async def test_t36_a_redirect_inside_is_not_followed(server: ModelServer) -> None:
     server.script = [Behave(status=302, headers={"location": "https://169.254.169.254/latest/meta-data"})]
-    async with endpoint(server, Names(["127.0.0.1"]), allow=LOOPBACK) as found:
+    async with make_endpoint(server, Names(["127.0.0.1"]), allow=LOOPBACK) as found:
         with pytest.raises(ProviderError, match="redirects are not followed"):
-            await ask(found)
+            await post_request(found)
     assert len(server.calls) == 1
 
 
@@ -252,12 +254,12 @@ async def test_a_proxy_of_the_environment_is_not_used(
 ) -> None:
     for name in ("HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    async with endpoint(server, Names(["127.0.0.1"]), allow=LOOPBACK) as found:
-        assert await ask(found) == "chat.completion"
+    async with make_endpoint(server, Names(["127.0.0.1"]), allow=LOOPBACK) as found:
+        assert await post_request(found) == "chat.completion"
 
 
 async def test_a_provider_takes_such_an_endpoint(server: ModelServer) -> None:
-    found = endpoint(server, Names(["127.0.0.1"], ["10.0.0.7"]), allow=LOOPBACK)
+    found = make_endpoint(server, Names(["127.0.0.1"], ["10.0.0.7"]), allow=LOOPBACK)
     async with HTTPEmbedder(found, "test", dimension=server.dimension) as embedder:
         assert len(await embedder.embed(["a"])) == 1
         with pytest.raises(ProviderError, match="not on the public internet"):

@@ -24,15 +24,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiktoken_ext import openai_public
 
-from acms.errors import ConfigurationError, ValidationError
-from acms.providers.tokens import (
+from acms import (
     BPETokenCounter,
+    ConfigurationError,
     EstimatingTokenCounter,
     HeuristicTokenCounter,
-    build_batch_counter,
-    default_counter,
-    token_counter,
+    ValidationError,
 )
+from acms.providers.tokens import build_batch_counter, default_counter, token_counter
 
 ENCODINGS = ("o200k_base", "cl100k_base")
 STDLIB = Path(sysconfig.get_paths()["stdlib"])
@@ -113,7 +112,7 @@ def strings_in(value: object) -> Iterator[str]:
             yield from strings_in(item)
 
 
-def conversations(folder: Path) -> list[str]:
+def texts_of_files(folder: Path) -> list[str]:
     paths = sorted(folder.glob("**/*.json"))
     assert paths
     texts = []
@@ -145,7 +144,7 @@ class TestExactness:
     def test_conversations(
         self, encoding: str, every: int, reference: dict[str, tiktoken.Encoding], data_dir: Path
     ) -> None:
-        assert_exact(conversations(data_dir)[::every], reference[encoding])
+        assert_exact(texts_of_files(data_dir)[::every], reference[encoding])
 
     def test_long_runs(self, encoding: str, reference: dict[str, tiktoken.Encoding]) -> None:
         assert_exact(
@@ -229,7 +228,7 @@ def test_heuristic() -> None:
     assert [counter.count("x" * n) for n in (0, 1, 3, 4, 7, 8, 400)] == [0, 1, 1, 1, 1, 2, 100]
 
 
-def error(texts: list[str]) -> float:
+def estimation_error(texts: list[str]) -> float:
     """Relative error of the estimated total of `texts` against o200k_base."""
     exact = sum(map(default_counter().count, texts))
     return sum(map(EstimatingTokenCounter().count, texts)) / exact - 1
@@ -254,13 +253,13 @@ def json_records() -> list[str]:
 
 class TestEstimate:
     def test_code(self) -> None:
-        assert abs(error(stdlib_sources(120))) < 0.08
+        assert abs(estimation_error(stdlib_sources(120))) < 0.08
 
     def test_json(self) -> None:
-        assert abs(error(json_records())) < 0.10
+        assert abs(estimation_error(json_records())) < 0.10
 
     def test_conversations(self, data_dir: Path) -> None:
-        assert abs(error(conversations(data_dir))) < 0.05
+        assert abs(estimation_error(texts_of_files(data_dir))) < 0.05
 
     def test_languages(self) -> None:
         texts = [
@@ -271,14 +270,14 @@ class TestEstimate:
             "Gestern Nachmittag sind wir mit den Kindern an den See gefahren und haben dort gegessen.",
         ]
         for text in texts:
-            assert abs(error([text])) < 0.3, text
+            assert abs(estimation_error([text])) < 0.3, text
 
     def test_long_runs_are_never_almost_free(self) -> None:
         texts = [
             c * 2_000 for c in ("a", "A", "7", "语", "я", "é", "👍", "\u0301", "ab12", "Ab", "/\n", "-_")
         ]
         for text in texts:
-            assert error([text]) > -0.9, text[:4]
+            assert estimation_error([text]) > -0.9, text[:4]
 
     @given(st.text(alphabet=st.characters()))
     def test_bounds(self, text: str) -> None:

@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, Prompt
+from acms import ACMS, ACMSConfig, FitError, Prompt, Raw, Role, ValidationError
 from acms.codecs import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
-from acms.errors import FitError, ValidationError
-from acms.model import Raw, Role
 from acms.ports import Codec
 from acms.prompt_types import PromptMessage
 from acms.storage import MemoryStorage
 from tests.providers import judge
-from tests.providers.transcripts import Message, native_pair, transcript
+from tests.providers.transcripts import Message, native_pair, random_transcript
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +26,7 @@ CODECS: list[tuple[Codec, Judge]] = [
     (OpenAIResponses("gpt-5"), judge.responses),
     (AnthropicMessages("claude-sonnet-4-5", max_tokens=9), judge.anthropic),
     (AnthropicMessages("claude-opus-5-5", max_tokens=9), judge.anthropic),
-    (Gemini("gemini-3-pro"), judge.gemini),
+    (Gemini("gemini-3-pro"), judge.faults_of_gemini),
 ]
 RESPONSES = OpenAIResponses("gpt-5")
 
@@ -45,7 +43,7 @@ async def payload_of(session: ACMS, codec: Codec, budget: int = 100_000) -> dict
 @pytest.mark.parametrize("seed", range(30))
 async def test_every_request_made_of_any_transcript_is_valid(seed: int) -> None:
     random = Random(seed)
-    messages = transcript(random, random.randint(1, 8))
+    messages = random_transcript(random, random.randint(1, 8))
     async with new_session() as session:
         await session.sync(messages)
         again = await session.sync(messages)

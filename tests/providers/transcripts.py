@@ -15,7 +15,7 @@ NATIVE = (
 Message = dict[str, Any]
 
 
-def said(random: Random, most: int = 30) -> str:
+def random_words(random: Random, most: int = 30) -> str:
     """Return some words."""
     return " ".join(random.choices(WORDS, k=random.randint(1, most)))
 
@@ -24,12 +24,12 @@ def native_pair(random: Random, id: str) -> list[Message]:
     """Return a call of a native tool of Responses and its result."""
     call: Message = {"call_id": id}
     kind = random.choice(NATIVE)
-    text = said(random, 60)
+    text = random_words(random, 60)
     match kind:
         case "function":
             return [
                 {"type": "function_call", **call, "name": "lookup", "arguments": json.dumps({"q": text})},
-                {"type": "function_call_output", **call, "output": said(random, 200)},
+                {"type": "function_call_output", **call, "output": random_words(random, 200)},
             ]
         case "custom_tool":
             output: Any = [{"type": "input_text", "text": text}] if random.random() < 0.3 else text
@@ -47,11 +47,13 @@ def native_pair(random: Random, id: str) -> list[Message]:
                     "status": "completed",
                     "action": action,
                 },
-                {"type": "local_shell_call_output", **call, "output": said(random, 200)},
+                {"type": "local_shell_call_output", **call, "output": random_words(random, 200)},
             ]
         case "shell":
             outcome = {"type": "exit", "exit_code": 0}
-            chunks = [{"stdout": said(random), "stderr": random.choice(["", text]), "outcome": outcome}] * 2
+            chunks = [
+                {"stdout": random_words(random), "stderr": random.choice(["", text]), "outcome": outcome}
+            ] * 2
             return [
                 {
                     "type": "shell_call",
@@ -111,7 +113,7 @@ def native_pair(random: Random, id: str) -> list[Message]:
 
 def native_item(random: Random, id: str) -> Message:
     """Return an item of Responses that is a call and its result in one, or says something else."""
-    text = said(random)
+    text = random_words(random)
     return random.choice(
         [
             {"type": "mcp_call", "id": f"mcp_{id}", "server_label": "mail", "name": "read", "arguments": "{}",
@@ -132,7 +134,7 @@ def native_item(random: Random, id: str) -> Message:
 
 def claude_answer(random: Random, id: str) -> list[Message]:
     """Return an answer of Claude that used tools of the provider's own, or calls some of the client's."""
-    text = said(random)
+    text = random_words(random)
     blocks: list[Message] = []
     if random.random() < 0.3:
         blocks.append({"type": "thinking", "thinking": text, "signature": "c2ln"})
@@ -155,7 +157,9 @@ def claude_answer(random: Random, id: str) -> list[Message]:
     calls = [f"toolu_{id}_{n}" for n in range(random.choice([0, 0, 1, 2]))]
     given = {"name": "disk", "input": {"of": text}, "caller": {"of": text}}
     blocks += [{"type": "tool_use", "id": call, **given} for call in calls]
-    answers = [{"type": "tool_result", "tool_use_id": call, "content": said(random, 200)} for call in calls]
+    answers = [
+        {"type": "tool_result", "tool_use_id": call, "content": random_words(random, 200)} for call in calls
+    ]
     random.shuffle(answers)
     return [
         {"role": "assistant", "content": blocks or text},
@@ -165,7 +169,7 @@ def claude_answer(random: Random, id: str) -> list[Message]:
 
 def gemini_answer(random: Random, id: str) -> list[Message]:
     """Return an answer of Gemini with code that it ran, or with calls and their answers."""
-    text = said(random)
+    text = random_words(random)
     if random.random() < 0.5:
         code = {"executableCode": {"language": "PYTHON", "code": text}, "thoughtSignature": "c2ln"}
         done = {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": text}}
@@ -178,7 +182,7 @@ def gemini_answer(random: Random, id: str) -> list[Message]:
 
 def chat_answer(random: Random, id: str) -> list[Message]:
     """Return an answer of a server of the chat format, with the fields that such servers add."""
-    text = said(random)
+    text = random_words(random)
     extra = random.choice(
         [
             {},
@@ -203,7 +207,7 @@ def chat_answer(random: Random, id: str) -> list[Message]:
         {
             "role": "tool",
             "tool_call_id": one,
-            "content": random.choice([said(random, 200), "cut \ud83d", "a\0b", ""]),
+            "content": random.choice([random_words(random, 200), "cut \ud83d", "a\0b", ""]),
         }
         for one in ids
     ]
@@ -213,20 +217,20 @@ def chat_answer(random: Random, id: str) -> list[Message]:
     ]
 
 
-def transcript(random: Random, turns: int, *, interrupted: float = 0.15) -> list[Message]:
-    """Return a transcript of some turns; at `interrupted` of its places what was to come is missing."""
-    return list(_cut(random, _turns(random, turns), interrupted))
+def random_transcript(random: Random, turns: int, *, interrupted: float = 0.15) -> list[Message]:
+    """Return a transcript of some turns; at `interrupted` of its places the next message is missing."""
+    return list(_interrupt_messages(random, _iterate_turns(random, turns), interrupted))
 
 
-def _turns(random: Random, turns: int) -> Iterator[Message]:
+def _iterate_turns(random: Random, turns: int) -> Iterator[Message]:
     yield {"role": "system", "content": "You are careful."}
     for turn in range(turns):
-        yield {"role": "user", "content": said(random)}
+        yield {"role": "user", "content": random_words(random)}
         for step in range(random.randint(1, 4)):
             id = f"{turn}_{step}"
             match random.randrange(6):
                 case 0:
-                    yield {"role": "assistant", "content": said(random)}
+                    yield {"role": "assistant", "content": random_words(random)}
                 case 1:
                     yield native_item(random, id)
                 case 2:
@@ -239,7 +243,7 @@ def _turns(random: Random, turns: int) -> Iterator[Message]:
                     yield from native_pair(random, id)
 
 
-def _cut(random: Random, messages: Iterator[Message], interrupted: float) -> Iterator[Message]:
+def _interrupt_messages(random: Random, messages: Iterator[Message], interrupted: float) -> Iterator[Message]:
     for message in messages:
         if message.get("role") == "system" or random.random() > interrupted:
             yield message
@@ -269,7 +273,7 @@ def coding_session(random: Random, size: int) -> tuple[list[Message], list[Edit]
         edit = Edit(
             f"src/{random.choice(WORDS[:3])}/part{turn}.py",
             f"    limit = {random.randint(1, 99)}",
-            f"    limit = {random.randint(100, 999)}  # {said(random, 5)}",
+            f"    limit = {random.randint(100, 999)}  # {random_words(random, 5)}",
         )
         edits.append(edit)
         items = list(_coding_turn(random, turn, edit))
@@ -279,11 +283,14 @@ def coding_session(random: Random, size: int) -> tuple[list[Message], list[Edit]
 
 
 def _coding_turn(random: Random, turn: int, edit: Edit) -> Iterator[Message]:
-    yield {"role": "user", "content": [{"type": "input_text", "text": f"Task {turn}: {said(random)}"}]}
+    yield {
+        "role": "user",
+        "content": [{"type": "input_text", "text": f"Task {turn}: {random_words(random)}"}],
+    }
     for step in range(random.randint(1, 3)):
-        yield _reasoning(random, f"{turn}_{step}")
+        yield _reasoning_item(random, f"{turn}_{step}")
         yield from _shell_call(random, f"{turn}_{step}")
-    yield _reasoning(random, f"{turn}_patch")
+    yield _reasoning_item(random, f"{turn}_patch")
     call = {"call_id": f"patch_{turn}"}
     if random.random() < 0.7:
         hunk = f"@@ def load():\n-{edit.old}\n+{edit.new}"
@@ -296,17 +303,17 @@ def _coding_turn(random: Random, turn: int, edit: Edit) -> Iterator[Message]:
                "operation": operation}  # fmt: skip
         yield {"type": "apply_patch_call_output", **call, "status": "completed"}
     yield {"type": "message", "id": f"msg_{turn}", "role": "assistant", "status": "completed",
-           "content": [{"type": "output_text", "text": said(random), "annotations": []}]}  # fmt: skip
+           "content": [{"type": "output_text", "text": random_words(random), "annotations": []}]}  # fmt: skip
 
 
-def _reasoning(random: Random, id: str) -> Message:
-    summary = [{"type": "summary_text", "text": said(random)}]
+def _reasoning_item(random: Random, id: str) -> Message:
+    summary = [{"type": "summary_text", "text": random_words(random)}]
     return {"type": "reasoning", "id": f"rs_{id}", "summary": summary, "encrypted_content": "gAAA" * 50}
 
 
 def _shell_call(random: Random, id: str) -> list[Message]:
     command = ["bash", "-lc", f"rg -n {random.choice(WORDS)} | head -{random.randint(1, 90)}"]
-    output = said(random, random.choice([20, 200, 2_000]))
+    output = random_words(random, random.choice([20, 200, 2_000]))
     call = {"call_id": f"shell_{id}"}
     if random.random() < 0.5:
         arguments = json.dumps({"command": command, "timeout_ms": 10_000})

@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 
 from acms import ACMS, ConfigurationError, compose, open_storage, sync
-from acms.contract.engine import ACS
-from acms.contract.schema import RenderRequest
+from acms.acs import ACS
+from acms.contract import RenderRequest
 from acms.providers import LocalEmbedder, local
 from acms.recall import embeddings as module
 from acms.recall.patience import PATIENCE, patience
-from tests.support.fakes import FakeEmbedder, vector
+from tests.support.fakes import FakeEmbedder, hash_vector
 
 MODEL = "all-MiniLM-L6-v2-int8"
 CATS = ["the cat sleeps all day", "rain in Frankfurt tomorrow", "lunch at noon"]
 
 
-def meaning(texts: list[str]) -> list[list[float]]:
-    return [vector(text.lower().replace("mog", "cat sleeps all day")) for text in texts]
+def embed_by_meaning(texts: list[str]) -> list[list[float]]:
+    return [hash_vector(text.lower().replace("mog", "cat sleeps all day")) for text in texts]
 
 
 class Slow(FakeEmbedder):
@@ -36,10 +36,10 @@ class Slow(FakeEmbedder):
     def __init__(self) -> None:
         super().__init__()
         self.gate = asyncio.Event()
-        self.answer = meaning
+        self.answer = embed_by_meaning
 
     async def embed(self, texts: list[str]) -> Any:
-        return meaning(texts) if texts[0] in ("mog", "cat") else await super().embed(texts)
+        return embed_by_meaning(texts) if texts[0] in ("mog", "cat") else await super().embed(texts)
 
 
 @pytest.fixture(autouse=True)
@@ -50,14 +50,14 @@ def _nobody_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let nobody wait for long."""
+    """Keep every wait short."""
     token = patience.set(0.1)
     monkeypatch.setattr(module, "PATIENCE", 0.1)
     yield
     patience.reset(token)
 
 
-async def say(session: ACMS, *texts: str) -> str:
+async def ingest_and_wait(session: ACMS, *texts: str) -> str:
     for text in texts:
         await session.ingest("user", text)
     assert session.last_receipt is not None
@@ -69,7 +69,7 @@ async def say(session: ACMS, *texts: str) -> str:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the default be what it is outside of this suite."""
+    """Restore the default embedder that applies outside of this suite."""
     monkeypatch.setattr(compose, "default_embedder", DEFAULT)
 
 
@@ -86,7 +86,7 @@ async def test_auto_is_one_local_embedder_for_all_sessions_loaded_by_the_first_t
         assert two._shared.embedding is not None
         assert one._shared.embedding._embedder is two._shared.embedding._embedder
         assert isinstance(one._shared.embedding._embedder, LocalEmbedder)
-        assert await say(one, "She sleeps.", "It rained on Sunday.") == "queued"
+        assert await ingest_and_wait(one, "She sleeps.", "It rained on Sunday.") == "queued"
         items = await one.recall("weather", token_budget=200)
         assert (items.tier, items.coverage) == (MODEL, 1.0)
         stats = await one.get_session_stats()
@@ -100,7 +100,7 @@ async def test_auto_is_no_model_where_the_extra_is_not_installed(
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     async with ACMS("s", open_storage("memory://")) as session:
-        assert await say(session, *CATS) == "stored"
+        assert await ingest_and_wait(session, *CATS) == "stored"
         items = await session.recall("cat")
         assert (items.tier, items.coverage) == ("words", 1.0)
         assert (await session.get_session_stats()).tier == "words"
@@ -109,7 +109,7 @@ async def test_auto_is_no_model_where_the_extra_is_not_installed(
 @pytest.mark.usefixtures("installed")
 async def test_none_is_no_model_whatever_is_installed() -> None:
     async with ACMS("s", open_storage("memory://"), None) as session:
-        assert await say(session, *CATS) == "stored"
+        assert await ingest_and_wait(session, *CATS) == "stored"
         assert (await session.recall("cat")).tier == "words"
         assert session._shared.embedding is None
 
@@ -146,7 +146,7 @@ def test_the_blocking_door_has_the_same_default() -> None:
 async def test_a_receipt_does_not_wait_and_a_recall_not_for_ever(url: str) -> None:
     embedder = Slow()
     async with asyncio.timeout(300), ACMS("s", open_storage(url), embedder) as session:
-        assert await say(session, *CATS, "now") == "queued"
+        assert await ingest_and_wait(session, *CATS, "now") == "queued"
         await session.close_episode()
         items = await session.recall("mog", include_current_episode=False)
         assert (items.tier, items.coverage) == ("words", 0.0)
@@ -164,21 +164,21 @@ async def test_a_receipt_does_not_wait_and_a_recall_not_for_ever(url: str) -> No
 
 async def test_the_next_recall_knows_what_was_just_said(url: str) -> None:
     embedder = FakeEmbedder()
-    embedder.answer = meaning
+    embedder.answer = embed_by_meaning
     async with ACMS("s", open_storage(url), embedder) as session:
         for number in range(10):
-            await say(session, f"message m{number}")
+            await ingest_and_wait(session, f"message m{number}")
             items = await session.recall("mog")
             assert (items.coverage, items.tier) == (1.0, "fake-1")
 
 
 async def test_another_session_and_a_fork_wait_for_what_the_first_one_appended(url: str) -> None:
     embedder = FakeEmbedder()
-    embedder.answer = meaning
+    embedder.answer = embed_by_meaning
     storage = open_storage(url)
     async with ACMS("s", storage, embedder) as one, ACMS("s", storage, embedder) as two:
         await two.recall("mog")
-        await say(one, *CATS)
+        await ingest_and_wait(one, *CATS)
         fork = await one.fork()
         for session in (fork, two):
             assert (await session.recall("mog")).coverage == 1.0
@@ -188,7 +188,7 @@ async def test_another_session_and_a_fork_wait_for_what_the_first_one_appended(u
 async def test_a_reply_with_a_deadline_is_not_held_up(url: str) -> None:
     embedder = Slow()
     async with asyncio.timeout(300), ACMS("s", open_storage(url), embedder) as session:
-        await say(session, *CATS)
+        await ingest_and_wait(session, *CATS)
         request = RenderRequest(id="1", request_id="1", intent="cat", tokens_max=500, time_ms=500)
         reply = await ACS([session]).render(request)
         assert "sleeps" in str(reply)
@@ -205,8 +205,8 @@ async def test_what_finds_no_room_in_the_queue_is_asked_of_the_store(
     monkeypatch.setattr(module, "QUEUED", 9 * module.ENTRY)
     embedder = Slow()
     async with asyncio.timeout(300), ACMS("s", open_storage(url), embedder) as session:
-        assert await say(session, *(f"message m{n}" for n in range(8))) == "queued"
-        assert await say(session, *(f"message n{n}" for n in range(30))) == "pending"
+        assert await ingest_and_wait(session, *(f"message m{n}" for n in range(8))) == "queued"
+        assert await ingest_and_wait(session, *(f"message n{n}" for n in range(30))) == "pending"
         assert session._shared.embedding is not None
         assert session._shared.embedding._size <= 9 * module.ENTRY
         assert embedder.gate is not None
@@ -214,7 +214,7 @@ async def test_what_finds_no_room_in_the_queue_is_asked_of_the_store(
         async with asyncio.timeout(300):
             while (await session.get_session_stats()).coverage < 1:
                 await asyncio.sleep(0.01)
-        assert await say(session, "again") == "queued"
+        assert await ingest_and_wait(session, "again") == "queued"
 
 
 async def test_logs_without_room_in_the_queue_are_caught_up_one_after_the_other(
@@ -235,7 +235,7 @@ async def test_logs_without_room_in_the_queue_are_caught_up_one_after_the_other(
     async with asyncio.timeout(300), AsyncExitStack() as stack:
         storage = open_storage(url)
         sessions = [await stack.enter_async_context(ACMS(f"s{n}", storage, embedder)) for n in range(12)]
-        said = [await say(session, "lunch at noon", "rain tomorrow") for session in sessions]
+        said = [await ingest_and_wait(session, "lunch at noon", "rain tomorrow") for session in sessions]
         assert said.count("pending") > 6
         for session in sessions:
             while (await session.get_session_stats()).coverage < 1:
@@ -275,7 +275,7 @@ async def test_of_more_logs_than_are_remembered_each_is_healed_by_its_next_recal
     storage, embedder = open_storage(url), Slow()
     async with asyncio.timeout(300), AsyncExitStack() as stack:
         sessions = [await stack.enter_async_context(ACMS(f"s{n}", storage, embedder)) for n in range(5)]
-        said = [await say(session, "lunch at noon", "rain tomorrow") for session in sessions]
+        said = [await ingest_and_wait(session, "lunch at noon", "rain tomorrow") for session in sessions]
         assert said.count("pending") > 3
         at_work = sessions[0]._shared.embedding
         assert at_work is not None
@@ -295,7 +295,7 @@ async def test_logs_without_room_in_the_queue_are_left_to_their_recalls_while_th
     async with asyncio.timeout(300), AsyncExitStack() as stack:
         sessions = [await stack.enter_async_context(ACMS(f"s{n}", storage, embedder)) for n in range(4)]
         for session in sessions:
-            await say(session, "lunch at noon", "rain tomorrow")
+            await ingest_and_wait(session, "lunch at noon", "rain tomorrow")
         at_work = sessions[0]._shared.embedding
         assert at_work is not None
         while at_work._overflowed:
@@ -312,13 +312,13 @@ async def test_a_log_that_is_deleted_before_it_is_caught_up_says_nothing_of_the_
         storage = open_storage(url)
         sessions = [await stack.enter_async_context(ACMS(f"s{n}", storage, embedder)) for n in range(4)]
         for session in sessions:
-            await say(session, "lunch at noon", "rain tomorrow")
+            await ingest_and_wait(session, "lunch at noon", "rain tomorrow")
         await sessions[-1].delete()
         assert embedder.gate is not None
         embedder.gate.set()
         while not all([(await one.get_session_stats()).coverage == 1 for one in sessions[:-1]]):
             await asyncio.sleep(0.01)
-        assert await say(sessions[0], "again") == "queued"
+        assert await ingest_and_wait(sessions[0], "again") == "queued"
 
 
 async def test_a_log_without_room_in_the_queue_has_room_when_its_session_is_opened_again(
@@ -329,12 +329,12 @@ async def test_a_log_without_room_in_the_queue_has_room_when_its_session_is_open
     storage, embedder = open_storage(url), Slow()
     other = ACMS("other", storage, embedder)
     async with asyncio.timeout(300), ACMS("s", storage, embedder) as session:
-        await say(other, "lunch at noon")
-        assert await say(session, "rain tomorrow", "the cat sleeps all day") == "pending"
+        await ingest_and_wait(other, "lunch at noon")
+        assert await ingest_and_wait(session, "rain tomorrow", "the cat sleeps all day") == "pending"
         await other.close()
         await session.close()
         async with session, other:
-            assert await say(session, "again") == "queued"
+            assert await ingest_and_wait(session, "again") == "queued"
             assert embedder.gate is not None
             embedder.gate.set()
 
@@ -343,7 +343,7 @@ async def test_a_log_without_room_in_the_queue_has_room_when_its_session_is_open
 async def test_closing_is_bounded_and_what_is_left_is_made_later(url: str) -> None:
     async with asyncio.timeout(300):
         async with ACMS("s", open_storage(url), Slow()) as session:
-            await say(session, *CATS)
+            await ingest_and_wait(session, *CATS)
     before = asyncio.all_tasks()
     embedder = FakeEmbedder()
     patience.set(PATIENCE)
@@ -399,7 +399,7 @@ async def test_a_killed_process_loses_no_message_and_the_next_one_finds_by_meani
         await LocalEmbedder().embed(["the model is loaded"])
         assert (await session.get_session_stats()).messages == 2
         await session.close_episode()
-        await say(session, "What else?")
+        await ingest_and_wait(session, "What else?")
         items = await session.recall("What does she do for a living?")
         assert items.coverage == 1.0
         best = max(items[:-1], key=lambda item: item.score)
@@ -431,7 +431,7 @@ def test_two_event_loops_share_the_model(monkeypatch: pytest.MonkeyPatch) -> Non
     async def talk(name: str) -> None:
         patience.set(3_600.0)
         async with ACMS(name, open_storage("memory://"), embedder) as session:
-            await say(session, *(f"{name} said {text}" for text in CATS))
+            await ingest_and_wait(session, *(f"{name} said {text}" for text in CATS))
             items = await session.recall("pets")
             found.append(f"{name} {items.tier} {items.coverage}")
 

@@ -1,4 +1,4 @@
-"""Offer: what becomes a candidate, what is turned down before planning, and that every entry has its verdict."""
+"""Candidates: which entries become candidates, which are rejected before planning, and a verdict for every entry."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.config import EpisodeBoundaryConfig
-from acms.errors import EntryNotFoundError
+from acms import ContextItems, Entry, EntryNotFoundError, EpisodeBoundaryConfig, Kind, Role, Source, State
 from acms.log.facts import collect_facts as facts_of
 from acms.log.facts import valid_times
 from acms.log.in_force import Stale, find_demotions
-from acms.model import Entry, Kind, Role, Source, State
 from acms.ports import TokenCounter
 from acms.recall.candidates import CandidateSet, OmissionReasons, Terms, collect_candidates, find_newest_group
 from acms.recall.companions import add_companions
@@ -25,24 +23,23 @@ from acms.recall.fact_candidates import FactIndex, measure_rarities
 from acms.recall.pipeline import KnownFacts, plan_recall
 from acms.recall.planner import Rows, TextFrame
 from acms.recall.request import Ranked, Recall
-from acms.results import ContextItems
 from acms.text.markers import WEIGHTS
 from tests.support.counters import COUNTERS, Counting
-from tests.support.indexes import field_of, lineage, packed, rank, snapshot
+from tests.support.indexes import field_of, index_records_of, rank_corpus, snapshot_of, split_into_segments
 from tests.support.logs import CONTEXT, Log
-from tests.support.stories import QUERIES, randoms, told
+from tests.support.stories import QUERIES, random_log, randoms
 
 BYTES = Counting("bytes", lambda text: len(text.encode()))
 FRAME = TextFrame(BYTES)
 
 
-def offered(log: Log, query: str = "orders", size: int = 256, **given: Any) -> CandidateSet:
+def candidates_for(log: Log, query: str = "orders", size: int = 256, **given: Any) -> CandidateSet:
     field = field_of(log.entries)
     given.setdefault("budget", 10_000)
-    return collect_candidates(field, rank(field, query, size), Terms(**given), FRAME)
+    return collect_candidates(field, rank_corpus(field, query, size), Terms(**given), FRAME)
 
 
-def versions(found: Any) -> list[int]:
+def candidate_versions(found: Any) -> list[int]:
     return [one.unit.version for one in found]
 
 
@@ -50,7 +47,7 @@ def turned_down(found: CandidateSet) -> dict[int, str]:
     return {choice.candidate.unit.version: choice.rule for choice in found.rejected}
 
 
-def recalled(
+def recall_from_log(
     log: Log,
     query: str,
     budget: int,
@@ -66,7 +63,7 @@ def recalled(
     latest = rows[unit.entries[-1].id] if unit is not None else None
     if latest is not None and latest.role is not Role.USER:
         latest = None
-    ranking = rank(field, query)
+    ranking = rank_corpus(field, query)
     add_companions(field, ranking)
     found = Ranked(CONTEXT, log.version, field, ranking, stale_in(log))
     steps = plan_recall(found, asked, latest, counter, TextFrame(counter), facts_beside(found, log))
@@ -94,7 +91,7 @@ def facts_beside(found: Ranked, log: Log) -> KnownFacts:
     return KnownFacts([FactIndex(CONTEXT, facts, found.ranking, rarities, times, found.corpus.newest)])
 
 
-def rules(items: ContextItems, log: Log) -> Mapping[int, str]:
+def rules_by_version(items: ContextItems, log: Log) -> Mapping[int, str]:
     return {entry.version: items.ledger.why(entry.id).rule for entry in log.entries}
 
 
@@ -111,8 +108,8 @@ def two_episodes() -> Log:
 
 
 def test_the_current_episode_is_offered_apart_from_the_past() -> None:
-    found = offered(two_episodes())
-    assert (versions(found.past), versions(found.current)) == ([1, 2], [3, 4])
+    found = candidates_for(two_episodes())
+    assert (candidate_versions(found.past), candidate_versions(found.current)) == ([1, 2], [3, 4])
     assert {one.source for one in found.current} == {Source.CURRENT}
     assert found.past[0].source is Source.SIMILAR
     assert found.past[0].relevance > 0 == found.past[1].relevance  # a neighbour holds nothing of it itself
@@ -120,50 +117,21 @@ def test_the_current_episode_is_offered_apart_from_the_past() -> None:
     assert found.current[0].relevance > 0
 
 
-def test_the_current_episode_is_left_out_when_not_asked_for() -> None:
-    found = offered(two_episodes(), include_current=False)
-    assert (versions(found.past), versions(found.current)) == ([1, 2], [])
-    assert turned_down(found) == {3: "current_episode", 4: "current_episode"}
-
-
 def test_without_an_episode_all_compete() -> None:
-    found = offered(two_episodes(), episode=False)
-    assert (versions(found.past), versions(found.current)) == ([1, 2, 3, 4], [])
+    found = candidates_for(two_episodes(), episode=False)
+    assert (candidate_versions(found.past), candidate_versions(found.current)) == ([1, 2, 3, 4], [])
 
 
 def test_what_is_shown_anyway_is_no_candidate() -> None:
-    found = offered(two_episodes(), episode=False, shown={1, 3})
-    assert versions(found.past) == [2, 4]
+    found = candidates_for(two_episodes(), episode=False, shown={1, 3})
+    assert candidate_versions(found.past) == [2, 4]
     assert turned_down(found) == {}
-
-
-def test_what_a_caller_excludes_is_no_candidate() -> None:
-    log = two_episodes()
-    found = offered(log, exclude={log.entries[0].id, log.entries[2].id})
-    assert (versions(found.past), versions(found.current)) == ([2], [4])
-    assert turned_down(found) == {1: "excluded", 3: "excluded"}
-
-
-def test_what_is_below_the_least_relevance_is_no_candidate() -> None:
-    found = offered(two_episodes(), min_relevance=0.01)
-    assert versions(found.past) == [1]
-    assert turned_down(found) == {2: "min_relevance"}
-    assert versions(found.current) == [3, 4]
-
-
-def test_the_query_itself_is_no_candidate_and_the_episode_is_that_before_it() -> None:
-    log = two_episodes()
-    log.say("user", "orders", after=9000)
-    found = offered(log, asks=True)
-    assert (versions(found.past), versions(found.current)) == ([1, 2], [3, 4])
-    assert turned_down(found) == {5: "query"}
-    assert versions(offered(log).current) == [5]
 
 
 def test_a_log_of_the_query_alone_offers_nothing() -> None:
     log = Log(BYTES.count)
     log.say("user", "orders")
-    found = offered(log, asks=True)
+    found = candidates_for(log, asks=True)
     assert (found.past, found.current, turned_down(found)) == ([], [], {1: "query"})
 
 
@@ -172,8 +140,8 @@ def test_a_copy_of_what_is_offered_is_no_candidate() -> None:
     for text in ("orders ship", *"abcde", "orders ship", *"fghij", "orders ship"):
         log.say("user", text, after=9000)
     log.say("user", "bye", after=9000)
-    found = offered(log)
-    assert len([version for version in versions(found.past) if version in (1, 7, 13)]) == 1
+    found = candidates_for(log)
+    assert len([version for version in candidate_versions(found.past) if version in (1, 7, 13)]) == 1
     assert list(turned_down(found).values()).count("duplicate") == 2
 
 
@@ -181,15 +149,15 @@ def test_a_giant_episode_is_not_a_thousand_candidates() -> None:
     log = Log(BYTES.count, EpisodeBoundaryConfig(max_turns=10_000))
     for number in range(1000):
         log.say("user", f"note {number} of many", markers=["goal"] if number in (3, 500) else [])
-    found = offered(log, budget=500)
+    found = candidates_for(log, budget=500)
     size = sum(one.tokens for one in found.current)
     assert len(found.current) < 40
-    assert versions(found.current)[:2] == [4, 501]
-    assert versions(found.current)[-1] == 1000
+    assert candidate_versions(found.current)[:2] == [4, 501]
+    assert candidate_versions(found.current)[-1] == 1000
     assert size < 500 + 3 * max(one.tokens for one in found.current)
-    assert versions(found.past) == []
-    relevant = offered(log, "note 77", budget=500)
-    assert 78 in versions(relevant.past)
+    assert candidate_versions(found.past) == []
+    relevant = candidates_for(log, "note 77", budget=500)
+    assert 78 in candidate_versions(relevant.past)
 
 
 def test_a_source_is_named_by_what_a_unit_holds() -> None:
@@ -197,7 +165,7 @@ def test_a_source_is_named_by_what_a_unit_holds() -> None:
     for text, markers in (("orders", ()), ("orders two", ("goal",)), ("orders three", ()), ("x", ())):
         log.say("user", text, markers=markers, after=9000)
     log.summarise((3, 3), content="orders summary")
-    found = offered(log)
+    found = candidates_for(log)
     assert [one.source for one in found.past] == [Source.SIMILAR, Source.MARKED, Source.SUMMARY]
     assert found.past[1].boost > 0
 
@@ -212,7 +180,7 @@ def test_a_tool_group_is_found_by_any_of_its_words_and_offered_whole() -> None:
     log.say("tool", "the orders", answers="c2")
     for text in "abcdef":
         log.say("user", text, after=9000)
-    found = offered(log)
+    found = candidates_for(log)
     (one,) = (one for one in found.past if len(one.unit.entries) > 1)
     assert [entry.version for entry in one.unit.entries] == [1, 2, 3]
     assert one.relevance == max(one.relevance for one in found.past)
@@ -223,11 +191,11 @@ def test_a_call_without_an_answer_is_shown() -> None:
     log = Log(BYTES.count)
     log.say("user", "orders?")
     log.say("assistant", "orders", calls=["c1"])
-    found = offered(log)
+    found = candidates_for(log)
     assert found.current[-1].unit.version == 2
     assert not found.current[-1].unit.complete
     log.say("user", "never mind")
-    assert 2 in versions(offered(log).current)
+    assert 2 in candidate_versions(candidates_for(log).current)
 
 
 # ── the ledger ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -244,15 +212,19 @@ def test_a_call_without_an_answer_is_shown() -> None:
 def test_every_entry_has_exactly_one_verdict(
     random: Random, steps: int, query: str, counter: TokenCounter, budget: int, current: bool
 ) -> None:
-    log = told(random, steps)
+    log = random_log(random, steps)
     for index, entry in enumerate(log.entries):
         log.entries[index] = replace(entry, tokens=counter.count(entry.content))
     if log.version and random.random() < 0.3 and log.entries[-1].kind is Kind.MESSAGE:
         query = log.entries[-1].content
     chosen = [entry.id for entry in log.entries if random.random() < 0.1]
     cuts = [random.randint(0, log.version), random.randint(0, log.version)] if random.random() < 0.5 else []
-    field = Corpus(snapshot(*lineage(packed(log.entries), cuts)), log.cover()) if cuts else None
-    items = recalled(
+    field = (
+        Corpus(snapshot_of(*split_into_segments(index_records_of(log.entries), cuts)), log.cover())
+        if cuts
+        else None
+    )
+    items = recall_from_log(
         log,
         query,
         budget,
@@ -284,10 +256,10 @@ def test_every_entry_has_exactly_one_verdict(
             assert not verdict.included
         if log.cover().by(entry.version) is not None:
             assert verdict.rule == "hidden"
-    check(log, items, counter, budget)
+    assert_recall_invariants(log, items, counter, budget)
 
 
-def check(log: Log, items: ContextItems, counter: TokenCounter, budget: int) -> None:
+def assert_recall_invariants(log: Log, items: ContextItems, counter: TokenCounter, budget: int) -> None:
     """What holds of every recall: budget, whole groups, order, live text."""
     assert items.tokens <= budget
     assert counter.count(items.text()) <= budget
@@ -310,7 +282,7 @@ def check(log: Log, items: ContextItems, counter: TokenCounter, budget: int) -> 
 
 def test_a_verdict_says_what_each_signal_adds() -> None:
     log = two_episodes()
-    items = recalled(log, "orders postgres", 1000)
+    items = recall_from_log(log, "orders postgres", 1000)
     verdict = items.ledger.why(log.entries[0].id)
     assert (verdict.included, verdict.rule, verdict.source) == (True, "score", Source.SIMILAR)
     assert {"message", "near"} <= set(verdict.parts)
@@ -320,7 +292,7 @@ def test_a_verdict_says_what_each_signal_adds() -> None:
 
 def test_an_id_that_is_not_in_the_log_is_an_error() -> None:
     log = two_episodes()
-    ledger = recalled(log, "orders", 100).ledger
+    ledger = recall_from_log(log, "orders", 100).ledger
     known = log.entries[0].id
     for id in (
         "nonsense",
@@ -346,9 +318,9 @@ def test_what_is_not_among_the_best_is_told_so() -> None:
     for number in range(30):
         log.say("user", f"orders {number}", after=9000)
     field = field_of(log.entries)
-    ranking = rank(field, "orders", 5)
+    ranking = rank_corpus(field, "orders", 5)
     rest = OmissionReasons(field, ranking)
-    worst = rank(field, "orders").positions[-1]
+    worst = rank_corpus(field, "orders").positions[-1]
     verdict = rest.why(log.entries[int(worst)].id)
     assert verdict is not None
     assert (verdict.rule, verdict.included) == ("rank", False)
@@ -359,7 +331,7 @@ def test_what_is_not_among_the_best_is_told_so() -> None:
 
 def test_what_has_nothing_to_do_with_the_query_is_told_so() -> None:
     log = two_episodes()
-    assert rules(recalled(log, "zanzibar", 1000), log) == {
+    assert rules_by_version(recall_from_log(log, "zanzibar", 1000), log) == {
         1: "irrelevant",
         2: "irrelevant",
         3: "episode",
@@ -371,7 +343,7 @@ def test_what_is_out_of_force_is_told_by_what() -> None:
     log = two_episodes()
     log.edit(1, "orders live in sqlite")
     log.retract(2)
-    items = recalled(log, "orders", 1000)
+    items = recall_from_log(log, "orders", 1000)
     for version, by in ((1, 5), (2, 6)):
         verdict = items.ledger.why(log.entries[version - 1].id)
         assert (verdict.rule, verdict.reason) == ("hidden", f"out of force since v{by}")
@@ -383,7 +355,7 @@ def test_what_is_gone_has_no_verdict_and_breaks_nothing() -> None:
         log = two_episodes()
         gone = log.entries[index]
         log.entries[index] = replace(gone, content="", state=State.ERASED)
-        ledger = recalled(log, "orders", 1000).ledger
+        ledger = recall_from_log(log, "orders", 1000).ledger
         assert len(list(ledger)) == 3
         assert gone.id not in ledger
 
@@ -408,7 +380,7 @@ def test_an_excerpt_fits_and_holds_the_sentence_that_answers(
     log = Log(counter.count)
     log.say("user", "".join(sentences).strip())
     log.say("user", "bye", after=9000)
-    items = recalled(log, "Which database for orders?", budget, counter)
+    items = recall_from_log(log, "Which database for orders?", budget, counter)
     assert items.tokens <= budget
     assert counter.count(items.text()) <= budget
     large = log.entries[0]
@@ -426,7 +398,7 @@ def test_an_excerpt_keeps_the_order_of_its_sentences_and_marks_what_is_left_out(
     log = Log(BYTES.count)
     log.say("user", f"{FILLER * 5}Orders ship on friday. {FILLER * 5}Orders are late. {FILLER * 5}")
     log.say("user", "bye", after=9000)
-    (item, _) = recalled(log, "late orders friday ship", 200)
+    (item, _) = recall_from_log(log, "late orders friday ship", 200)
     assert item.content == "[…] Orders ship on friday. […] Orders are late. […]"
     assert item.content.index("friday") < item.content.index("late")
 
@@ -435,7 +407,7 @@ def test_of_a_sentence_that_is_too_long_for_an_excerpt_a_part_is_shown() -> None
     log = Log(BYTES.count)
     log.say("user", f"{FILLER * 5}Orders ship {'very ' * 60}late. {FILLER * 5}")
     log.say("user", "bye", after=9000)
-    (item, _) = recalled(log, "late orders", 200)
+    (item, _) = recall_from_log(log, "late orders", 200)
     assert item.content.startswith("Orders ship")
     assert item.content.endswith("late.")
     assert item.truncated
@@ -447,20 +419,11 @@ def test_of_a_large_tool_group_a_small_budget_shows_what_answers() -> None:
     log.say("assistant", "orders", calls=["c1"])
     log.say("tool", f"orders. {FILLER * 20}", answers="c1")
     log.say("user", "bye", after=9000)
-    items = recalled(log, "orders", 300)
+    items = recall_from_log(log, "orders", 300)
     assert [item.version for item in items] == [1, 2, 3]
     assert items[1].truncated
     assert items.tokens <= 300
-    assert rules(items, log)[2] == "excerpt"
-
-
-def test_marked_messages_that_do_not_fit_are_warned_of() -> None:
-    log = Log(BYTES.count)
-    for number in range(8):
-        log.say("user", f"orders {'x' * 50} {number}", markers=["constraint"], after=9000)
-    log.say("user", "bye", after=9000)
-    assert any("marked" in warning for warning in recalled(log, "orders", 200).ledger.warnings)
-    assert recalled(log, "orders", 2000).ledger.warnings == ()
+    assert rules_by_version(items, log)[2] == "excerpt"
 
 
 # ── facts ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -474,7 +437,7 @@ def test_a_fact_is_measured_like_a_message_that_stands_alone() -> None:
     text = "the orders ship on friday"
     said = alone.say("user", text, after=200_000)
     alone.say("user", "bye", after=200_000)
-    as_message = recalled(alone, "orders friday", 1000).ledger.why(said.id).relevance
+    as_message = recall_from_log(alone, "orders friday", 1000).ledger.why(said.id).relevance
     for facts in (1, 5):
         log = Log(BYTES.count)
         for name in "abcdefgh":
@@ -483,7 +446,7 @@ def test_a_fact_is_measured_like_a_message_that_stands_alone() -> None:
         fact = log.fact(text)
         for number in range(facts - 1):
             log.fact(f"the garden has {number} trees")
-        as_fact = recalled(log, "orders friday", 1000).ledger.why(fact.id).relevance
+        as_fact = recall_from_log(log, "orders friday", 1000).ledger.why(fact.id).relevance
         assert as_fact == pytest.approx(as_message, abs=0.05)
 
 
@@ -492,7 +455,7 @@ def test_at_an_address_of_one_value_only_the_newest_fact_is_known() -> None:
     older = log.fact("We use Flask.", subject="project", attribute="web framework", cardinality="one")
     newer = log.fact("We use Django.", subject="the Project", attribute="Web frameworks", cardinality="many")
     both = [log.fact(f"Allergic to {one}.", subject="user", attribute="allergy") for one in ("nuts", "milk")]
-    items = recalled(log, "web framework allergy", 1000)
+    items = recall_from_log(log, "web framework allergy", 1000)
     shown = [item.id for item in items]
     assert older.id not in shown
     assert [newer.id, *(one.id for one in both)] == shown[:3]
@@ -506,9 +469,9 @@ def test_a_tool_group_that_says_what_was_replaced_is_left_out_as_a_whole() -> No
     old = log.fact("Orders run on flask.", sources=[2])
     log.say("user", "bye", after=9000)
     log.fact("Orders run on django.", replaces=[old.version], demotes={2: [[25, 40]]})
-    assert rules(recalled(log, "orders port", 1000), log)[answer.version] == "superseded"
-    assert rules(recalled(log, "orders port", 1000), log)[1] == "superseded"
-    assert rules(recalled(log, "orders port", 1000, superseded=True), log)[2] == "score"
+    assert rules_by_version(recall_from_log(log, "orders port", 1000), log)[answer.version] == "superseded"
+    assert rules_by_version(recall_from_log(log, "orders port", 1000), log)[1] == "superseded"
+    assert rules_by_version(recall_from_log(log, "orders port", 1000, superseded=True), log)[2] == "score"
 
 
 def test_an_older_copy_of_what_was_replaced_is_left_out_too_and_a_newer_one_is_not() -> None:
@@ -520,7 +483,7 @@ def test_an_older_copy_of_what_was_replaced_is_left_out_too_and_a_newer_one_is_n
     log.fact("Orders run on django.", replaces=[old.version], demotes={3: []})
     again = log.say("user", "orders run on flask", after=90_000)
     log.say("user", "bye", after=90_000)
-    found = rules(recalled(log, "flask orders", 1000), log)
+    found = rules_by_version(recall_from_log(log, "flask orders", 1000), log)
     assert [found[version] for version in (1, 3, 5)] == ["superseded"] * 3
     assert found[again.version] == "score"
 
@@ -533,7 +496,7 @@ def test_what_is_left_of_a_message_is_counted_and_cut_like_any_other() -> None:
     log.fact("Orders run on django.", replaces=[old.version], demotes={1: [[20, len(text)]]})
     log.say("user", "bye", after=9000)
     for budget in range(60, 1600, 70):
-        items = recalled(log, "orders shipped", budget)
+        items = recall_from_log(log, "orders shipped", budget)
         assert items.tokens <= budget
         assert BYTES.count(items.text()) <= budget
         assert "flask" not in items.text()

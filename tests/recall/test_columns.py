@@ -12,9 +12,9 @@ from hypothesis import given
 from acms.recall import vector_score
 from acms.recall.index import Floats, widen_halves
 from acms.recall.vector_score import compute_cosines, find_cosines
-from tests.support.indexes import Row, field_of, half, unit
-from tests.support.logs import entry
-from tests.support.stories import embedded, randoms, told
+from tests.support.indexes import Row, field_of, pack_half_floats, unit_vector
+from tests.support.logs import make_entry
+from tests.support.stories import random_log, random_vectors, randoms
 
 DIMENSION = 24
 
@@ -35,10 +35,10 @@ def by_version(rows: Sequence[Row]) -> dict[int, Floats]:
 
 @given(randoms)
 def test_meaning_is_the_best_of_the_vectors_of_an_entry(random: Random) -> None:
-    log = told(random, random.randint(5, 60))
-    rows = embedded(random, log, DIMENSION)
+    log = random_log(random, random.randint(5, 60))
+    rows = random_vectors(random, log, DIMENSION)
     field = field_of(log.entries, rows)
-    query = unit(np.random.default_rng(random.getrandbits(32)).normal(size=DIMENSION))
+    query = unit_vector(np.random.default_rng(random.getrandbits(32)).normal(size=DIMENSION))
     held = by_version(rows)
     places = np.array(random.sample(range(len(field)), len(field)), np.int64)
     exact = compute_cosines(field, "s", query, places)
@@ -57,12 +57,12 @@ def test_sign_bits_stand_for_the_cosine_of_the_share_of_signs_that_differ(
     monkeypatch.setattr(vector_score, "EXACT", 0)
     drawn = np.random.default_rng(dimension)
     rows: list[Row] = [
-        (version, part, half(drawn.normal(size=dimension)))
+        (version, part, pack_half_floats(drawn.normal(size=dimension)))
         for version in range(1, 41)
         for part in range(version % 3)
     ]
-    field = field_of([entry(version, "orders") for version in range(1, 41)], rows)
-    query = unit(drawn.normal(size=dimension))
+    field = field_of([make_entry(version, "orders") for version in range(1, 41)], rows)
+    query = unit_vector(drawn.normal(size=dimension))
     held = by_version(rows)
     found = find_cosines(field, "s", query)
     assert (found.exact, found.known) == (False, len(held))

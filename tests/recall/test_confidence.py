@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from acms.results import POSSIBLE_FROM, STRONG_FROM, Band
+from acms import Band
+from acms.results import POSSIBLE_FROM, STRONG_FROM
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from acms import Band
 from acms.storage import MemoryStorage
 from tests.support.fakes import FakeEmbedder
-from tests.support.talk import fill, session_on
+from tests.support.talk import ingest_texts, session_on
 
 TALK = (
     "The deploy pipeline runs on Jenkins these days",
@@ -17,7 +17,7 @@ TALK = (
 
 async def test_what_was_said_is_told_from_what_never_was() -> None:
     async with session_on(MemoryStorage()) as session:
-        await fill(session, *TALK, close=True)
+        await ingest_texts(session, *TALK, close=True)
         said = await session.recall("On what does the deploy pipeline run?")
         assert said.band is Band.STRONG
         assert str(said.ledger.certainty).startswith(f"strong ({said.confidence:.2f}): the best places hold")
@@ -28,21 +28,12 @@ async def test_what_was_said_is_told_from_what_never_was() -> None:
         assert (await session.window(500)).band is Band.NONE
 
 
-async def test_it_does_not_depend_on_the_budget_or_on_what_is_shown() -> None:
-    async with session_on(MemoryStorage()) as session:
-        await fill(session, *TALK, close=True)
-        query = "Where are the invoices?"
-        full = (await session.recall(query)).confidence
-        assert (await session.recall(query, token_budget=1)).confidence == full
-        assert (await session.recall(query, min_relevance=0.99)).confidence == full
-
-
 async def test_a_past_version_is_as_sure_as_it_was_then() -> None:
     async with session_on(MemoryStorage()) as session:
-        await fill(session, *TALK[:2])
+        await ingest_texts(session, *TALK[:2])
         items = await session.recall("Which team owns the deploy pipeline?")
         then, version = items.ledger.certainty, items.version
-        await fill(session, "The platform team owns the deploy pipeline", "Ada likes gardens")
+        await ingest_texts(session, "The platform team owns the deploy pipeline", "Ada likes gardens")
         now = (await session.recall("Which team owns the deploy pipeline?")).ledger.certainty
         assert now.confidence > then.confidence
         assert (
@@ -71,16 +62,16 @@ async def test_a_question_about_somebody_else_is_less_sure() -> None:
 
 async def test_the_newest_message_does_not_answer_itself() -> None:
     async with session_on(MemoryStorage()) as session:
-        await fill(session, *TALK, close=True)
+        await ingest_texts(session, *TALK, close=True)
         query = "Which submarine did we order?"
-        await fill(session, query)
+        await ingest_texts(session, query)
         assert (await session.recall(query)).band is Band.NONE
         assert (await session.recall("Which submarine did we order, again?")).band is not Band.NONE
 
 
 async def test_meaning_counts_where_there_are_vectors() -> None:
     async with session_on(MemoryStorage(), embedder=FakeEmbedder()) as session:
-        await fill(session, *TALK, close=True)
+        await ingest_texts(session, *TALK, close=True)
         await session.wait_pending()
         items = await session.recall("deploy pipeline runs on Jenkins")
         assert items.ledger.certainty.rise > 0

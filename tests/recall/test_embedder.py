@@ -10,17 +10,26 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, CacheConfig, ConfigurationError, ContextItems, open_storage
-from acms.errors import ProviderError, SessionNotFoundError
-from acms.model import ContextDraft, ContextQuery, Privacy, State
+from acms import (
+    ACMS,
+    ACMSConfig,
+    CacheConfig,
+    ConfigurationError,
+    ContextItems,
+    Privacy,
+    ProviderError,
+    SessionNotFoundError,
+    State,
+    open_storage,
+)
+from acms.model import ContextDraft, ContextQuery
 from acms.recall import embeddings as module
 from acms.recall.embeddings import BATCH
 from acms.recall.patience import patience
 from acms.recall.reindex import reindex
-from acms.storage import MemoryStorage
-from acms.storage.wrapper import WrapperStorage
-from tests.support.fakes import DIMENSION, FakeEmbedder, SeedEmbedder, vector
-from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, session_on
+from acms.storage import MemoryStorage, WrapperStorage
+from tests.support.fakes import DIMENSION, FakeEmbedder, SeedEmbedder, hash_vector
+from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents_of, ingest_texts, session_on
 
 ABOUT = ["orders run on PostgreSQL", "the cat sleeps all day", "rain in Frankfurt tomorrow", "lunch at noon"]
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
@@ -38,7 +47,7 @@ def with_embedder(storage: Any, embedder: Any, name: str = "user_123", **given: 
     return session_on(storage, name, embedder=embedder, **given)
 
 
-async def missing(session: ACMS) -> list[int]:
+async def versions_without_vectors(session: ACMS) -> list[int]:
     """Versions without a vector in the session's space."""
     shared = session._shared
     assert shared.embedding is not None
@@ -47,15 +56,15 @@ async def missing(session: ACMS) -> list[int]:
     return [version for _, version in found]
 
 
-def embedded(session: ACMS) -> str:
+def embedded_state(session: ACMS) -> str:
     assert session.last_receipt is not None
     return session.last_receipt.embedded
 
 
-def picky(texts: list[str]) -> Any:
+def embed_unless_poisoned(texts: list[str]) -> Any:
     if any("poison" in text for text in texts):
         raise ValueError("input too long")
-    return [vector(text) for text in texts]
+    return [hash_vector(text) for text in texts]
 
 
 # ── who is an embedder ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -98,9 +107,9 @@ def test_what_cannot_embed_is_refused_by_the_constructor(embedder: Any) -> None:
 
 async def test_an_embedder_as_the_seed_has_it_is_accepted(storage: Storage, config: ACMSConfig) -> None:
     async with with_embedder(storage, SeedEmbedder(), config=config) as session:
-        await fill(session, *ABOUT, close=True)
-        assert embedded(session) == "queued"
-        await fill(session, "now")
+        await ingest_texts(session, *ABOUT, close=True)
+        assert embedded_state(session) == "queued"
+        await ingest_texts(session, "now")
         await session.wait_pending()
         items = await session.recall("PostgreSQL orders")
         assert items.coverage == 1
@@ -112,17 +121,17 @@ async def test_an_embedder_as_the_seed_has_it_is_accepted(storage: Storage, conf
 # ── ranking by meaning ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def synonyms(texts: list[str]) -> list[list[float]]:
+def embed_with_synonyms(texts: list[str]) -> list[list[float]]:
     """An embedder that knows that a mog is a cat, which no table of words does."""
-    return [vector(text.lower().replace("mog", "cat sleeps all day")) for text in texts]
+    return [hash_vector(text.lower().replace("mog", "cat sleeps all day")) for text in texts]
 
 
 async def test_meaning_finds_what_words_do_not(storage: Storage, config: ACMSConfig) -> None:
     embedder = FakeEmbedder()
-    embedder.answer = synonyms
+    embedder.answer = embed_with_synonyms
     async with with_embedder(storage, embedder, config=config) as session:
-        await fill(session, *ABOUT, *(f"chatter {n} of m{n}" for n in range(20)), close=True)
-        await fill(session, "now")
+        await ingest_texts(session, *ABOUT, *(f"chatter {n} of m{n}" for n in range(20)), close=True)
+        await ingest_texts(session, "now")
         await session.wait_pending()
         items = await session.recall("mog")
         best = max(items[:-1], key=lambda item: item.score)
@@ -135,7 +144,7 @@ async def test_meaning_finds_what_words_do_not(storage: Storage, config: ACMSCon
 async def test_a_query_is_embedded_once(storage: Storage, config: ACMSConfig) -> None:
     embedder = FakeEmbedder()
     async with with_embedder(storage, embedder, config=config) as session:
-        await fill(session, *ABOUT)
+        await ingest_texts(session, *ABOUT)
         for _ in range(3):
             await session.recall("orders?")
         assert embedder.texts.count("orders?") == 1
@@ -149,7 +158,7 @@ async def test_identical_texts_are_embedded_once_per_batch(storage: Storage, con
         await session.ingest_many(said)
         await session.wait_pending()
         assert embedder.sizes == [1]
-        assert await missing(session) == []
+        assert await versions_without_vectors(session) == []
 
 
 async def test_concurrent_ingests_share_calls_of_at_most_a_batch(
@@ -161,7 +170,7 @@ async def test_concurrent_ingests_share_calls_of_at_most_a_batch(
         await session.wait_pending()
         assert max(embedder.sizes) <= BATCH
         assert len(embedder.calls) < 20
-        assert await missing(session) == []
+        assert await versions_without_vectors(session) == []
         assert sum(embedder.sizes) == 201
 
 
@@ -181,21 +190,21 @@ async def test_a_message_is_stored_although_the_embedder_raises_and_healed_once_
 ) -> None:
     embedder = FakeEmbedder()
     async with with_embedder(storage, embedder, config=config) as session:
-        await fill(session, ABOUT[0])
-        assert embedded(session) == "queued"
+        await ingest_texts(session, ABOUT[0])
+        assert embedded_state(session) == "queued"
         await session.wait_pending()
         embedder.error = OSError("connection refused")
-        await fill(session, ABOUT[1])
-        assert embedded(session) == "queued", "nobody knows yet"
+        await ingest_texts(session, ABOUT[1])
+        assert embedded_state(session) == "queued", "nobody knows yet"
         await session.wait_pending()
-        await fill(session, *ABOUT[2:])
-        assert embedded(session) == "pending"
-        assert contents(await session.window(1000)) == ABOUT
+        await ingest_texts(session, *ABOUT[2:])
+        assert embedded_state(session) == "pending"
+        assert contents_of(await session.window(1000)) == ABOUT
         await session.wait_pending()
-        assert await missing(session) == [2, 3, 4]
+        assert await versions_without_vectors(session) == [2, 3, 4]
         embedder.error = None
         await session.wait_pending()
-        assert await missing(session) == []
+        assert await versions_without_vectors(session) == []
         assert (await session.recall("orders")).coverage == 1
 
 
@@ -204,8 +213,8 @@ async def test_a_query_that_cannot_be_embedded_is_answered_by_words_with_a_warni
 ) -> None:
     embedder = FakeEmbedder()
     async with session_on(storage, config=config) as plain:
-        await fill(plain, *ABOUT, close=True)
-        await fill(plain, "now")
+        await ingest_texts(plain, *ABOUT, close=True)
+        await ingest_texts(plain, "now")
         words = await plain.recall("PostgreSQL orders")
     async with with_embedder(storage, embedder, config=config) as session:
         await session.wait_pending()
@@ -220,24 +229,24 @@ async def test_a_query_that_cannot_be_embedded_is_answered_by_words_with_a_warni
         assert (again.coverage, again.ledger.warnings) == (1, ())
 
 
-def ragged(texts: list[str]) -> Any:
+def embed_ragged(texts: list[str]) -> Any:
     return [[1.0] * (DIMENSION - n % 2) for n, _ in enumerate(texts)]
 
 
 GARBAGE = {
     "too short": lambda texts: [[1.0] * (DIMENSION - 1) for _ in texts],
     "too long": lambda texts: [[1.0] * (DIMENSION + 1) for _ in texts],
-    "too few": lambda texts: [vector(text) for text in texts][1:],
-    "too many": lambda texts: [vector(text) for text in (*texts, "more")],
-    "ragged": lambda texts: ragged([*texts, "more"]),
+    "too few": lambda texts: [hash_vector(text) for text in texts][1:],
+    "too many": lambda texts: [hash_vector(text) for text in (*texts, "more")],
+    "ragged": lambda texts: embed_ragged([*texts, "more"]),
     "nan": lambda texts: [[float("nan")] * DIMENSION for _ in texts],
     "infinite": lambda texts: [[float("inf")] * DIMENSION for _ in texts],
     "huge": lambda texts: [[1e300] * DIMENSION for _ in texts],
     "strings": lambda texts: ["vector" for _ in texts],
     "none": lambda texts: None,
     "nothing": lambda texts: [],
-    "mappings": lambda texts: [{"embedding": vector(text)} for text in texts],
-    "flat": lambda texts: vector("flat"),
+    "mappings": lambda texts: [{"embedding": hash_vector(text)} for text in texts],
+    "flat": lambda texts: hash_vector("flat"),
 }
 
 
@@ -248,16 +257,16 @@ async def test_an_answer_that_is_no_vectors_costs_vectors_and_nothing_else(
     embedder = FakeEmbedder()
     embedder.answer = GARBAGE[garbage]
     async with with_embedder(storage, embedder) as session:
-        await fill(session, *ABOUT, close=True)
+        await ingest_texts(session, *ABOUT, close=True)
         await session.wait_pending()
-        await fill(session, "now")
-        assert embedded(session) == "pending"
+        await ingest_texts(session, "now")
+        assert embedded_state(session) == "pending"
         items = await session.recall("PostgreSQL orders")
-        assert "orders run on PostgreSQL" in contents(items)
+        assert "orders run on PostgreSQL" in contents_of(items)
         assert items.ledger.warnings == (DEAF,)
         embedder.answer = None
         await session.wait_pending()
-        assert await missing(session) == []
+        assert await versions_without_vectors(session) == []
         assert (await session.recall("PostgreSQL orders")).coverage == 1
 
 
@@ -265,10 +274,10 @@ async def test_vectors_of_any_length_are_compared_by_angle(storage: Storage) -> 
     scores: list[list[float]] = []
     for number, size in enumerate((1.0, 1e-3, 4e4)):
         embedder = FakeEmbedder()
-        embedder.answer = lambda texts, size=size: [[size * x for x in vector(text)] for text in texts]
+        embedder.answer = lambda texts, size=size: [[size * x for x in hash_vector(text)] for text in texts]
         async with with_embedder(storage, embedder, f"s{number}") as session:
-            await fill(session, *ABOUT, close=True)
-            await fill(session, "now")
+            await ingest_texts(session, *ABOUT, close=True)
+            await ingest_texts(session, "now")
             await session.wait_pending()
             items = await session.recall("PostgreSQL orders")
             assert items.coverage == 1
@@ -281,11 +290,11 @@ async def test_a_vector_of_zeros_is_like_nothing(storage: Storage) -> None:
     embedder = FakeEmbedder()
     embedder.answer = lambda texts: [[0.0] * DIMENSION for _ in texts]
     async with with_embedder(storage, embedder) as session:
-        await fill(session, *ABOUT, close=True)
-        await fill(session, "now")
+        await ingest_texts(session, *ABOUT, close=True)
+        await ingest_texts(session, "now")
         await session.wait_pending()
         items = await session.recall("zanzibar", min_relevance=0.1)
-        assert contents(items) == ["now"]
+        assert contents_of(items) == ["now"]
         assert items.coverage == 1
 
 
@@ -297,23 +306,23 @@ async def test_an_embedder_that_hangs_holds_up_nobody_for_ever(
     embedder.gate = asyncio.Event()
     async with with_embedder(storage, embedder) as session:
         async with asyncio.timeout(300):
-            await fill(session, *ABOUT[:2])
+            await ingest_texts(session, *ABOUT[:2])
             items = await session.recall("PostgreSQL")
             assert items.ledger.warnings == (DEAF,)
-            await fill(session, ABOUT[2])
-            assert embedded(session) == "pending"
+            await ingest_texts(session, ABOUT[2])
+            assert embedded_state(session) == "pending"
         embedder.gate.set()
         monkeypatch.setattr(module, "SECONDS", 60.0)
         async with asyncio.timeout(300):
             await session.wait_pending()
-        assert await missing(session) == []
+        assert await versions_without_vectors(session) == []
 
 
 async def test_closing_while_vectors_are_asked_for_leaves_nothing_behind(
     url: str, config: ACMSConfig
 ) -> None:
     async with session_on(open_storage(url), config=config) as plain:
-        await fill(plain, *ABOUT)
+        await ingest_texts(plain, *ABOUT)
     embedder = FakeEmbedder()
     embedder.gate = asyncio.Event()
     before = asyncio.all_tasks()
@@ -327,7 +336,7 @@ async def test_closing_while_vectors_are_asked_for_leaves_nothing_behind(
     gc.collect()  # a task that was forgotten would say so
     async with with_embedder(open_storage(url), FakeEmbedder(), config=config) as again:
         await again.wait_pending()
-        assert await missing(again) == []
+        assert await versions_without_vectors(again) == []
 
 
 async def test_closing_while_a_message_is_embedded_keeps_the_message(
@@ -345,7 +354,7 @@ async def test_closing_while_a_message_is_embedded_keeps_the_message(
     async with with_embedder(open_storage(url), embedder, config=config) as again:
         assert (await again.get(id)).content == ABOUT[0]
         await again.wait_pending()
-        assert await missing(again) == []
+        assert await versions_without_vectors(again) == []
 
 
 @pytest.mark.parametrize("blank", [" ", "\n\t \n", "\u2003", "?!", "\u200b"])
@@ -357,11 +366,11 @@ async def test_messages_of_nothing_but_space_do_not_make_healing_go_round(
         await plain.ingest("assistant", "", tool_calls=[{"id": "c", "name": "x", "arguments": "{}"}])
         await plain.ingest("tool", blank, tool_call_id="c")
         await plain.ingest("tool", f"{blank}{blank}", tool_call_id="c")
-        await fill(plain, "orders")
+        await ingest_texts(plain, "orders")
     async with with_embedder(storage, embedder) as session:
         async with asyncio.timeout(300):
             await session.wait_pending()
-        assert await missing(session) == []
+        assert await versions_without_vectors(session) == []
         calls = len(embedder.calls)
         await session.wait_pending()
         await session.recall("orders")
@@ -376,15 +385,15 @@ async def test_messages_another_session_wrote_without_an_embedder_are_healed_whi
         with_embedder(storage, FakeEmbedder(), config=config) as session,
         session_on(storage, config=config) as plain,
     ):
-        await fill(session, ABOUT[0])
+        await ingest_texts(session, ABOUT[0])
         await session.recall("orders")
         await session.wait_pending()
-        await fill(plain, *ABOUT[1:])
+        await ingest_texts(plain, *ABOUT[1:])
         assert (await session.recall("orders")).coverage < 1
-        await settled(session, "orders")
+        await recall_when_settled(session, "orders")
 
 
-async def settled(session: ACMS, query: str) -> ContextItems:
+async def recall_when_settled(session: ACMS, query: str) -> ContextItems:
     """Recall until all vectors that were asked for in the background have come."""
     async with asyncio.timeout(300):
         while True:
@@ -397,10 +406,10 @@ async def settled(session: ACMS, query: str) -> ContextItems:
 async def test_an_edit_gets_a_vector_too(storage: Storage, config: ACMSConfig) -> None:
     embedder = FakeEmbedder()
     async with with_embedder(storage, embedder, config=config) as session:
-        first, *_ = await fill(session, *ABOUT)
+        first, *_ = await ingest_texts(session, *ABOUT)
         await session.wait_pending()
         await session.replace(first, "orders run on SQLite")
-        items = await settled(session, "SQLite")
+        items = await recall_when_settled(session, "SQLite")
         assert items[0].content == "orders run on SQLite"
         assert "user: orders run on SQLite" in "\n".join(embedder.texts)
 
@@ -412,10 +421,10 @@ async def test_vectors_of_two_models_are_never_compared_and_a_new_one_heals_the_
     storage: Storage, config: ACMSConfig
 ) -> None:
     old, new = FakeEmbedder("old"), FakeEmbedder("new")
-    new.answer = lambda texts: [[-x for x in vector(text)] for text in texts]
+    new.answer = lambda texts: [[-x for x in hash_vector(text)] for text in texts]
     async with with_embedder(storage, old, config=config) as session:
-        await fill(session, *ABOUT, close=True)
-        await fill(session, "now")
+        await ingest_texts(session, *ABOUT, close=True)
+        await ingest_texts(session, "now")
         await session.wait_pending()
         before = await session.recall("PostgreSQL orders")
         assert before.coverage == 1
@@ -439,11 +448,11 @@ async def test_vectors_of_two_models_are_never_compared_and_a_new_one_heals_the_
 
 async def test_a_model_with_another_dimension_is_another_model(storage: Storage) -> None:
     async with with_embedder(storage, FakeEmbedder(dimension=32)) as session:
-        await fill(session, *ABOUT)
+        await ingest_texts(session, *ABOUT)
         await session.wait_pending()
     async with with_embedder(storage, FakeEmbedder(dimension=16)) as session:
         await session.window(100)
-        assert await missing(session) == [1, 2, 3, 4]
+        assert await versions_without_vectors(session) == [1, 2, 3, 4]
         assert (await session.recall("orders")).coverage == 1
 
 
@@ -454,7 +463,7 @@ async def test_a_reopened_file_ranks_the_same_without_asking_for_a_vector_again(
         await session.ingest_many(
             [{"role": "user", "content": f"orders of m{n}. And the cat c{n} sleeps."} for n in range(300)]
         )
-        await fill(session, "now")
+        await ingest_texts(session, "now")
         await session.wait_pending()
         before = await session.recall("which orders has m17?")
     embedder = FakeEmbedder()
@@ -475,7 +484,7 @@ async def test_what_is_erased_loses_its_vectors_in_parent_and_fork_and_gets_no_n
 ) -> None:
     embedder = FakeEmbedder()
     async with with_embedder(storage, embedder, config=config) as session:
-        await fill(session, "the secret is xyzzy plugh", *ABOUT)
+        await ingest_texts(session, "the secret is xyzzy plugh", *ABOUT)
         await session.wait_pending()
         context = session._shared.context_id
         assert context is not None
@@ -515,7 +524,7 @@ async def test_a_message_that_is_embedded_right_now_is_not_embedded_a_second_tim
         await asyncio.gather(waiting, asked)
         for n in range(5):
             await session.close_episode()
-            await fill(session, f"message m{n}")
+            await ingest_texts(session, f"message m{n}")
             await session.wait_pending()
             await session.recall("orders")
         said = [text for text in embedder.texts if text != "orders"]
@@ -527,20 +536,20 @@ async def test_one_text_an_embedder_refuses_keeps_no_other_from_its_vector(
     storage: Storage, config: ACMSConfig
 ) -> None:
     embedder = FakeEmbedder()
-    embedder.answer = picky
+    embedder.answer = embed_unless_poisoned
     async with session_on(storage, config=config) as plain:
-        await fill(plain, *ABOUT, "poison", *(f"message m{n}" for n in range(100)))
+        await ingest_texts(plain, *ABOUT, "poison", *(f"message m{n}" for n in range(100)))
     async with with_embedder(storage, embedder, config=config) as session:
         await session.wait_pending()
-        assert await missing(session) == [5]
+        assert await versions_without_vectors(session) == [5]
         items = await session.recall("orders")
         assert items.coverage == pytest.approx(104 / 105)
-        await fill(session, "poison too", "soup at noon")
+        await ingest_texts(session, "poison too", "soup at noon")
         await session.wait_pending()
-        assert await missing(session) == [5, 106]
+        assert await versions_without_vectors(session) == [5, 106]
         embedder.answer = None
         await session.wait_pending()
-        assert await missing(session) == []
+        assert await versions_without_vectors(session) == []
 
 
 # ── queries, and languages ──────────────────────────────────────────────────────────────────────────────────────────
@@ -555,15 +564,15 @@ class Asymmetric(FakeEmbedder):
 
     async def embed_query(self, text: str) -> list[float]:
         self.questions.append(text)
-        return vector("cat sleeps all day" if text == "mog" else text)
+        return hash_vector("cat sleeps all day" if text == "mog" else text)
 
 
 async def test_a_question_is_embedded_as_one_where_the_embedder_can(storage: Storage) -> None:
     embedder = Asymmetric()
     async with with_embedder(storage, embedder) as session:
-        await fill(session, *ABOUT, close=True)
+        await ingest_texts(session, *ABOUT, close=True)
         await session.wait_pending()
-        await fill(session, "now")
+        await ingest_texts(session, "now")
         items = await session.recall("mog")
         assert items.best(1)[0].content == "the cat sleeps all day"
         assert embedder.questions == ["mog"]
@@ -580,13 +589,13 @@ class Latin(FakeEmbedder):
 async def test_what_an_embedder_does_not_read_is_found_by_words_and_said_once(storage: Storage) -> None:
     embedder = Latin()
     async with with_embedder(storage, embedder) as session:
-        await fill(session, "我们的数据库是PostgreSQL", "orders run on PostgreSQL", close=True)
-        await fill(session, "now")
+        await ingest_texts(session, "我们的数据库是PostgreSQL", "orders run on PostgreSQL", close=True)
+        await ingest_texts(session, "now")
         await session.wait_pending()
-        assert await missing(session) == []
+        assert await versions_without_vectors(session) == []
         assert all(text.isascii() for text in embedder.texts)
         items = await session.recall("数据库")
-        assert "我们的数据库是PostgreSQL" in contents(items)
+        assert "我们的数据库是PostgreSQL" in contents_of(items)
         assert items.coverage == 0  # the question was not compared by meaning
         assert items.ledger.warnings == (
             "fake-1 does not read the language of some texts: they are ranked by words alone",
@@ -602,10 +611,10 @@ async def test_what_an_embedder_does_not_read_is_found_by_words_and_said_once(st
 async def test_made_again_is_all_that_is_there_and_not_refused() -> None:
     storage, embedder = MemoryStorage(), FakeEmbedder()
     async with session_on(storage, embedder=None) as session:
-        ids = await fill(session, *(f"message m{n}" for n in range(BATCH + 8)), "poison")
+        ids = await ingest_texts(session, *(f"message m{n}" for n in range(BATCH + 8)), "poison")
         await session.erase(ids[3])
         context = str(await session.context_id())
-        embedder.answer = picky
+        embedder.answer = embed_unless_poisoned
         done = await reindex(storage, context, embedder=embedder)
         assert (done.contexts, done.vectors, done.left) == (1, BATCH + 7, 1)
         assert max(embedder.sizes) <= BATCH
@@ -617,9 +626,9 @@ async def test_made_again_is_all_that_is_there_and_not_refused() -> None:
 @pytest.mark.parametrize("poison", [2, 3])
 async def test_making_again_ends_where_text_after_text_is_refused(poison: int) -> None:
     storage, embedder = MemoryStorage(), FakeEmbedder()
-    embedder.answer = picky
+    embedder.answer = embed_unless_poisoned
     async with session_on(storage, embedder=None) as session:
-        await fill(session, *(f"poison {n}" for n in range(poison)))
+        await ingest_texts(session, *(f"poison {n}" for n in range(poison)))
         if poison == 2:  # it may be a matter of these two
             done = await reindex(storage, embedder=embedder)
             assert (done.vectors, done.left) == (0, 2)
@@ -632,7 +641,7 @@ async def test_making_again_ends_where_text_after_text_is_refused(poison: int) -
 async def test_all_vectors_of_a_long_text_that_is_blocked_now_go_and_come_back() -> None:
     storage, embedder = MemoryStorage(), FakeEmbedder()
     async with session_on(storage, embedder=None) as session:
-        await fill(session, "The cat sleeps all day. " * 400)
+        await ingest_texts(session, "The cat sleeps all day. " * 400)
         made = (await reindex(storage, embedder=embedder)).vectors
         assert made > 2
         for privacy, vectors in ((Privacy.BLOCK, made), (Privacy.BLOCK, 0), (None, made), (None, 0)):
@@ -660,7 +669,7 @@ async def test_a_session_that_is_deleted_while_all_are_made_again_is_passed_over
     storage = Deleted(inner)
     for name in "abcde":
         async with session_on(inner, name, embedder=None) as session:
-            await fill(session, "lunch at noon")
+            await ingest_texts(session, "lunch at noon")
             storage.gone = str(await session.context_id()) if name in "bd" else storage.gone
     done = await reindex(storage, embedder=FakeEmbedder())
     assert (done.contexts, done.vectors) == (4, 4)

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, ConfigurationError, RecallConfig, open_storage
+from acms import ACMS, ACMSConfig, ConfigurationError, Origin, RecallConfig, open_storage
 from acms.codecs import OpenAIChat
-from acms.model import Origin
 from acms.prompt import Prompt
-from tests.support.sources import engine, request
+from tests.support.sources import make_engine, request
 
 QUESTION = "Which database do we use for the orders service?"
 OWN = "For the orders service we use PostgreSQL as the database."
@@ -23,7 +22,7 @@ FLOODS = {
 }
 
 
-async def flooded(count: int, flood: str, *, share: float = 0.25, origin: str = "external") -> ACMS:
+async def flooded_session(count: int, flood: str, *, share: float = 0.25, origin: str = "external") -> ACMS:
     """Return a session with answers of the user among the remarks, and external text about the same."""
     config = ACMSConfig(recall=RecallConfig(external_budget_pct=share))
     session = ACMS("s", open_storage("memory://"), None, config=config, namespace="team")
@@ -45,7 +44,7 @@ def external_tokens(items: Any) -> int:
 @pytest.mark.parametrize("count", [5, 60, pytest.param(400, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("scope", ["session", "namespace"])
 async def test_a_flood_takes_a_quarter_of_a_recall(scope: str, count: int, flood: str) -> None:
-    async with await flooded(count, flood) as session:
+    async with await flooded_session(count, flood) as session:
         for budget in (200, 400, 800):
             for relevant_only in (False, True):
                 items = await session.recall(
@@ -64,14 +63,14 @@ async def test_a_flood_takes_a_quarter_of_a_recall(scope: str, count: int, flood
 
 
 async def test_external_text_may_use_what_is_left() -> None:
-    async with await flooded(60, FLOODS["statements"]) as session:
+    async with await flooded_session(60, FLOODS["statements"]) as session:
         items = await session.recall(QUESTION, budget=3_000, relevant_only=True)
         assert external_tokens(items) > 750
         assert sum(one.trust is Origin.EXTERNAL for one in items) == 60
 
 
 async def test_the_ledger_says_what_the_share_left_out() -> None:
-    async with await flooded(60, FLOODS["statements"]) as session:
+    async with await flooded_session(60, FLOODS["statements"]) as session:
         items = await session.recall(QUESTION, budget=300)
         verdicts = [one for one in items.ledger.candidates.values() if one.rule == "external"]
         assert verdicts
@@ -92,10 +91,10 @@ async def test_the_ledger_says_what_the_share_left_out() -> None:
 
 
 async def test_the_share_is_one_setting() -> None:
-    async with await flooded(60, FLOODS["statements"], share=1.0) as session:
+    async with await flooded_session(60, FLOODS["statements"], share=1.0) as session:
         items = await session.recall(QUESTION, budget=300, relevant_only=True)
         assert external_tokens(items) > 150
-    async with await flooded(60, FLOODS["statements"], share=0.0) as session:
+    async with await flooded_session(60, FLOODS["statements"], share=0.0) as session:
         items = await session.recall(QUESTION, budget=300)
         assert external_tokens(items) == 0
     with pytest.raises(ConfigurationError, match="external_budget_pct"):
@@ -116,14 +115,14 @@ async def test_results_of_tools_do_not_count_as_external() -> None:
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
 @pytest.mark.parametrize("count", [40, pytest.param(400, marks=pytest.mark.slow)])
 async def test_a_flood_keeps_no_answer_out_of_what_a_model_sees(count: int, flood: str) -> None:
-    async with await flooded(count, flood) as session:
+    async with await flooded_session(count, flood) as session:
         chat = await session.messages(QUESTION, budget=500)
         assert sum(str(one["content"]).count(OWN) for one in chat) >= 1
         base = Prompt(OpenAIChat("gpt-5"))
         for prompt in (base, base.history(session)):
             rendered = await prompt.recall(session, QUESTION, tokens=300).user(QUESTION).render(budget=900)
             assert "Ana" in json.dumps(rendered.payload)
-        reply = await engine(session).render(request(QUESTION, tokens=400))
+        reply = await make_engine(session).render(request(QUESTION, tokens=400))
         assert reply.fragments is not None
         assert [one for one in reply.fragments if "Ana" in (one.text or "")]
         evil = sum(one.cost_tokens for one in reply.fragments if "EvilDB" in (one.text or ""))

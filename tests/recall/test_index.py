@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from acms import ContextItems, Entry, State
 from acms.log.in_force import Cover
-from acms.model import Entry, State
 from acms.recall.candidates import find_newest_group, group_at_index
 from acms.recall.companions import add_companions
 from acms.recall.corpus import Corpus
@@ -21,23 +21,33 @@ from acms.recall.planner import Rows, TextFrame
 from acms.recall.query import Query, parse_query
 from acms.recall.ranking import Ranking
 from acms.recall.request import Ranked, Recall
-from acms.results import ContextItems
 from acms.text.markers import WEIGHTS
 from acms.text.tokenizer import content_terms, split_words
 from tests.recall.test_planner import BYTES
-from tests.support.indexes import Row, appended, ask, built, cover_of, lineage, packed, rank, snapshot, unit
+from tests.support.indexes import (
+    Row,
+    build_segment,
+    cover_of,
+    grow_segment,
+    index_records_of,
+    make_query,
+    rank_corpus,
+    snapshot_of,
+    split_into_segments,
+    unit_vector,
+)
 from tests.support.logs import CONTEXT, Log
-from tests.support.stories import QUERIES, embedded, randoms, shuffled, told
+from tests.support.stories import QUERIES, random_log, random_vectors, randoms, shuffle_rows
 
 FRAME = TextFrame(BYTES)
 SPACE = "model/24"
 
 
-def past(log: Log, version: int) -> list[Entry]:
+def entries_until(log: Log, version: int) -> list[Entry]:
     return log.entries[:version]
 
 
-def prefix(segments: Sequence[Segment], version: int) -> Snapshot:
+def snapshot_until(segments: Sequence[Segment], version: int) -> Snapshot:
     return Snapshot(
         [
             (CONTEXT, segment, min(segment.count, version - segment.base))
@@ -52,27 +62,27 @@ def in_pieces(cards: Sequence[bytes | None]) -> Segment:
     with pytest.MonkeyPatch.context() as patch:
         for limit, size in (("RECORD_BATCH", 3), ("KEY_BATCH", 5), ("COUNTED_KEYS", 20)):
             patch.setattr(f"acms.recall.index.{limit}", size)
-        return built(cards)
+        return build_segment(cards)
 
 
-def ways(log: Log, version: int, random: Random) -> dict[str, list[Segment]]:
+def segments_by_way(log: Log, version: int, random: Random) -> dict[str, list[Segment]]:
     """Segments that hold at least the entries up to a version, by how they came about."""
-    cards, now = packed(log.entries), packed(past(log, version))
+    cards, now = index_records_of(log.entries), index_records_of(entries_until(log, version))
     cut = random.randint(0, version)
     both = Segment(0)
     both.extend(now[:cut])
     both.extend(now[cut:])
     return {
-        "bulk": [built(now)],
+        "bulk": [build_segment(now)],
         "bulk, as of very many": [in_pieces(now)],
-        "appended": [appended(now)],
-        "by threes": [appended(now, step=3)],
+        "appended": [grow_segment(now)],
+        "by threes": [grow_segment(now, step=3)],
         "bulk and appended": [both],
-        "fork": lineage(now, [cut]),
-        "fork of a fork": lineage(now, [cut, random.randint(0, version)]),
-        "at": [built(cards)],
-        "at, appended": [appended(cards)],
-        "at, in a fork": lineage(cards, [cut, random.randint(0, len(cards))]),
+        "fork": split_into_segments(now, [cut]),
+        "fork of a fork": split_into_segments(now, [cut, random.randint(0, version)]),
+        "at": [build_segment(cards)],
+        "at, appended": [grow_segment(cards)],
+        "at, in a fork": split_into_segments(cards, [cut, random.randint(0, len(cards))]),
     }
 
 
@@ -84,7 +94,7 @@ def same_order(left: Ranking, right: Ranking, places: Sequence[int], others: Seq
     )
 
 
-def same(left: Corpus, right: Corpus, question: Query) -> None:
+def assert_same_ranking(left: Corpus, right: Corpus, question: Query) -> None:
     one, other = Ranking(left, question), Ranking(right, question)
     same_order(one, other, one.positions.tolist(), other.positions.tolist())
     for place in range(len(left)):
@@ -97,8 +107,8 @@ def same(left: Corpus, right: Corpus, question: Query) -> None:
     same_order(one, other, one.positions.tolist(), other.positions.tolist())
 
 
-def recalled(field: Corpus, question: Query, query: str, asks: bool) -> ContextItems:
-    """A recall of budget 0: what is decided does not hang on a rounding, and no text is needed."""
+def recall_from_corpus(field: Corpus, question: Query, query: str, asks: bool) -> ContextItems:
+    """A recall of budget 0: its decisions depend on no rounding, and no text is needed."""
     asked = Recall(query=query, budget=0, weights=WEIGHTS)
     found = Ranked(CONTEXT, field.snapshot.count, field, Ranking(field, question))
     unit = find_newest_group(field)
@@ -117,23 +127,25 @@ def recalled(field: Corpus, question: Query, query: str, asks: bool) -> ContextI
         return result
 
 
-def verdicts(items: ContextItems) -> dict[str, tuple[bool, str, str, int]]:
+def verdicts_by_id(items: ContextItems) -> dict[str, tuple[bool, str, str, int]]:
     return {one.id: (one.included, one.rule, one.reason, one.tokens) for one in items.ledger}
 
 
-def check(log: Log, version: int, random: Random, rows: Sequence[Row], question: Query, query: str) -> None:
-    entries = past(log, version)
-    plain = built(packed(entries))
+def assert_ways_agree(
+    log: Log, version: int, random: Random, rows: Sequence[Row], question: Query, query: str
+) -> None:
+    entries = entries_until(log, version)
+    plain = build_segment(index_records_of(entries))
     plain.add_vectors(SPACE, [row for row in rows if row[0] <= version])
-    expected = Corpus(snapshot(plain), cover_of(entries))
-    for segments in ways(log, version, random).values():
+    expected = Corpus(snapshot_of(plain), cover_of(entries))
+    for segments in segments_by_way(log, version, random).values():
         held = sum(segment.count for segment in segments)
         for segment in segments:
-            for batch in shuffled(random, rows):
+            for batch in shuffle_rows(random, rows):
                 segment.add_vectors(
                     SPACE, [row for row in batch if segment.base < row[0] <= segment.base + segment.count]
                 )
-        field = Corpus(prefix(segments, version), cover_of(entries))
+        field = Corpus(snapshot_until(segments, version), cover_of(entries))
         assert held >= version == field.snapshot.count
         assert [field.document(place) for place in range(len(field))] == [
             expected.document(place) for place in range(len(expected))
@@ -150,17 +162,17 @@ def check(log: Log, version: int, random: Random, rows: Sequence[Row], question:
             if log.entries[document].state is State.LIVE:
                 assert field.snapshot.doc(document) == expected.snapshot.doc(document)
                 assert field.snapshot.members(document) == expected.snapshot.members(document)
-        same(field, expected, question)
+        assert_same_ranking(field, expected, question)
         asks = random.random() < 0.3
-        found, wanted = (recalled(one, question, query, asks) for one in (field, expected))
-        assert verdicts(found) == verdicts(wanted)
+        found, wanted = (recall_from_corpus(one, question, query, asks) for one in (field, expected))
+        assert verdicts_by_id(found) == verdicts_by_id(wanted)
         assert found.confidence == pytest.approx(wanted.confidence, abs=2e-6)
 
 
 @given(randoms, st.integers(0, 40), st.sampled_from(QUERIES))
 def test_an_index_is_the_same_however_it_came_about(random: Random, steps: int, query: str) -> None:
-    log = told(random, steps)
-    check(log, random.randint(0, log.version), random, (), parse_query(query), query)
+    log = random_log(random, steps)
+    assert_ways_agree(log, random.randint(0, log.version), random, (), parse_query(query), query)
 
 
 @pytest.mark.parametrize("exact", [0, 1 << 30])
@@ -169,13 +181,15 @@ def test_an_index_is_the_same_however_it_came_about(random: Random, steps: int, 
 def test_also_with_vectors_that_come_late_and_out_of_order(
     exact: int, random: Random, steps: int, query: str
 ) -> None:
-    """Also where sign bits choose what is compared."""
-    log = told(random, steps)
-    vector = unit(np.random.default_rng(random.getrandbits(32)).normal(size=24))
+    """Also where sign bits choose the compared vectors."""
+    log = random_log(random, steps)
+    vector = unit_vector(np.random.default_rng(random.getrandbits(32)).normal(size=24))
     question = parse_query(query, space=SPACE, vector=vector)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("acms.recall.vector_score.EXACT", exact)
-        check(log, random.randint(0, log.version), random, embedded(random, log), question, query)
+        assert_ways_agree(
+            log, random.randint(0, log.version), random, random_vectors(random, log), question, query
+        )
 
 
 # ── what is in force ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -183,9 +197,12 @@ def test_also_with_vectors_that_come_late_and_out_of_order(
 
 @given(randoms, st.integers(0, 50))
 def test_a_field_is_the_effective_sequence_without_what_is_gone(random: Random, steps: int) -> None:
-    log = told(random, steps)
+    log = random_log(random, steps)
     version = random.randint(0, log.version)
-    field = Corpus(prefix([built(packed(log.entries))], version), cover_of(past(log, version)))
+    field = Corpus(
+        snapshot_until([build_segment(index_records_of(log.entries))], version),
+        cover_of(entries_until(log, version)),
+    )
     expected = [entry for entry in log.sequence(version) if entry.state is State.LIVE]
     assert [field.document(place) + 1 for place in range(len(field))] == [one.version for one in expected]
     assert len(field) == len(expected)
@@ -200,8 +217,8 @@ def test_a_field_is_the_effective_sequence_without_what_is_gone(random: Random, 
 
 @given(randoms, st.integers(0, 50))
 def test_units_are_those_of_the_log(random: Random, steps: int) -> None:
-    log = told(random, steps, erasing=False)
-    field = Corpus(snapshot(built(packed(log.entries))), log.cover())
+    log = random_log(random, steps, erasing=False)
+    field = Corpus(snapshot_of(build_segment(index_records_of(log.entries))), log.cover())
     shown = []
     for place in range(len(field)):
         found, reason = group_at_index(field, place)
@@ -218,14 +235,14 @@ def test_an_edit_whose_content_is_gone_is_gone() -> None:
     log.say("user", "orders database")
     log.say("user", "something else")
     edit = log.edit(1, "orders cache")
-    cards = packed(log.entries)
+    cards = index_records_of(log.entries)
     cards[2] = None
-    for segment in (built(cards), appended(cards)):
-        field = Corpus(snapshot(segment), log.cover())
+    for segment in (build_segment(cards), grow_segment(cards)):
+        field = Corpus(snapshot_of(segment), log.cover())
         assert [field.document(place) for place in range(len(field))] == [1]
-    whole = built(packed(log.entries))
+    whole = build_segment(index_records_of(log.entries))
     whole.blanked.add(edit.version - 1)
-    field = Corpus(snapshot(whole), log.cover())
+    field = Corpus(snapshot_of(whole), log.cover())
     assert [field.document(place) for place in range(len(field))] == [1]
 
 
@@ -233,13 +250,13 @@ def test_what_is_found_to_be_gone_is_out_of_the_next_field() -> None:
     log = Log()
     for text in ("orders", "database", "cache"):
         log.say("user", text)
-    segment = built(packed(log.entries))
-    before = Corpus(snapshot(segment), Cover([]))
+    segment = build_segment(index_records_of(log.entries))
+    before = Corpus(snapshot_of(segment), Cover([]))
     segment.blanked.add(1)
-    after = Corpus(snapshot(segment), Cover([]))
+    after = Corpus(snapshot_of(segment), Cover([]))
     assert (len(before), len(after)) == (3, 2)
-    assert [len(places) for places in rank(before, "database").scores.holders] == [1]
-    assert [len(places) for places in rank(after, "database").scores.holders] == [0]
+    assert [len(places) for places in rank_corpus(before, "database").scores.holders] == [1]
+    assert [len(places) for places in rank_corpus(after, "database").scores.holders] == [0]
     assert after.postings(content_terms(["database"])[0])[0].tolist() == []
 
 
@@ -248,19 +265,19 @@ def test_what_is_found_to_be_gone_is_out_of_the_next_field() -> None:
 
 @given(randoms, st.integers(2, 40), st.sampled_from(QUERIES))
 def test_a_snapshot_does_not_change_while_more_is_added(random: Random, steps: int, query: str) -> None:
-    log = told(random, steps)
+    log = random_log(random, steps)
     version = random.randint(0, log.version)
-    cards, rows = packed(log.entries), embedded(random, log)
+    cards, rows = index_records_of(log.entries), random_vectors(random, log)
     first = [row for row in rows if row[0] <= version and random.random() < 0.5]
     known = {row[0] for row in first}
     first = [row for row in rows if row[0] in known]
-    vector = unit(np.random.default_rng(random.getrandbits(32)).normal(size=24))
-    segment = built(cards[:version])
+    vector = unit_vector(np.random.default_rng(random.getrandbits(32)).normal(size=24))
+    segment = build_segment(cards[:version])
     segment.add_vectors(SPACE, first)
-    cover = cover_of(past(log, version))
-    taken = snapshot(segment)  # nothing has been read of it yet
-    used = Corpus(snapshot(segment), cover)
-    question = ask(used, query, SPACE, vector)
+    cover = cover_of(entries_until(log, version))
+    taken = snapshot_of(segment)  # nothing has been read of it yet
+    used = Corpus(snapshot_of(segment), cover)
+    question = make_query(used, query, SPACE, vector)
     before = Ranking(used, question)
     segment.extend(cards[version:])
     segment.add_vectors(SPACE, [row for row in rows if row[0] not in known])
@@ -277,7 +294,7 @@ def test_a_segment_grows_beyond_its_first_room() -> None:
     log = Log()
     for number in range(200):
         log.say("user", f"note{number}")
-    segment = appended(packed(log.entries))
+    segment = grow_segment(index_records_of(log.entries))
     assert segment.count == 200
     assert all(
         segment.postings(content_terms([f"note{n}"])[0], 200).tolist() == [n << 8 | 1] for n in range(200)
@@ -287,7 +304,7 @@ def test_a_segment_grows_beyond_its_first_room() -> None:
 
 def test_more_documents_than_can_be_counted_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("acms.recall.index.DOCUMENTS", 3)
-    segment = appended([None, None])
+    segment = grow_segment([None, None])
     with pytest.raises(OverflowError):
         segment.extend([None, None])
     assert segment.count == 2
@@ -295,10 +312,10 @@ def test_more_documents_than_can_be_counted_are_refused(monkeypatch: pytest.Monk
 
 def test_a_log_of_nothing_but_what_is_gone_is_empty() -> None:
     for found in ([None], [None] * 20):
-        field = Corpus(snapshot(built(found)), Cover([]))
+        field = Corpus(snapshot_of(build_segment(found)), Cover([]))
         assert len(field) == 0
         assert find_newest_group(field) is None
-        assert rank(field, "orders").positions.tolist() == []
+        assert rank_corpus(field, "orders").positions.tolist() == []
 
 
 def test_a_document_that_is_not_there_is_an_error() -> None:

@@ -1,4 +1,4 @@
-"""The index behind recall is a cache: whoever asks, whatever was written, forked or erased, it says the same."""
+"""The index behind recall is a cache: after any write, fork or erasure, every reader gets the same answer."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, CacheConfig, ContextItems, open_storage
+from acms import ACMS, ACMSConfig, CacheConfig, ContextItems, State, View, open_storage
 from acms.log.read import PROFILE
-from acms.model import ContextDraft, State
+from acms.model import ContextDraft
 from acms.recall.index import Segment
 from acms.storage import MemoryStorage
 from acms.text import index_record as cards
-from acms.view import View
-from tests.recall.test_embedder import settled
+from tests.recall.test_embedder import recall_when_settled
 from tests.support.fakes import FakeEmbedder
 from tests.support.talk import (
     LONG_EPISODES,
     PATIENT,
     Between,
     Storage,
-    contents,
-    fill,
+    contents_of,
+    ingest_texts,
     log_of,
     message_ids,
     session_on,
@@ -47,7 +46,7 @@ WHAT = [
 ]
 
 
-def configured(cached: bool = True, **cache: Any) -> ACMSConfig:
+def cache_config(cached: bool = True, **cache: Any) -> ACMSConfig:
     return ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT, cache=CacheConfig(enabled=cached, **cache))
 
 
@@ -55,10 +54,10 @@ def configured(cached: bool = True, **cache: Any) -> ACMSConfig:
 def config(request: pytest.FixtureRequest) -> ACMSConfig:
     """Episodes end by hand; with a cache in front of memory and of a server, and without one in front of a file."""
     place = "any_url" if "any_url" in request.fixturenames else "url"
-    return configured(not request.getfixturevalue(place).startswith("sqlite"))
+    return cache_config(not request.getfixturevalue(place).startswith("sqlite"))
 
 
-def told(first: int, count: int) -> list[dict[str, Any]]:
+def long_conversation(first: int, count: int) -> list[dict[str, Any]]:
     """Messages of a long conversation, always the same."""
     return [
         {
@@ -71,7 +70,7 @@ def told(first: int, count: int) -> list[dict[str, Any]]:
     ]
 
 
-def described(items: ContextItems) -> Any:
+def comparable_items(items: ContextItems) -> Any:
     """A plan without ids, as values that compare across logs."""
     return (
         [(item.version, item.content, item.source, item.score, item.relevance) for item in items],
@@ -87,12 +86,12 @@ def described(items: ContextItems) -> Any:
     )
 
 
-async def answers(view: View, budget: int = 400) -> Any:
+async def comparable_recalls(view: View, budget: int = 400) -> Any:
     """What recall says to every query."""
-    return [described(await view.recall(query, token_budget=budget)) for query in QUERIES]
+    return [comparable_items(await view.recall(query, token_budget=budget)) for query in QUERIES]
 
 
-async def fork(session: ACMS, at: int, key: str) -> None:
+async def fork_behind_back(session: ACMS, at: int, key: str) -> None:
     context = session._shared.context_id
     assert context is not None
     draft = ContextDraft(
@@ -101,7 +100,7 @@ async def fork(session: ACMS, at: int, key: str) -> None:
     await session._shared.handle.create(draft)
 
 
-async def blank(session: ACMS, versions: Sequence[int], to: State) -> None:
+async def blank_entries(session: ACMS, versions: Sequence[int], to: State) -> None:
     context = session._shared.context_id
     assert context is not None
     assert await session._shared.handle.blank(context, versions, to=to, audit={}) == len(versions)
@@ -113,22 +112,22 @@ async def blank(session: ACMS, versions: Sequence[int], to: State) -> None:
 @pytest.mark.parametrize("size", [10, pytest.param(300, marks=pytest.mark.slow)])
 async def test_a_cached_and_an_uncached_handle_agree_whoever_writes(url: str, size: int) -> None:
     async with (
-        session_on(open_storage(url), config=configured()) as one,
-        session_on(open_storage(url), config=configured(cached=False)) as two,
+        session_on(open_storage(url), config=cache_config()) as one,
+        session_on(open_storage(url), config=cache_config(cached=False)) as two,
     ):
 
         async def agree() -> Any:
-            left, right = await answers(one), await answers(two)
+            left, right = await comparable_recalls(one), await comparable_recalls(two)
             assert left == right
             return left
 
-        await one.ingest_many(told(0, size))
+        await one.ingest_many(long_conversation(0, size))
         await agree()
         for turn in range(2):
             first, second = (one, two) if turn % 2 else (two, one)
             await asyncio.gather(
-                *(first.ingest_many(told(1000 + 10 * turn + n, 1)) for n in range(5)),
-                *(second.ingest_many(told(1005 + 10 * turn + n, 1)) for n in range(5)),
+                *(first.ingest_many(long_conversation(1000 + 10 * turn + n, 1)) for n in range(5)),
+                *(second.ingest_many(long_conversation(1005 + 10 * turn + n, 1)) for n in range(5)),
                 agree_somehow(one),
                 agree_somehow(two),
             )
@@ -142,16 +141,16 @@ async def test_a_cached_and_an_uncached_handle_agree_whoever_writes(url: str, si
             await agree()
         before = await agree()
         first_shown, *others = [item.version for item in await one.recall(QUERIES[0], token_budget=400)]
-        await blank(two, [first_shown, 1, 2], State.ERASED)
+        await blank_entries(two, [first_shown, 1, 2], State.ERASED)
         assert await agree() != before
-        await blank(one, others[:3], State.EXPIRED)
+        await blank_entries(one, others[:3], State.EXPIRED)
         await agree()
-        await fill(two, "orders are back")
+        await ingest_texts(two, "orders are back")
         await agree()
         for cached in (True, False):
-            async with session_on(open_storage(url), config=configured(cached)) as late:
-                assert await answers(late) == await answers(one)
-                assert await answers(late) == await answers(two)
+            async with session_on(open_storage(url), config=cache_config(cached)) as late:
+                assert await comparable_recalls(late) == await comparable_recalls(one)
+                assert await comparable_recalls(late) == await comparable_recalls(two)
 
 
 async def agree_somehow(session: ACMS) -> None:
@@ -167,20 +166,20 @@ async def agree_somehow(session: ACMS) -> None:
 async def test_two_handles_agree_once_late_vectors_have_come(url: str) -> None:
     left, right = FakeEmbedder(), FakeEmbedder()
     async with (
-        session_on(open_storage(url), config=configured(), embedder=left) as one,
-        session_on(open_storage(url), config=configured(cached=False), embedder=right) as two,
+        session_on(open_storage(url), config=cache_config(), embedder=left) as one,
+        session_on(open_storage(url), config=cache_config(cached=False), embedder=right) as two,
     ):
         left.error = OSError("down")
-        await one.ingest_many(told(0, 300))
+        await one.ingest_many(long_conversation(0, 300))
         assert (await two.recall("orders", token_budget=400)).coverage < 1
-        await settled(two, "orders")
+        await recall_when_settled(two, "orders")
         left.error = None
-        await settled(one, "orders")
-        assert await answers(one) == await answers(two)
-        await two.ingest_many(told(300, 20))
-        await settled(two, "orders")
-        await settled(one, "orders")
-        assert await answers(one) == await answers(two)
+        await recall_when_settled(one, "orders")
+        assert await comparable_recalls(one) == await comparable_recalls(two)
+        await two.ingest_many(long_conversation(300, 20))
+        await recall_when_settled(two, "orders")
+        await recall_when_settled(one, "orders")
+        assert await comparable_recalls(one) == await comparable_recalls(two)
         assert "meaning" in (await one.recall("orders")).ledger.why((await message_ids(one))[0]).parts
 
 
@@ -201,17 +200,17 @@ async def test_what_is_gone_is_nowhere_in_any_later_answer_of_parent_and_fork(
     storage: Storage, config: ACMSConfig, size: int, to: State
 ) -> None:
     async with asyncio.timeout(300), session_on(storage, config=config) as session:
-        await session.ingest_many(told(0, size))
+        await session.ingest_many(long_conversation(0, size))
         await session.ingest("user", f"Decision: the secret is {SECRET}", actor_id="Sam")
-        await session.ingest_many(told(size, 4))
+        await session.ingest_many(long_conversation(size, 4))
         await session.close_episode()
-        await fill(session, "now")
-        await fork(session, size + 3, "child")
+        await ingest_texts(session, "now")
+        await fork_behind_back(session, size + 3, "child")
         async with session_on(storage, "child", config=config) as child:
             for one in (session, child):
                 assert SECRET in (await one.recall(SECRET)).text()
                 assert SECRET in str(await one.messages(SECRET, budget=300))
-            await blank(session, [size + 1], to)
+            await blank_entries(session, [size + 1], to)
             for one in (session, child, session.at(size + 2), child.at(size + 2)):
                 for query in (SECRET, *QUERIES):
                     items = await one.recall(query)
@@ -230,15 +229,15 @@ async def test_a_log_of_which_everything_is_gone_answers_with_nothing(
     storage: Storage, config: ACMSConfig, to: State
 ) -> None:
     async with asyncio.timeout(300), session_on(storage, config=config) as session:
-        await fill(session, "orders one", "orders two")
+        await ingest_texts(session, "orders one", "orders two")
         await session.recall("orders")
-        await blank(session, [1, 2], to)
+        await blank_entries(session, [1, 2], to)
         for _ in range(2):
             items = await session.recall("orders")
             assert list(items) == []
             assert [verdict.rule for verdict in items.ledger] == ["hidden", "hidden"]
-        await fill(session, "orders three")
-        assert contents(await session.recall("orders")) == ["orders three"]
+        await ingest_texts(session, "orders three")
+        assert contents_of(await session.recall("orders")) == ["orders three"]
 
 
 @pytest.mark.parametrize(
@@ -253,13 +252,13 @@ async def test_an_edit_that_is_gone_does_not_bring_back_what_it_corrected(
     storage: Storage, config: ACMSConfig, size: int, to: State
 ) -> None:
     async with asyncio.timeout(300), session_on(storage, config=config) as session:
-        await session.ingest_many(told(0, size))
-        (id,) = await fill(session, "orders are secret")
+        await session.ingest_many(long_conversation(0, size))
+        (id,) = await ingest_texts(session, "orders are secret")
         await session.replace(id, f"orders are {SECRET}")
         await session.close_episode()
-        await fill(session, "now")
+        await ingest_texts(session, "now")
         assert SECRET in (await session.recall("orders")).text()
-        await blank(session, [size + 2], to)
+        await blank_entries(session, [size + 2], to)
         items = await session.recall(f"orders {SECRET}")
         assert SECRET not in items.text()
         assert "secret" not in items.text()
@@ -274,19 +273,19 @@ async def test_after_something_went_a_warm_index_says_what_a_cold_one_says(
     url: str, config: ACMSConfig, size: int, to: State
 ) -> None:
     async with session_on(open_storage(url), config=config) as warm:
-        await warm.ingest_many(told(0, size))
+        await warm.ingest_many(long_conversation(0, size))
         await warm.close_episode()
-        await fill(warm, "now")
-        await answers(warm)
-        await blank(warm, [2, 3, 7], to)
+        await ingest_texts(warm, "now")
+        await comparable_recalls(warm)
+        await blank_entries(warm, [2, 3, 7], to)
         await warm.recall("zanzibar")
-        await fill(warm, "and then")
-        found = await answers(warm)
+        await ingest_texts(warm, "and then")
+        found = await comparable_recalls(warm)
         for order in (QUERIES, QUERIES[::-1]):
             async with session_on(open_storage(url), config=config) as cold:
                 for query in order:
                     await cold.recall(query)
-                assert await answers(cold) == found
+                assert await comparable_recalls(cold) == found
 
 
 # ── forks and the past ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -297,34 +296,39 @@ async def test_a_fork_recalls_what_a_copy_of_its_messages_recalls(
     storage: Storage, config: ACMSConfig, at: int
 ) -> None:
     async with session_on(storage, config=config) as parent:
-        await parent.ingest_many(told(0, 300))
-        await answers(parent)
-        await fork(parent, at, "fork")
-        await parent.ingest_many(told(500, 10))
+        await parent.ingest_many(long_conversation(0, 300))
+        await comparable_recalls(parent)
+        await fork_behind_back(parent, at, "fork")
+        await parent.ingest_many(long_conversation(500, 10))
         async with (
             session_on(storage, "fork", config=config) as child,
             session_on(storage, "copy", config=config) as copy,
         ):
-            await copy.ingest_many(told(0, at))
-            assert await answers(child) == await answers(copy)
+            await copy.ingest_many(long_conversation(0, at))
+            assert await comparable_recalls(child) == await comparable_recalls(copy)
             for one in (child, copy):
-                await one.ingest_many(told(700, 5))
+                await one.ingest_many(long_conversation(700, 5))
                 await one.replace((await message_ids(one))[0], "orders run on host db-1000")
                 await one.retract((await message_ids(one))[3])
-            assert await answers(child) == await answers(copy)
-            await fork(child, at + 2, "grandchild")
+            assert await comparable_recalls(child) == await comparable_recalls(copy)
+            await fork_behind_back(child, at + 2, "grandchild")
             async with session_on(storage, "grandchild", config=config) as grandchild:
-                assert await answers(grandchild) == await answers(copy.at(at + 2))
-        assert await answers(parent) == await answers(parent.at(310))
+                assert await comparable_recalls(grandchild) == await comparable_recalls(copy.at(at + 2))
+        assert await comparable_recalls(parent) == await comparable_recalls(parent.at(310))
 
 
 async def test_a_past_version_recalls_what_a_log_that_ends_there_recalls(
     storage: Storage, config: ACMSConfig
 ) -> None:
     """Frequencies, neighbours and days are those of the past, not of today."""
-    steps: list[Any] = [("say", told(0, 260))]
+    steps: list[Any] = [("say", long_conversation(0, 260))]
     for n in range(4):
-        steps += [("say", told(260 + 5 * n, 5)), ("edit", 3 * n), ("retract", 3 * n + 1), ("close",)]
+        steps += [
+            ("say", long_conversation(260 + 5 * n, 5)),
+            ("edit", 3 * n),
+            ("retract", 3 * n + 1),
+            ("close",),
+        ]
 
     async def tell(session: ACMS, many: int) -> None:
         for name, *given in steps[:many]:
@@ -340,30 +344,32 @@ async def test_a_past_version_recalls_what_a_log_that_ends_there_recalls(
 
     async with session_on(storage, config=config) as session:
         await tell(session, len(steps))
-        await answers(session)
+        await comparable_recalls(session)
         for many in (1, 3, 6, 11, len(steps)):
             async with session_on(storage, f"until {many}", config=config) as other:
                 await tell(other, many)
                 version = (await other.get_session_stats()).version
-                assert await answers(session.at(version)) == await answers(other)
+                assert await comparable_recalls(session.at(version)) == await comparable_recalls(other)
 
 
 async def test_a_view_of_a_long_log_says_the_same_before_and_after_later_writes(
     storage: Storage, config: ACMSConfig
 ) -> None:
     async with session_on(storage, config=config) as session:
-        await session.ingest_many(told(0, 300))
+        await session.ingest_many(long_conversation(0, 300))
         ids = await message_ids(session)
-        before = {version: await answers(session.at(version)) for version in (0, 1, 100, 255, 256, 300)}
+        before = {
+            version: await comparable_recalls(session.at(version)) for version in (0, 1, 100, 255, 256, 300)
+        }
         items = {query: await session.at(300).recall(query) for query in QUERIES}
-        await session.ingest_many(told(300, 100))
+        await session.ingest_many(long_conversation(300, 100))
         await session.replace(ids[2], "orders moved")
         await session.retract(ids[7])
         await session.close_episode()
         await session.clear()
-        await answers(session)
+        await comparable_recalls(session)
         for version, found in before.items():
-            assert await answers(session.at(version)) == found
+            assert await comparable_recalls(session.at(version)) == found
         for query in QUERIES:
             assert await session.at(300).recall(query) == items[query]
 
@@ -373,11 +379,11 @@ async def test_a_view_of_a_long_log_says_the_same_before_and_after_later_writes(
 
 async def test_nothing_is_kept_of_a_short_log(storage: Storage, config: ACMSConfig) -> None:
     async with session_on(storage, config=config) as session:
-        await session.ingest_many(told(0, 255))
+        await session.ingest_many(long_conversation(0, 255))
         for _ in range(2):
             await session.recall("orders")
         assert (session.index.contexts, session.index.bytes, session.index.hits) == (0, 0, 0)
-        await session.ingest_many(told(255, 1))
+        await session.ingest_many(long_conversation(255, 1))
         for _ in range(3):
             await session.recall("orders")
         assert (session.index.contexts, session.index.hits) == (1, 2)
@@ -386,9 +392,9 @@ async def test_nothing_is_kept_of_a_short_log(storage: Storage, config: ACMSConf
 
 async def test_twenty_first_recalls_at_once_build_one_index(storage: Storage, config: ACMSConfig) -> None:
     async with session_on(storage, config=config) as session:
-        await session.ingest_many(told(0, 300))
+        await session.ingest_many(long_conversation(0, 300))
         found = await asyncio.gather(*(session.recall("which host runs orders?") for _ in range(20)))
-        assert all(described(items) == described(found[0]) for items in found)
+        assert all(comparable_items(items) == comparable_items(found[0]) for items in found)
         assert (session.index.builds, session.index.hits) == (1, 19)
 
 
@@ -411,9 +417,9 @@ async def test_an_index_that_nobody_waits_for_any_more_is_built_to_its_end_befor
 
     monkeypatch.setattr("acms.recall.index_cache.THREAD_ABOVE", 100)
     async with session_on(storage, embedder=FakeEmbedder(), config=config) as session:
-        await session.ingest_many(told(0, 400))
+        await session.ingest_many(long_conversation(0, 400))
         await session.wait_pending()
-        expected = await answers(session)
+        expected = await comparable_recalls(session)
         session._shared.indexes._logs.clear()
         session._shared.indexes._segments.clear()
         monkeypatch.setattr(Segment, "extend", slowly)
@@ -422,7 +428,7 @@ async def test_an_index_that_nobody_waits_for_any_more_is_built_to_its_end_befor
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
-        second = asyncio.create_task(answers(session))
+        second = asyncio.create_task(comparable_recalls(session))
         await asyncio.sleep(0.05)
         go_on.set()
         assert await second == expected
@@ -433,10 +439,10 @@ async def test_the_least_recently_used_index_makes_room_and_comes_back_the_same(
     storage: Storage, config: ACMSConfig
 ) -> None:
     async with session_on(storage, "0", config=config) as session:
-        await session.ingest_many(told(0, 300))
+        await session.ingest_many(long_conversation(0, 300))
         await session.recall("orders")
         one = session.index.bytes
-    small = configured(config.cache.enabled, index_bytes=int(one * 2.5))
+    small = cache_config(config.cache.enabled, index_bytes=int(one * 2.5))
     other = MemoryStorage()
     async with (
         session_on(other, "0", config=small) as first,
@@ -445,15 +451,15 @@ async def test_the_least_recently_used_index_makes_room_and_comes_back_the_same(
     ):
         sessions = (first, second, third)
         for session in sessions:
-            await session.ingest_many(told(0, 300))
-        before = [await answers(session) for session in sessions]
+            await session.ingest_many(long_conversation(0, 300))
+        before = [await comparable_recalls(session) for session in sessions]
         assert first.index.contexts == 2
         assert first.index.bytes <= small.cache.index_bytes
         builds = first.index.builds
         await third.recall("orders")
         await second.recall("orders")
         assert first.index.builds == builds  # both are still there
-        assert [await answers(session) for session in sessions] == before
+        assert [await comparable_recalls(session) for session in sessions] == before
         assert first.index.builds > builds
 
 
@@ -470,7 +476,7 @@ async def test_a_recall_counts_the_bytes_of_its_own_index_only(monkeypatch: pyte
     async with AsyncExitStack() as stack:
         sessions = [await stack.enter_async_context(session_on(storage, str(number))) for number in range(12)]
         for session in sessions:
-            await session.ingest_many(told(0, 300))
+            await session.ingest_many(long_conversation(0, 300))
             await session.recall("orders")
         monkeypatch.setattr(Segment, "bytes", property(counting))
         await sessions[0].recall("orders")
@@ -480,11 +486,11 @@ async def test_a_recall_counts_the_bytes_of_its_own_index_only(monkeypatch: pyte
 
 async def test_forks_share_the_index_of_what_they_inherit(storage: Storage, config: ACMSConfig) -> None:
     async with session_on(storage, config=config) as session:
-        await session.ingest_many(told(0, 1000))
+        await session.ingest_many(long_conversation(0, 1000))
         await session.recall("orders")
         alone = session.index.bytes
         for number in range(5):
-            await fork(session, 990 + number, f"fork {number}")
+            await fork_behind_back(session, 990 + number, f"fork {number}")
             async with session_on(storage, f"fork {number}", config=config) as child:
                 await child.recall("orders")
         assert session.index.contexts == 6
@@ -495,13 +501,13 @@ async def test_a_reopened_file_ranks_the_same_and_writes_no_card_again(
     url: str, config: ACMSConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with session_on(open_storage(url), config=config) as session:
-        await session.ingest_many(told(0, 300))
+        await session.ingest_many(long_conversation(0, 300))
         ids = await message_ids(session)
         await session.replace(ids[4], "orders moved to db-9")
         await session.retract(ids[5])
         await session.close_episode()
-        await fill(session, "now")
-        before = await answers(session)
+        await ingest_texts(session, "now")
+        before = await comparable_recalls(session)
         assert session.index.healed == 0
     written: list[int] = []
     write = cards.encode_index_record
@@ -512,10 +518,10 @@ async def test_a_reopened_file_ranks_the_same_and_writes_no_card_again(
 
     monkeypatch.setattr(cards, "encode_index_record", counted)
     async with session_on(open_storage(url), config=config) as again:
-        assert await answers(again) == before
+        assert await comparable_recalls(again) == before
         assert (again.index.healed, len(written)) == (0, 0)
-        await fill(again, "one more about orders")
-        await answers(again)
+        await ingest_texts(again, "one more about orders")
+        await comparable_recalls(again)
         assert (again.index.healed, len(written)) == (0, 1)
 
 
@@ -523,22 +529,22 @@ async def test_the_words_of_old_messages_are_not_read_again_by_a_recall(
     storage: Storage, config: ACMSConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with session_on(storage, config=config) as session:
-        await session.ingest_many(told(0, 300))
+        await session.ingest_many(long_conversation(0, 300))
         written: list[int] = []
         write = cards.encode_index_record
         monkeypatch.setattr(
             cards, "encode_index_record", lambda draft, nonce: written.append(1) or write(draft, nonce)
         )
-        await answers(session)
+        await comparable_recalls(session)
         assert len(written) <= 300
         written.clear()
         for n in range(5):
-            await session.ingest_many(told(300 + n, 1))
-            await answers(session)
+            await session.ingest_many(long_conversation(300 + n, 1))
+            await comparable_recalls(session)
         assert len(written) == 5
         written.clear()
-        await answers(session)
-        await answers(session.at(200))
+        await comparable_recalls(session)
+        await comparable_recalls(session.at(200))
         assert written == []
 
 
@@ -562,21 +568,21 @@ async def test_the_cards_a_killed_process_did_not_store_are_written_by_the_next_
 ) -> None:
     import json
 
-    messages = [{**one, "created_at": one["created_at"].isoformat()} for one in told(0, 80)]
+    messages = [{**one, "created_at": one["created_at"].isoformat()} for one in long_conversation(0, 80)]
     ran = subprocess.run(
         [sys.executable, "-c", KILLED, url], input=json.dumps(messages), text=True, check=False
     )
     assert ran.returncode == 9
     async with session_on(open_storage(url), config=config) as session:
-        found = await answers(session)
+        found = await comparable_recalls(session)
         assert 0 < session.index.healed <= 80
         assert len(await log_of(session)) == 80
     async with session_on(open_storage(url), config=config) as session:
-        assert await answers(session) == found
+        assert await comparable_recalls(session) == found
         assert session.index.healed == 0
     async with session_on(MemoryStorage(), config=ACMSConfig()) as whole:
-        await whole.ingest_many(told(0, 80))
-        assert await answers(whole) == found
+        await whole.ingest_many(long_conversation(0, 80))
+        assert await comparable_recalls(whole) == found
 
 
 # ── what goes while it is being read ────────────────────────────────────────────────────────────────────────────────
@@ -596,17 +602,17 @@ async def test_what_goes_while_it_is_being_read_is_not_shown(
 ) -> None:
     inner = MemoryStorage()
     storage = Between(inner)
-    given = {"config": configured(False), "namespace": "team", "embedder": None}
+    given = {"config": cache_config(False), "namespace": "team", "embedder": None}
 
     async def said(session: ACMS) -> str:
         found = await ask(session)
         return found.text() if isinstance(found, ContextItems) else str(found)
 
     async with asyncio.timeout(300), session_on(storage, "one", **given) as session:
-        await session.ingest_many(told(0, size))
-        (id,) = await fill(session, f"Decision: the secret is {SECRET}", close=True)
+        await session.ingest_many(long_conversation(0, size))
+        (id,) = await ingest_texts(session, f"Decision: the secret is {SECRET}", close=True)
         fact = await session.state("Sam", "secret", f"{SECRET} too", scope="namespace")
-        await session.ingest_many(told(size, 40))
+        await session.ingest_many(long_conversation(size, 40))
         profile = await inner.context(PROFILE, namespace="team")
         for context, version, text in (
             (profile.id, fact.version, f"{SECRET} too"),
@@ -622,14 +628,17 @@ async def test_what_goes_while_it_is_being_read_is_not_shown(
 
 async def test_a_question_that_goes_while_it_is_looked_at_is_no_question() -> None:
     storage = Between(MemoryStorage())
-    async with asyncio.timeout(300), session_on(storage, config=configured(False), embedder=None) as session:
-        await fill(session, "orders run on db-1", "deploys go to Frankfurt", close=True)
-        (id,) = await fill(session, "which host runs orders?")
+    async with (
+        asyncio.timeout(300),
+        session_on(storage, config=cache_config(False), embedder=None) as session,
+    ):
+        await ingest_texts(session, "orders run on db-1", "deploys go to Frankfurt", close=True)
+        (id,) = await ingest_texts(session, "which host runs orders?")
         asked = await session.get(id)
         storage.then = partial(storage.inner.blank, asked.context, [asked.version], to=State.ERASED, audit={})
         items = await session.recall("which host runs orders?")
         assert storage.then is None
-        assert "orders run on db-1" in contents(items)
+        assert "orders run on db-1" in contents_of(items)
         assert items.ledger.why(id).rule == "hidden"
 
 
@@ -646,19 +655,25 @@ async def test_answers_do_not_depend_on_how_much_is_remembered(monkeypatch: pyte
             sessions = [
                 await stack.enter_async_context(
                     session_on(
-                        storage, name, config=configured(), namespace=f"team {name}", embedder=FakeEmbedder()
+                        storage,
+                        name,
+                        config=cache_config(),
+                        namespace=f"team {name}",
+                        embedder=FakeEmbedder(),
                     )
                 )
                 for name in "ab"
             ]
             for turn in range(2):
                 for session in sessions:
-                    await session.ingest_many(told(6 * turn, 6))
+                    await session.ingest_many(long_conversation(6 * turn, 6))
                     await session.state("Sam", "city", f"Lyon {turn}")
                     if turn:
                         await session.state("deploys", "city", "Frankfurt", scope="namespace")
                 for query in QUERIES[:2]:
-                    found += [described(await settled(session, query)) for session in sessions]
+                    found += [
+                        comparable_items(await recall_when_settled(session, query)) for session in sessions
+                    ]
                     for session in sessions:
                         found += [one["content"] for one in await session.messages(query, budget=300)]
             at, embedding = sessions[0]._shared.indexes, sessions[0]._shared.embedding

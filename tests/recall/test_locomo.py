@@ -1,4 +1,4 @@
-"""A real conversation of two people over months: the turn that answers a question is in what is recalled for it."""
+"""A real conversation of two people over months: a recall includes the turn that answers its question."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ValidationError, open_storage
+from acms import ACMS, Entry, Kind, Source, ToolCall, ValidationError, open_storage
 from acms.codecs import OpenAIChat
-from acms.model import ContextDraft, Entry, Kind, Source, ToolCall
+from acms.model import ContextDraft
 from acms.ports import StorageBackend
 from acms.prompt import Prompt
 from acms.testing import HashEmbedder
@@ -308,7 +308,8 @@ class Story:
         shown = [
             one
             for (context, _), members in groups.items()
-            if can_be_shown(members) and any(lets(member, names[context], where or {}) for member in members)
+            if can_be_shown(members)
+            and any(filter_allows(member, names[context], where or {}) for member in members)
             for one in members
         ]
         return {one.id: names[one.context] for one in shown}
@@ -321,7 +322,7 @@ def can_be_shown(members: Sequence[Entry]) -> bool:
     return any(isinstance(part, ToolCall) for one in members for part in one.parts)
 
 
-def lets(one: Entry, session: str, where: Mapping[str, Any]) -> bool:
+def filter_allows(one: Entry, session: str, where: Mapping[str, Any]) -> bool:
     def among(value: object, wanted: Any) -> bool:
         return value in ([wanted] if isinstance(wanted, str) else wanted)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from acms import ACMSConfig, Source
 from acms.storage import MemoryStorage
 from tests.support.stories import randoms
-from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, session_on
+from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents_of, ingest_texts, session_on
 
 ASKED = "orders database friday".split()
 OTHER = "lunch rain train window paper kettle garden bridge violin".split()
@@ -23,7 +23,7 @@ async def test_relevance_is_that_of_a_message_itself(random: Random) -> None:
             words = random.choices(ASKED * (random.random() < 0.3) + OTHER, k=random.randint(1, 9))
             await session.ingest("user", " ".join(words))
         await session.close_episode()
-        await fill(session, "now")
+        await ingest_texts(session, "now")
         query = " ".join(ASKED)
         everything = await session.recall(query, token_budget=2000)
         past = [item for item in everything if item.source is not Source.CURRENT]
@@ -53,11 +53,11 @@ async def test_what_is_marked_is_found_by_the_name_of_its_marker_and_by_its_patt
     if patterns is not None:
         config = ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT, marker_patterns=patterns)
     async with session_on(storage, config=config) as session:
-        await fill(session, *(f"small talk about the {word}" for word in OTHER))
-        await fill(session, said)
-        await fill(session, *(f"more talk about the {word}" for word in OTHER), close=True)
-        await fill(session, "now")
+        await ingest_texts(session, *(f"small talk about the {word}" for word in OTHER))
+        await ingest_texts(session, said)
+        await ingest_texts(session, *(f"more talk about the {word}" for word in OTHER), close=True)
+        await ingest_texts(session, "now")
         items = await session.recall(question, min_relevance=0.01)
-        assert contents(items) == [said, "now"]
+        assert contents_of(items) == [said, "now"]
         (marked, _) = items
         assert marked.source is Source.MARKED

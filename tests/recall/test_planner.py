@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms import results
-from acms.config import EpisodeBoundaryConfig
+from acms import ContextItem, ContextItems, EpisodeBoundaryConfig, Media, Role, Source, Text, results
 from acms.log.in_force import Unit
-from acms.model import Media, Role, Source, Text
 from acms.ports import TokenCounter
 from acms.recall.planner import (
     CUT,
@@ -30,10 +28,9 @@ from acms.recall.planner import (
     render_choice,
 )
 from acms.recall.selection import divide_budget
-from acms.results import ContextItem, ContextItems
 from acms.text.condense import MARK
 from tests.support.counters import COUNTERS, NAMES, Counting
-from tests.support.logs import Log, entry
+from tests.support.logs import Log, make_entry
 
 BYTES = Counting("bytes", lambda text: len(text.encode()))
 
@@ -54,7 +51,7 @@ texts = st.lists(pieces, min_size=1, max_size=8).map(" ".join) | st.text(min_siz
 
 
 @st.composite
-def logs(draw: st.DrawFn, counter: TokenCounter) -> Log:
+def generated_logs(draw: st.DrawFn, counter: TokenCounter) -> Log:
     log = Log(counter.count, EpisodeBoundaryConfig(max_turns=draw(st.integers(2, 8))))
     for _ in range(draw(st.integers(1, 14))):
         text = draw(texts)
@@ -104,9 +101,9 @@ class Made:
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> Made:
+def generated_plans(draw: st.DrawFn) -> Made:
     counter = draw(st.sampled_from(COUNTERS))
-    log = draw(logs(counter))
+    log = draw(generated_logs(counter))
     frame = TextFrame(counter)
     ranked: list[Candidate] = []
     for unit in log.units():
@@ -124,23 +121,23 @@ def plans(draw: st.DrawFn) -> Made:
     )
 
 
-def joined(items: Sequence[ContextItem], budget: int = 0) -> str:
+def text_of_items(items: Sequence[ContextItem], budget: int = 0) -> str:
     return ContextItems(
         items, budget=budget, ledger=build_choice_ledger([], []), context="", version=0
     ).text()
 
 
-@given(plans())
+@given(generated_plans())
 def test_t28_items_and_their_joined_text_never_exceed_the_budget(made: Made) -> None:
     assert sum(item.token_count for item in made.items) <= made.budget
-    assert made.counter.count(joined(made.items)) <= made.budget
+    assert made.counter.count(text_of_items(made.items)) <= made.budget
     assert all(item.token_count >= 0 for item in made.items)
-    assert joined(made.items) == results.join_items(made.items)
+    assert text_of_items(made.items) == results.join_items(made.items)
     for _ in range(2):  # what was counted is kept
-        assert made.frame.count_joined(made.items) == made.counter.count(joined(made.items))
+        assert made.frame.count_joined(made.items) == made.counter.count(text_of_items(made.items))
 
 
-@given(plans())
+@given(generated_plans())
 def test_the_latest_is_always_in_and_flagged_when_it_was_cut(made: Made) -> None:
     shown = {item.id: item for item in made.items}
     if made.latest and made.candidates and made.budget >= LEAST_BUDGET:
@@ -152,7 +149,7 @@ def test_the_latest_is_always_in_and_flagged_when_it_was_cut(made: Made) -> None
         assert not item.truncated or item.id in cut
 
 
-@given(plans())
+@given(generated_plans())
 def test_what_is_not_flagged_is_shown_exactly_as_it_was_said(made: Made) -> None:
     said = {one.id: one for candidate in made.candidates for one in candidate.unit.entries}
     for item in made.items:
@@ -162,7 +159,7 @@ def test_what_is_not_flagged_is_shown_exactly_as_it_was_said(made: Made) -> None
             assert item.content == "" or item.content in said[item.id].content or MARK.search(item.content)
 
 
-@given(plans())
+@given(generated_plans())
 def test_tool_groups_are_shown_whole_or_not_at_all(made: Made) -> None:
     shown = [item.id for item in made.items]
     assert len(set(shown)) == len(shown)
@@ -171,19 +168,19 @@ def test_tool_groups_are_shown_whole_or_not_at_all(made: Made) -> None:
         assert [id for id in shown if id in members] in ([], members)
 
 
-@given(plans())
+@given(generated_plans())
 def test_items_stand_in_the_order_of_the_log(made: Made) -> None:
     order = [one.id for candidate in made.candidates for one in candidate.unit.entries]
     assert [id for id in order if id in {item.id for item in made.items}] == [item.id for item in made.items]
 
 
-@given(plans())
+@given(generated_plans())
 def test_the_same_plan_twice_is_the_same(made: Made) -> None:
     again = finish_plan(fit_to_budget(made.choose, made.budget, made.counter, TextFrame(made.counter)))
     assert again == (made.items, made.choices)
 
 
-@given(plans())
+@given(generated_plans())
 def test_every_candidate_gets_exactly_one_verdict_with_a_reason(made: Made) -> None:
     written = build_choice_ledger(made.choices, [])
     entries = [one.id for candidate in made.candidates for one in candidate.unit.entries]
@@ -196,7 +193,7 @@ def test_every_candidate_gets_exactly_one_verdict_with_a_reason(made: Made) -> N
         assert (written.why_not(id) is None) == (id in shown)
 
 
-@given(plans())
+@given(generated_plans())
 def test_everything_is_shown_when_everything_fits(made: Made) -> None:
     everything = [
         item for choice in made.choose(10**9) for item in render_choice(choice, made.counter, made.frame)
@@ -240,11 +237,13 @@ def test_a_megabyte_is_cut_in_no_time(counter: TokenCounter) -> None:
 # ── shares ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def ranked(*tokens: int, first: int = 1, score: float = 0.5, marked: Sequence[int] = ()) -> list[Candidate]:
+def ranked_candidates(
+    *tokens: int, first: int = 1, score: float = 0.5, marked: Sequence[int] = ()
+) -> list[Candidate]:
     """Candidates of exactly so many tokens, framed by nothing."""
     return [
         Candidate(
-            Unit((entry(version, tokens=size, markers=("goal",) if version in marked else ()),)),
+            Unit((make_entry(version, tokens=size, markers=("goal",) if version in marked else ()),)),
             Source.SIMILAR,
             (size,),
             size,
@@ -255,73 +254,79 @@ def ranked(*tokens: int, first: int = 1, score: float = 0.5, marked: Sequence[in
     ]
 
 
-def taken(choices: list[Choice]) -> list[int]:
+def included_versions(choices: list[Choice]) -> list[int]:
     return [choice.candidate.unit.version for choice in choices if choice.included]
 
 
-def test_the_current_episode_has_forty_percent_even_against_a_better_past() -> None:
-    past = ranked(10, 10, 10, 10, 10, 10, 10, 10, 10, 10, score=0.9)
-    current = ranked(10, 10, 10, 10, 10, 10, 10, first=11)
-    assert taken(divide_budget(past, current, 100, 0.4, 0.25)) == [1, 2, 3, 4, 5, 6, 14, 15, 16, 17]
-
-
-def test_what_the_current_episode_does_not_use_flows_to_the_past() -> None:
-    past = ranked(10, 10, 10, 10, 10, 10, 10, 10, 10, 10)
-    assert taken(divide_budget(past, ranked(10, first=11), 100, 0.4, 0.25)) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 11]
-
-
-def test_what_the_past_does_not_use_flows_back_to_the_current_episode() -> None:
-    current = ranked(10, 10, 10, 10, 10, 10, 10, 10, first=3)
-    assert taken(divide_budget(ranked(10, 10), current, 100, 0.4, 0.25)) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
-
-
-def test_a_current_episode_larger_than_its_share_keeps_the_marked_and_the_newest() -> None:
-    past = ranked(10, 10, 10, 10, 10, 10)
-    current = ranked(10, 10, 10, 10, 10, 10, first=7, marked=[7])
-    assert taken(divide_budget(past, current, 100, 0.4, 0.25)) == [1, 2, 3, 4, 5, 6, 7, 10, 11, 12]
-
-
 def test_what_answers_in_the_current_episode_competes_beyond_its_share() -> None:
-    past = ranked(10, 10, 10, 10, 10, 10, score=0.5)
-    current = [*ranked(10, first=7, score=0.9), *ranked(10, 10, 10, 10, 10, first=8, score=0.0)]
-    assert taken(divide_budget(past, current, 100, 0.4, 0.25)) == [1, 2, 3, 4, 5, 7, 9, 10, 11, 12]
-    assert taken(divide_budget(past, current, 100, 0.0, 0.25)) == [1, 2, 3, 4, 5, 6, 7, 10, 11, 12]
+    past = ranked_candidates(10, 10, 10, 10, 10, 10, score=0.5)
+    current = [
+        *ranked_candidates(10, first=7, score=0.9),
+        *ranked_candidates(10, 10, 10, 10, 10, first=8, score=0.0),
+    ]
+    assert included_versions(divide_budget(past, current, 100, 0.4, 0.25)) == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        7,
+        9,
+        10,
+        11,
+        12,
+    ]
+    assert included_versions(divide_budget(past, current, 100, 0.0, 0.25)) == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        10,
+        11,
+        12,
+    ]
 
 
 def test_a_latest_message_above_the_floor_takes_from_the_past() -> None:
-    assert taken(divide_budget(ranked(30, 30), ranked(10, 70, first=3), 100, 0.4, 0.25)) == [1, 4]
-
-
-def test_a_latest_message_larger_than_the_budget_is_cut_and_alone() -> None:
-    choices = divide_budget(ranked(10), ranked(10, 500, first=2), 100, 0.4, 0.25)
-    assert taken(choices) == [3]
-    assert (choices[-1].rule, choices[-1].max_tokens) == ("cut", 100)
+    assert included_versions(
+        divide_budget(ranked_candidates(30, 30), ranked_candidates(10, 70, first=3), 100, 0.4, 0.25)
+    ) == [1, 4]
 
 
 def test_the_past_is_filled_by_score_and_then_the_older_first() -> None:
     scores = (0.2, 0.9, 0.2, 0.5)
-    past = [one._replace(score=score) for one, score in zip(ranked(40, 40, 40, 40), scores, strict=True)]
-    assert taken(divide_budget(past, (), 100, 0.4, 0.25)) == [2, 4]
-    assert taken(divide_budget(past, (), 120, 0.4, 0.25)) == [1, 2, 4]
+    past = [
+        one._replace(score=score)
+        for one, score in zip(ranked_candidates(40, 40, 40, 40), scores, strict=True)
+    ]
+    assert included_versions(divide_budget(past, (), 100, 0.4, 0.25)) == [2, 4]
+    assert included_versions(divide_budget(past, (), 120, 0.4, 0.25)) == [1, 2, 4]
 
 
 def test_a_large_candidate_does_not_keep_smaller_ones_out() -> None:
-    assert taken(divide_budget(ranked(45, 46, 5), ranked(30, first=4), 100, 0.4, 0.25)) == [1, 3, 4]
+    assert included_versions(
+        divide_budget(ranked_candidates(45, 46, 5), ranked_candidates(30, first=4), 100, 0.4, 0.25)
+    ) == [1, 3, 4]
 
 
 def test_of_a_candidate_larger_than_half_the_budget_an_excerpt_is_taken() -> None:
-    choices = divide_budget(ranked(900, 20), ranked(30, first=3), 150, 0.4, 0.25)
+    choices = divide_budget(ranked_candidates(900, 20), ranked_candidates(30, first=3), 150, 0.4, 0.25)
     assert [(choice.rule, choice.max_tokens) for choice in choices] == [
         ("excerpt", 50),
         ("score", 0),
         ("latest", 150),
     ]
-    assert taken(choices) == [1, 2, 3]
+    assert included_versions(choices) == [1, 2, 3]
 
 
 def test_only_the_best_may_be_excerpts_and_only_where_there_is_room() -> None:
     scores = (0.2, 0.9, 0.8, 0.7)
-    past = [one._replace(score=score) for one, score in zip(ranked(*[900] * 4), scores, strict=True)]
+    past = [
+        one._replace(score=score) for one, score in zip(ranked_candidates(*[900] * 4), scores, strict=True)
+    ]
     assert [choice.rule for choice in divide_budget(past, (), 1000, 0.4, 0.25)] == [
         "budget",
         "score",
@@ -334,12 +339,12 @@ def test_only_the_best_may_be_excerpts_and_only_where_there_is_room() -> None:
         "excerpt",
         "excerpt",
     ]
-    assert taken(divide_budget(past, (), 40, 0.4, 0.25)) == []
+    assert included_versions(divide_budget(past, (), 40, 0.4, 0.25)) == []
 
 
 def test_a_window_stops_at_the_first_message_that_does_not_fit() -> None:
-    choices = choose_newest_suffix(ranked(5, 50, 10, 10), 30)
-    assert taken(choices) == [3, 4]
+    choices = choose_newest_suffix(ranked_candidates(5, 50, 10, 10), 30)
+    assert included_versions(choices) == [3, 4]
     assert [choice.rule for choice in choices] == ["contiguous", "budget", "window", "latest"]
 
 
@@ -351,7 +356,7 @@ def test_nothing_to_choose_from_gives_nothing() -> None:
 # ── cutting a tool group ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def shown(log: Log, budget: int) -> list[ContextItem]:
+def window_items(log: Log, budget: int) -> list[ContextItem]:
     frame = TextFrame(BYTES)
     candidates = [build_candidate(unit, Source.WINDOW, frame) for unit in log.units()]
     return finish_plan(
@@ -364,7 +369,7 @@ def test_of_a_group_too_large_the_results_are_cut_and_the_calls_kept() -> None:
     log.say("assistant", "let me look", calls=["c1", "c2"])
     log.say("tool", "a" * 500, answers="c1")
     log.say("tool", "short", answers="c2")
-    call, large, small = shown(log, 200)
+    call, large, small = window_items(log, 200)
     assert (call.truncated, large.truncated, small.truncated) == (False, True, False)
     assert call.parts == log.entries[0].parts
     assert large.content.startswith("aaa")
@@ -377,7 +382,7 @@ def test_the_text_of_a_cut_message_with_several_results_is_not_lost() -> None:
     log = Log(BYTES.count)
     log.say("assistant", calls=["c1", "c2"])
     log.say("tool", "b" * 300, answers=["c1", "c2"])
-    _, answer = shown(log, 200)
+    _, answer = window_items(log, 200)
     assert answer.truncated
     assert "bbb" in "".join(part.output for part in answer.parts)  # type: ignore[union-attr]
     assert [part.call_id for part in answer.parts] == ["c1", "c2"]  # type: ignore[union-attr]
@@ -387,7 +392,7 @@ def test_a_group_whose_calls_alone_are_too_large_stays_as_empty_flagged_items() 
     log = Log(BYTES.count)
     log.say("assistant", "thinking aloud " * 40, calls=["c1"])
     log.say("tool", "x", answers="c1")
-    found = shown(log, 50)
+    found = window_items(log, 50)
     assert [(item.content, item.truncated, item.token_count) for item in found] == [("", True, 0)] * 2
 
 
@@ -395,7 +400,7 @@ def test_a_group_whose_calls_alone_are_too_large_stays_as_empty_flagged_items() 
 def test_a_budget_of_nearly_nothing_shows_nothing(budget: int) -> None:
     log = Log(BYTES.count)
     log.say("user", "hello")
-    assert shown(log, budget) == []
+    assert window_items(log, budget) == []
 
 
 def test_media_cost_what_their_sender_said() -> None:

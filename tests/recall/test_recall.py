@@ -14,13 +14,13 @@ from tests.support.talk import (
     PATIENT,
     Storage,
     Words,
-    contents,
-    fill,
+    contents_of,
+    ingest_texts,
     log_of,
     message_ids,
     session_on,
     tool_turn,
-    versions,
+    versions_of,
 )
 
 
@@ -31,7 +31,7 @@ def config(request: pytest.FixtureRequest) -> ACMSConfig:
     return ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT, cache=cache)
 
 
-def distinct(count: int, text: str = "orders") -> list[str]:
+def distinct_texts(count: int, text: str = "orders") -> list[str]:
     """Texts of five words that answer "orders" and say different things."""
     return [f"{text} are kept by {one}" for one in NAMES[:count]]
 
@@ -46,10 +46,10 @@ async def test_no_relevant_result_gives_the_current_episode_only(
     storage: Storage, config: ACMSConfig
 ) -> None:
     async with session_on(storage, config=config) as session:
-        await fill(session, *distinct(5), close=True)
-        await fill(session, "hello", "good morning")
+        await ingest_texts(session, *distinct_texts(5), close=True)
+        await ingest_texts(session, "hello", "good morning")
         items = await session.recall("zanzibar", min_relevance=0.1)
-        assert contents(items) == ["hello", "good morning"]
+        assert contents_of(items) == ["hello", "good morning"]
         assert {item.source for item in items} == {Source.CURRENT}
         assert (items.confidence, items.coverage) == (0, 1)
 
@@ -59,9 +59,9 @@ async def test_a_query_without_a_word_that_was_said_gives_the_current_episode_on
     storage: Storage, config: ACMSConfig, query: str
 ) -> None:
     async with session_on(storage, config=config) as session:
-        await fill(session, *distinct(5), close=True)
-        await fill(session, "hello")
-        assert contents(await session.recall(query, min_relevance=0.1)) == ["hello"]
+        await ingest_texts(session, *distinct_texts(5), close=True)
+        await ingest_texts(session, "hello")
+        assert contents_of(await session.recall(query, min_relevance=0.1)) == ["hello"]
 
 
 async def test_a_current_episode_over_the_budget_keeps_the_newest_and_the_marked(
@@ -69,9 +69,9 @@ async def test_a_current_episode_over_the_budget_keeps_the_newest_and_the_marked
 ) -> None:
     async with session_on(storage, config=config, words=True) as session:
         await session.ingest("user", "idle one two three four", markers=["goal"])
-        await fill(session, *(f"idle chat of day {name}" for name in NAMES))
+        await ingest_texts(session, *(f"idle chat of day {name}" for name in NAMES))
         items = await session.recall("anything", token_budget=30)
-        assert versions(items) == [1, 28, 29, 30, 31]
+        assert versions_of(items) == [1, 28, 29, 30, 31]
         assert items.tokens == 30
 
 
@@ -82,10 +82,12 @@ async def test_marked_messages_over_the_budget_are_shown_by_score_with_a_warning
         for name in NAMES[:12]:
             await session.ingest("user", f"orders are kept by {name}", markers=["constraint"])
         await session.close_episode()
-        await fill(session, "now")
+        await ingest_texts(session, "now")
         items = await session.recall("orders", token_budget=26)
         assert [item.source for item in items] == [Source.MARKED] * 4 + [Source.CURRENT]
+        assert items.tokens <= 26
         assert items.ledger.warnings == ("8 relevant marked messages did not fit the budget",)
+        assert (await session.recall("orders", token_budget=4000)).ledger.warnings == ()
         scores = {verdict.rule: verdict.score for verdict in items.ledger}
         assert scores["score"] >= scores["budget"]
 
@@ -93,16 +95,16 @@ async def test_marked_messages_over_the_budget_are_shown_by_score_with_a_warning
 async def test_a_marked_message_that_answers_less_than_hundreds_of_others_is_still_considered(
     storage: Storage, config: ACMSConfig
 ) -> None:
-    """The candidates are many but not all: what is marked is among them, and said to be left out."""
+    """The candidates are many but not all: marked entries are among them, and reported as left out."""
     async with session_on(storage, config=config, words=True) as session:
         long = " ".join(f"w{number}" for number in range(60))
         await session.ingest("user", f"orders {long}", markers=["constraint"])
-        await fill(session, *(f"chat {name}" for name in NAMES[:9]))
+        await ingest_texts(session, *(f"chat {name}" for name in NAMES[:9]))
         await session.ingest_many(
             [{"role": "user", "content": f"orders orders {number}x{number}"} for number in range(600)]
         )
         await session.close_episode()
-        await fill(session, "now")
+        await ingest_texts(session, "now")
         items = await session.recall("orders", token_budget=40)
         assert items.ledger.warnings == ("1 relevant marked messages did not fit the budget",)
         verdict = items.ledger.why_not((await message_ids(session))[0])
@@ -116,10 +118,10 @@ async def test_there_is_no_recency_an_old_answer_scores_like_a_new_one(
 ) -> None:
     async with session_on(storage, config=config) as session:
         for word in ("red", "blue", "green"):
-            await fill(session, *(f"{word} chatter {name}" for name in NAMES[:9]))
-            await fill(session, f"orders on host {word}", *NAMES[9:18])
+            await ingest_texts(session, *(f"{word} chatter {name}" for name in NAMES[:9]))
+            await ingest_texts(session, f"orders on host {word}", *NAMES[9:18])
         await session.close_episode()
-        await fill(session, "now")
+        await ingest_texts(session, "now")
         items = await session.recall("orders")
         scores = [item.score for item in items if item.content.startswith("orders")]
         assert scores == pytest.approx([scores[0]] * 3, rel=0.02)
@@ -127,7 +129,7 @@ async def test_there_is_no_recency_an_old_answer_scores_like_a_new_one(
 
 async def test_a_log_without_markers_and_with_one_message_only(storage: Storage, config: ACMSConfig) -> None:
     async with session_on(storage, config=config) as session:
-        await fill(session, "orders run on db-7", close=True)
+        await ingest_texts(session, "orders run on db-7", close=True)
         for _ in range(2):
             (item,) = await session.recall("orders")
             assert (item.content, item.source) == ("orders run on db-7", Source.CURRENT)
@@ -141,9 +143,9 @@ async def test_no_budget_is_exceeded_and_the_latest_message_is_always_there(
     storage: Storage, config: ACMSConfig, budget: int
 ) -> None:
     async with session_on(storage, config=config) as session:
-        await fill(session, *distinct(10), close=True)
+        await ingest_texts(session, *distinct_texts(10), close=True)
         await tool_turn(session, "c1", "orders: 40 % of the disk " * 20)
-        await fill(session, "Constraint: orders within 5 ms", "and now, about the orders?")
+        await ingest_texts(session, "Constraint: orders within 5 ms", "and now, about the orders?")
         items = await session.recall("orders", token_budget=budget)
         assert items.tokens <= budget
         assert session._shared.counter.count(items.text()) <= budget
@@ -158,8 +160,8 @@ async def test_a_latest_message_over_the_budget_is_cut_flagged_and_warned_of(
     storage: Storage, config: ACMSConfig
 ) -> None:
     async with session_on(storage, config=config, words=True) as session:
-        await fill(session, *distinct(3), close=True)
-        (id,) = await fill(session, " ".join(f"w{number}" for number in range(300)))
+        await ingest_texts(session, *distinct_texts(3), close=True)
+        (id,) = await ingest_texts(session, " ".join(f"w{number}" for number in range(300)))
         (item,) = await session.recall("orders", token_budget=30)
         items = await session.recall("orders", token_budget=30)
         assert item.truncated
@@ -175,8 +177,8 @@ async def test_a_huge_answer_of_the_past_comes_as_an_excerpt_of_what_was_asked(
     async with session_on(storage, config=config, words=True) as session:
         pages = [f"Page {number} is about nothing of interest at all." for number in range(400)]
         pages[231] = "The staging database of orders runs on db-7."
-        await fill(session, " ".join(pages), close=True)
-        await fill(session, "thanks")
+        await ingest_texts(session, " ".join(pages), close=True)
+        await ingest_texts(session, "thanks")
         items = await session.recall("where does the staging database run", token_budget=200)
         excerpt, latest = items
         assert latest.content == "thanks"
@@ -190,9 +192,9 @@ async def test_a_huge_answer_of_the_past_comes_as_an_excerpt_of_what_was_asked(
 async def test_the_settings_hold_where_the_call_says_nothing(storage: Storage, config: ACMSConfig) -> None:
     given = ACMSConfig(episodes=LONG_EPISODES, cache=config.cache, recall=RecallConfig(token_budget=12))
     async with session_on(storage, config=given, words=True) as session:
-        await fill(session, *distinct(5))
+        await ingest_texts(session, *distinct_texts(5))
         assert (await session.recall("orders")).budget == 12
-        assert versions(await session.recall("zanzibar")) == [4, 5]
+        assert versions_of(await session.recall("zanzibar")) == [4, 5]
         assert (await session.recall("orders", token_budget=0)).budget == 0
 
 
@@ -201,8 +203,8 @@ async def test_the_settings_hold_where_the_call_says_nothing(storage: Storage, c
 
 async def test_what_is_excluded_makes_room_for_what_comes_next(storage: Storage, config: ACMSConfig) -> None:
     async with session_on(storage, config=config, words=True) as session:
-        ids = await fill(session, *distinct(6), close=True)
-        (latest,) = await fill(session, "now")
+        ids = await ingest_texts(session, *distinct_texts(6), close=True)
+        (latest,) = await ingest_texts(session, "now")
         shown = await session.recall("orders", token_budget=14)
         assert len(shown) == 3
         without = await session.recall("orders", token_budget=14, exclude=[shown[0].id])
@@ -218,8 +220,8 @@ async def test_excluding_one_of_two_equal_messages_shows_the_other(
     storage: Storage, config: ACMSConfig
 ) -> None:
     async with session_on(storage, config=config) as session:
-        first, second = await fill(session, "orders run on db-7", "orders run on db-7", close=True)
-        await fill(session, "now")
+        first, second = await ingest_texts(session, "orders run on db-7", "orders run on db-7", close=True)
+        await ingest_texts(session, "now")
         items = await session.recall("orders")
         (shown,) = [item.id for item in items if item.source is Source.SIMILAR]
         (other,) = {first, second} - {shown}
@@ -232,8 +234,8 @@ async def test_what_was_said_before_is_shown_when_the_current_episode_is_not(
     storage: Storage, config: ACMSConfig
 ) -> None:
     async with session_on(storage, config=config) as session:
-        (old,) = await fill(session, "orders run on db-7", close=True)
-        await fill(session, "orders run on db-7", "orders run on db-7 in May")
+        (old,) = await ingest_texts(session, "orders run on db-7", close=True)
+        await ingest_texts(session, "orders run on db-7", "orders run on db-7 in May")
         items = await session.recall("orders run on db-7", include_current_episode=False)
         assert [item.id for item in items] == [old]
 
@@ -246,7 +248,7 @@ async def test_a_marker_is_not_lost_to_an_equal_message_without_one(
         marked = await session.ingest("user", "orders run on db-7", markers=["decision"])
         again = await session.ingest("user", "orders run on db-7", markers=["decision"])
         await session.close_episode()
-        await fill(session, "now")
+        await ingest_texts(session, "now")
         items = await session.recall("orders")
         assert [item.id for item in items if item.source is Source.MARKED] in ([marked], [again])
 
@@ -263,28 +265,31 @@ async def test_messages_that_differ_in_a_number_or_a_no_are_both_shown(
     storage: Storage, config: ACMSConfig, one: str, two: str
 ) -> None:
     async with session_on(storage, config=config) as session:
-        await fill(session, one, two, close=True)
-        await fill(session, "now")
-        assert contents(await session.recall("orders")) == [one, two, "now"]
+        await ingest_texts(session, one, two, close=True)
+        await ingest_texts(session, "now")
+        assert contents_of(await session.recall("orders")) == [one, two, "now"]
 
 
 async def test_min_relevance_drops_the_past_by_the_relevance_it_reports(
     storage: Storage, config: ACMSConfig
 ) -> None:
     async with session_on(storage, config=config) as session:
-        await fill(session, "orders database", *distinct(3), *(f"chat {name}" for name in NAMES), close=True)
-        await fill(session, "now")
+        await ingest_texts(
+            session, "orders database", *distinct_texts(3), *(f"chat {name}" for name in NAMES), close=True
+        )
+        await ingest_texts(session, "now")
         everything = await session.recall("orders database")
         levels = sorted({item.relevance for item in everything if item.source is not Source.CURRENT})
         assert len(levels) > 2
         for least in levels:
             items = await session.recall("orders database", min_relevance=least)
-            assert contents(items) == [
+            assert contents_of(items) == [
                 item.content
                 for item in everything
                 if item.relevance >= least or item.source is Source.CURRENT
             ]
-        assert contents(await session.recall("orders database", min_relevance=1.0)) == [
+        assert "min_relevance" in {verdict.rule for verdict in items.ledger if not verdict.included}
+        assert contents_of(await session.recall("orders database", min_relevance=1.0)) == [
             "orders database",
             "now",
         ]
@@ -294,23 +299,27 @@ async def test_confidence_is_of_the_past_and_does_not_depend_on_the_budget(
     storage: Storage, config: ACMSConfig
 ) -> None:
     async with session_on(storage, config=config) as session:
-        await fill(session, "orders database PostgreSQL", *(f"chat {name}" for name in NAMES), close=True)
-        await fill(session, "orders database PostgreSQL, right here and now")
+        await ingest_texts(
+            session, "orders database PostgreSQL", *(f"chat {name}" for name in NAMES), close=True
+        )
+        await ingest_texts(session, "orders database PostgreSQL, right here and now")
         full = await session.recall("orders database")
         assert 0 < full.confidence <= 1
         assert full.band is Band.STRONG
         assert (await session.recall("orders database", token_budget=1)).confidence == full.confidence
+        assert (await session.recall("orders database", min_relevance=0.99)).confidence == full.confidence
         assert (await session.recall("orders", include_current_episode=False)).confidence > 0
-        assert (await session.recall("zanzibar")).confidence == 0
+        nothing = await session.recall("zanzibar")
+        assert (nothing.confidence, nothing.band) == (0, Band.NONE)
 
 
 async def test_a_newest_question_equal_to_the_query_is_not_its_own_answer(
     storage: Storage, config: ACMSConfig
 ) -> None:
     async with session_on(storage, config=config) as session:
-        old = await fill(session, "which host runs orders?", "it is db-7", close=True)
-        (asked,) = await fill(session, "which host runs orders?")
-        items = await session.recall("which host runs orders?")
+        old = await ingest_texts(session, "which host runs orders?", "it is db-7", close=True)
+        (asked,) = await ingest_texts(session, "which host runs orders?")
+        items = await session.recall(" which host runs orders?\n")
         assert [item.id for item in items] == old
         assert items.ledger.why(asked).rule == "query"
         assert asked in [item.id for item in await session.recall("which host")]
@@ -319,18 +328,21 @@ async def test_a_newest_question_equal_to_the_query_is_not_its_own_answer(
 async def test_the_current_episode_is_the_one_of_the_question_before_it(
     storage: Storage, config: ACMSConfig
 ) -> None:
-    """The question is left out; what it goes on from is not."""
+    """The question is left out; the messages before it are not."""
     async with session_on(storage, config=config) as session:
-        await fill(session, "we are moving", "to Frankfurt", "which host runs orders?")
-        assert contents(await session.recall("which host runs orders?")) == ["we are moving", "to Frankfurt"]
+        await ingest_texts(session, "we are moving", "to Frankfurt", "which host runs orders?")
+        assert contents_of(await session.recall("which host runs orders?")) == [
+            "we are moving",
+            "to Frankfurt",
+        ]
 
 
 async def test_events_and_ledger_count_the_same_as_left_out(storage: Storage, config: ACMSConfig) -> None:
     events: list[Any] = []
     given = ACMSConfig(episodes=LONG_EPISODES, cache=config.cache, on_event=events.append)
     async with session_on(storage, config=given, words=True) as session:
-        await fill(session, *distinct(9), close=True)
-        await fill(session, "now")
+        await ingest_texts(session, *distinct_texts(9), close=True)
+        await ingest_texts(session, "now")
         items = await session.recall("orders", token_budget=20)
         left_out = [verdict for verdict in items.ledger if not verdict.included]
         (planned,) = [event for event in events if isinstance(event, Planned)]
@@ -346,14 +358,14 @@ async def test_a_prompt_of_a_long_log_is_the_window_and_what_the_past_answers_no
 ) -> None:
     async with session_on(storage, config=config, words=True) as session:
         await session.ingest("system", "be kind")
-        await fill(session, "orders run on db-7 in Frankfurt")
+        await ingest_texts(session, "orders run on db-7 in Frankfurt")
         for number in range(20):
             batch = [
                 {"role": ("user", "assistant")[n % 2], "content": f"chatter m{number}x{n}"} for n in range(30)
             ]
             await session.ingest_many(batch)
         await tool_turn(session, "c1", "40 %")
-        await fill(session, "where do the orders run?")
+        await ingest_texts(session, "where do the orders run?")
         for budget in (60, 100, 300, 1000, 10_000):
             messages = await session.messages("where do the orders run?", budget=budget)
             assert chat_messages.count_message_tokens(messages, Words()) <= budget
@@ -372,7 +384,7 @@ async def test_a_ledger_of_a_long_log_answers_for_every_message(storage: Storage
         await session.ingest_many(
             [{"role": "user", "content": f"chatter y{number}"} for number in range(400)]
         )
-        await fill(session, "now")
+        await ingest_texts(session, "now")
         items = await session.recall("orders", token_budget=100, include_current_episode=False)
         rules: dict[str, int] = {}
         for entry in await log_of(session):

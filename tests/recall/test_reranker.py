@@ -13,7 +13,7 @@ from acms import ACMS, ACMSConfig, ConfigurationError, RecallConfig
 from acms.storage import MemoryStorage
 from acms.sync import ACMS as BlockingACMS
 from acms.testing.logs import append_drafts, draft_fact
-from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, session_on
+from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents_of, ingest_texts, session_on
 
 ABOUT = [
     "orders run on PostgreSQL",
@@ -53,15 +53,15 @@ class FakeReranker:
         return [text for _, texts in self.calls for text in texts]
 
 
-async def talked(storage: Any, reranker: Any, name: str = "user_123", **given: Any) -> ACMS:
+async def session_with_past(storage: Any, reranker: Any, name: str = "user_123", **given: Any) -> ACMS:
     """A session with a past of four messages."""
     session = session_on(storage, name, reranker=reranker, **given)
-    await fill(session, *ABOUT, close=True)
-    await fill(session, "now")
+    await ingest_texts(session, *ABOUT, close=True)
+    await ingest_texts(session, "now")
     return session
 
 
-def scored(items: Sequence[Any]) -> list[tuple[str, float, float]]:
+def scores_of_items(items: Sequence[Any]) -> list[tuple[str, float, float]]:
     return [(item.content, item.relevance, item.score) for item in items]
 
 
@@ -92,7 +92,7 @@ def test_time_to_rerank_must_be_above_nothing() -> None:
 
 async def test_its_scores_move_the_order_and_stand_in_the_ledger(storage: Storage) -> None:
     reranker = FakeReranker()
-    async with await talked(storage, reranker) as session:
+    async with await session_with_past(storage, reranker) as session:
         items = await session.recall(QUERY, token_budget=500)
         ((query, texts),) = reranker.calls
         assert query == QUERY
@@ -112,12 +112,12 @@ async def test_its_scores_move_the_order_and_stand_in_the_ledger(storage: Storag
 
 
 async def test_what_it_likes_best_is_what_a_small_budget_holds(storage: Storage) -> None:
-    async with await talked(storage, FakeReranker(), words=True) as session:
+    async with await session_with_past(storage, FakeReranker(), words=True) as session:
         items = await session.recall(QUERY, token_budget=6)
-        assert contents(items) == ["orders at noon", "now"]
+        assert contents_of(items) == ["orders at noon", "now"]
     async with session_on(storage, words=True) as plain:
         items = await plain.recall(QUERY, token_budget=7)
-        assert contents(items) == ["orders run on PostgreSQL", "now"]
+        assert contents_of(items) == ["orders run on PostgreSQL", "now"]
 
 
 async def test_a_mark_decides_between_equal_scores(storage: Storage) -> None:
@@ -132,7 +132,7 @@ async def test_a_mark_decides_between_equal_scores(storage: Storage) -> None:
 
 async def test_only_the_best_candidates_are_asked_about(storage: Storage) -> None:
     reranker = Odd(2)
-    async with await talked(storage, reranker) as session:
+    async with await session_with_past(storage, reranker) as session:
         await session.recall(QUERY, token_budget=500)
         assert len(reranker.texts) == 2
     many = FakeReranker("point 7$")
@@ -145,15 +145,17 @@ async def test_only_the_best_candidates_are_asked_about(storage: Storage) -> Non
 
 
 async def test_the_least_relevance_is_not_a_matter_of_the_reranker(storage: Storage) -> None:
-    async with session_on(storage) as plain, await talked(storage, FakeReranker()) as session:
+    async with session_on(storage) as plain, await session_with_past(storage, FakeReranker()) as session:
         items = await session.recall(QUERY, token_budget=500, min_relevance=0.5)
-        assert contents(items) == ["orders run on PostgreSQL", "orders of the database team", "now"]
-        assert contents(await plain.recall(QUERY, token_budget=500, min_relevance=0.5)) == contents(items)
+        assert contents_of(items) == ["orders run on PostgreSQL", "orders of the database team", "now"]
+        assert contents_of(await plain.recall(QUERY, token_budget=500, min_relevance=0.5)) == contents_of(
+            items
+        )
 
 
 async def test_one_whose_scores_tell_nothing_moves_nothing(storage: Storage) -> None:
     flat = FakeReranker("orders|cat")  # 0.9 for all
-    async with await talked(storage, flat) as session, session_on(storage) as plain:
+    async with await session_with_past(storage, flat) as session, session_on(storage) as plain:
         items = await session.recall(QUERY, token_budget=500)
         found = [item.content for item in items.best(5)]
         assert found == [item.content for item in (await plain.recall(QUERY, token_budget=500)).best(5)]
@@ -161,7 +163,7 @@ async def test_one_whose_scores_tell_nothing_moves_nothing(storage: Storage) -> 
 
 async def test_facts_are_scored_beside_messages(storage: Storage) -> None:
     reranker = FakeReranker("2 TB")
-    async with await talked(storage, reranker) as session:
+    async with await session_with_past(storage, reranker) as session:
         context = await session._shared.storage.context("user_123")
         await append_drafts(storage, context, draft_fact("the orders database has 2 TB"))
         items = await session.recall(QUERY, token_budget=500)
@@ -172,21 +174,21 @@ async def test_facts_are_scored_beside_messages(storage: Storage) -> None:
 
 async def test_every_door_that_recalls_asks_it(storage: Storage) -> None:
     reranker = FakeReranker()
-    async with await talked(storage, reranker, words=True) as session:
+    async with await session_with_past(storage, reranker, words=True) as session:
         version = (await session.get_session_stats()).version
-        before = scored(await session.recall(QUERY, token_budget=500))
-        await fill(session, "lunch is here", close=True)
-        assert scored(await session.at(version).recall(QUERY, token_budget=500)) == before
+        before = scores_of_items(await session.recall(QUERY, token_budget=500))
+        await ingest_texts(session, "lunch is here", close=True)
+        assert scores_of_items(await session.at(version).recall(QUERY, token_budget=500)) == before
         assert len(reranker.calls) == 2
         child = await session.fork(at=version)
-        assert scored(await child.recall(QUERY, token_budget=500)) == before
+        assert scores_of_items(await child.recall(QUERY, token_budget=500)) == before
         await session.ingest_many([{"role": "user", "content": f"something else {n}"} for n in range(30)])
         written = await session.messages(QUERY, budget=100)
         assert "orders at noon" in str(written)
         assert len(reranker.calls) == 4
         other = session_on(storage, "other", reranker=reranker, words=True, namespace="team")
         await other.recall(QUERY, token_budget=500, scope="namespace")
-        assert scored(await session.recall(QUERY, token_budget=500)) == scored(
+        assert scores_of_items(await session.recall(QUERY, token_budget=500)) == scores_of_items(
             await session.recall(QUERY, token_budget=500)
         )
 
@@ -209,7 +211,7 @@ async def test_a_blocked_message_is_never_shown_to_it(storage: Storage) -> None:
     reranker = FakeReranker()
     async with session_on(storage, reranker=reranker) as session:
         await session.ingest("user", "the orders database has the password tiger", privacy="block")
-        await fill(session, *ABOUT)
+        await ingest_texts(session, *ABOUT)
         calls = [{"id": "c", "name": "orders", "arguments": "{}"}]
         await session.ingest("assistant", "let me see the orders database", tool_calls=calls)
         await session.ingest("tool", "orders database key: lion", tool_call_id="c", privacy="block")
@@ -228,7 +230,7 @@ async def test_nothing_to_ask_is_no_question(storage: Storage) -> None:
     reranker = FakeReranker()
     async with session_on(storage, reranker=reranker) as session:
         await session.recall("orders")
-        await fill(session, "now")
+        await ingest_texts(session, "now")
         await session.recall("orders")
         assert await session.messages("orders", budget=1000) == [{"role": "user", "content": "now"}]
         assert reranker.calls == []
@@ -259,9 +261,9 @@ async def test_an_answer_that_is_no_scores_changes_nothing_and_leaves_a_warning(
 ) -> None:
     reranker = FakeReranker()
     reranker.answer = GARBAGE[garbage]
-    async with await talked(storage, reranker) as session, session_on(storage) as plain:
+    async with await session_with_past(storage, reranker) as session, session_on(storage) as plain:
         items = await session.recall(QUERY, token_budget=500)
-        assert scored(items) == scored(await plain.recall(QUERY, token_budget=500))
+        assert scores_of_items(items) == scores_of_items(await plain.recall(QUERY, token_budget=500))
         (warning,) = items.ledger.warnings
         assert warning.startswith("the reranker FakeReranker ")
         assert len(reranker.calls) == 1
@@ -269,7 +271,7 @@ async def test_an_answer_that_is_no_scores_changes_nothing_and_leaves_a_warning(
 
 async def test_one_that_fails_is_tried_again_as_the_config_says(storage: Storage) -> None:
     reranker = FakeReranker()
-    async with await talked(storage, reranker) as session:
+    async with await session_with_past(storage, reranker) as session:
         reranker.errors = [ConnectionError(), TimeoutError()]
         items = await session.recall(QUERY, token_budget=500)
         assert items.ledger.why(items[-2].id).parts["rerank"] == 0.9
@@ -286,11 +288,14 @@ async def test_one_that_fails_is_tried_again_as_the_config_says(storage: Storage
 async def test_one_that_hangs_delays_a_recall_by_its_time_and_no_longer(storage: Storage) -> None:
     reranker = FakeReranker()
     config = ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT, recall=RecallConfig(rerank_seconds=0.05))
-    async with await talked(storage, reranker, config=config) as session, session_on(storage) as plain:
+    async with (
+        await session_with_past(storage, reranker, config=config) as session,
+        session_on(storage) as plain,
+    ):
         reranker.gate = asyncio.Event()
         async with asyncio.timeout(300):
             items = await session.recall(QUERY, token_budget=500)
-            assert scored(items) == scored(await plain.recall(QUERY, token_budget=500))
+            assert scores_of_items(items) == scores_of_items(await plain.recall(QUERY, token_budget=500))
             assert items.ledger.warnings == ("the reranker FakeReranker did not answer: ranked without it",)
             written = await session.messages(QUERY, budget=1000)
             assert written == await plain.messages(QUERY, budget=1000)
@@ -300,7 +305,7 @@ async def test_one_that_hangs_delays_a_recall_by_its_time_and_no_longer(storage:
 
 async def test_a_recall_that_is_given_up_gives_up_the_question(storage: Storage) -> None:
     reranker = FakeReranker()
-    async with await talked(storage, reranker) as session:
+    async with await session_with_past(storage, reranker) as session:
         reranker.gate = asyncio.Event()
         task = asyncio.ensure_future(session.recall(QUERY, token_budget=500))
         while not reranker.calls:
@@ -312,7 +317,7 @@ async def test_a_recall_that_is_given_up_gives_up_the_question(storage: Storage)
 
 async def test_what_is_erased_while_it_thinks_is_not_shown(storage: Storage) -> None:
     reranker = FakeReranker()
-    async with await talked(storage, reranker) as session:
+    async with await session_with_past(storage, reranker) as session:
         (noon,) = [one.id for one in (await session.history()).entries if one.preview == "orders at noon"]
         reranker.gate = asyncio.Event()
         task = asyncio.ensure_future(session.recall(QUERY, token_budget=500))
@@ -320,4 +325,4 @@ async def test_what_is_erased_while_it_thinks_is_not_shown(storage: Storage) -> 
             await asyncio.sleep(0)
         await session.erase(noon)
         reranker.gate.set()
-        assert "orders at noon" not in contents(await task)
+        assert "orders at noon" not in contents_of(await task)

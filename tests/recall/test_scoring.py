@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from acms import Role
 from acms.log.in_force import Cover
-from acms.model import Role
 from acms.recall.corpus import Corpus
 from acms.recall.query import Query, QueryWord, parse_query
 from acms.recall.ranking import Ranking
 from acms.recall.scoring import NAMED, SPARSE, score_messages
 from acms.storage import MemoryStorage
 from acms.text.tokenizer import primary_term
-from tests.support.indexes import built, field_of, packed, snapshot
-from tests.support.logs import entry
-from tests.support.talk import fill, session_on
+from tests.support.indexes import build_segment, field_of, index_records_of, snapshot_of
+from tests.support.logs import make_entry
+from tests.support.talk import ingest_texts, session_on
 
 K1, B, REACH = 0.9, 0.4, 5
 DECISION = "decision"
@@ -47,7 +47,7 @@ def query_of(*words: str, **given: Any) -> Query:
     return Query(words=tuple(QueryWord((primary_term(word),)) for word in words), **given)
 
 
-def reference(
+def reference_scores(
     logs: Sequence[Sequence[str]], words: Sequence[str]
 ) -> tuple[list[float], list[float], list[float]]:
     """BM25 of each message of some logs and of its neighbourhood, and its share of the question's information."""
@@ -85,9 +85,9 @@ def reference(
 def test_words_are_scored_as_the_reference_says(random: Random, size: int, words: tuple[str, ...]) -> None:
     texts = write_texts(random, size)
     found = score_messages(
-        field_of([entry(version, text) for version, text in enumerate(texts, 1)]), query_of(*words)
+        field_of([make_entry(version, text) for version, text in enumerate(texts, 1)]), query_of(*words)
     )
-    own, near, information = reference([texts], words)
+    own, near, information = reference_scores([texts], words)
     assert np.allclose(found.own, own, rtol=1e-4, atol=1e-5)
     assert np.allclose(found.near, near, rtol=1e-4, atol=1e-5)
     assert np.allclose(found.information, information, rtol=1e-4, atol=1e-5)
@@ -105,10 +105,12 @@ def test_logs_of_a_namespace_never_reach_into_each_other(
 ) -> None:
     logs = [write_texts(random, size) for size in sizes]
     texts = [text for log_texts in logs for text in log_texts]
-    held = snapshot(built(packed([entry(version, text) for version, text in enumerate(texts, 1)])))
+    held = snapshot_of(
+        build_segment(index_records_of([make_entry(version, text) for version, text in enumerate(texts, 1)]))
+    )
     held.logs = np.repeat(np.arange(len(sizes)), sizes)
     found = score_messages(Corpus(held, Cover(())), query_of(*words))
-    own, near, _ = reference(logs, words)
+    own, near, _ = reference_scores(logs, words)
     assert np.allclose(found.own, own, rtol=1e-4, atol=1e-5)
     assert np.allclose(found.near, near, rtol=1e-4, atol=1e-5)
 
@@ -118,7 +120,7 @@ def test_logs_of_a_namespace_never_reach_into_each_other(
 
 def test_the_user_counts_more_where_others_speak_too() -> None:
     def plain(*roles: Role) -> list[float]:
-        field = field_of([entry(version, "orders", role=role) for version, role in enumerate(roles, 1)])
+        field = field_of([make_entry(version, "orders", role=role) for version, role in enumerate(roles, 1)])
         return score_messages(field, query_of("orders")).plain.tolist()
 
     user, assistant = plain(Role.USER, Role.ASSISTANT)
@@ -128,7 +130,7 @@ def test_the_user_counts_more_where_others_speak_too() -> None:
 
 
 def test_a_speaker_who_is_named_counts_more() -> None:
-    field = field_of([entry(1, "orders", actor="Ada"), entry(2, "orders", actor="Bob")])
+    field = field_of([make_entry(1, "orders", actor="Ada"), make_entry(2, "orders", actor="Bob")])
     named = parse_query("orders of Ada", field.speakers)
     assert named.speakers == {"Ada"}
     unnamed = Query(words=named.words)
@@ -141,7 +143,7 @@ def test_a_mark_adds_what_it_weighs_and_one_of_weight_0_changes_nothing() -> Non
 
     def ranked(weight: float, *marked: int) -> Ranking:
         entries = [
-            entry(version, text, markers=(DECISION,) if version in marked else ())
+            make_entry(version, text, markers=(DECISION,) if version in marked else ())
             for version, text in enumerate(texts, 1)
         ]
         return Ranking(field_of(entries), query_of("orders", marker_weights={DECISION: weight}))
@@ -185,7 +187,7 @@ def test_a_mark_adds_what_it_weighs_and_one_of_weight_0_changes_nothing() -> Non
 )
 async def test_an_answer_in_another_language_is_found(question: str, texts: tuple[str, ...]) -> None:
     async with session_on(MemoryStorage(), embedder=None) as session:
-        await fill(session, *texts, close=True)
+        await ingest_texts(session, *texts, close=True)
         items = await session.recall(question)
         (best,) = [item for item in items if item.rank == 1]
         assert best.content == texts[1]

@@ -15,7 +15,7 @@ FIRST = datetime(2026, 3, 2, 19, tzinfo=UTC)
 DISHES = ("ramen", "pierogi", "falafel", "paella")
 
 
-def best(items: ContextItems) -> str:
+def best_content(items: ContextItems) -> str:
     return max(items, key=lambda item: item.score).content
 
 

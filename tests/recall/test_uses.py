@@ -1,4 +1,4 @@
-"""What an answer used of what was shown: read off citations of providers and ids in its text, and counted."""
+"""Which shown entries an answer used: read from citations of providers and ids in its text, and counted."""
 
 from __future__ import annotations
 

@@ -13,15 +13,15 @@ import pytest
 from acms.contract import KVPolicy
 from acms.contract.kv_policy import resolve_conflicts
 from tests.server.serving import Service, serving
-from tests.support.sources import Source, hang, item, schema
+from tests.support.sources import Source, load_schema, make_item, never_answer
 
 EXAMPLES: dict[str, Any] = json.loads(Path(__file__).with_name("examples.json").read_text(encoding="utf-8"))
 LAYERS = {"proj": "L2", "exp": "L4", "global": "L1"}
 SECRET = "8f3kLq92xVb7Tw4m"
 
 
-def valid(name: str, body: Any) -> Any:
-    jsonschema.Draft7Validator(schema(name)).validate(body)
+def validate_body(name: str, body: Any) -> Any:
+    jsonschema.Draft7Validator(load_schema(name)).validate(body)
     return body
 
 
@@ -36,7 +36,7 @@ def service(project: Source) -> Iterator[Service]:
     found: dict[str, list[Any]] = {}
     for one in EXAMPLES["multi_layer_reply"]["fragments"]:
         layer = LAYERS[one["id"].partition(":")[0]]
-        said = item(one["id"], one["text"], *one["entities"], cost=one["cost_tokens"], source=layer)
+        said = make_item(one["id"], one["text"], *one["entities"], cost=one["cost_tokens"], source=layer)
         found.setdefault(layer, []).append(said)
     project.said = [found["L2"]]
     sources = (project, Source("L4", found["L4"]), Source("L1", found["L1"]))
@@ -44,21 +44,21 @@ def service(project: Source) -> Iterator[Service]:
         yield running
 
 
-def render(service: Service, body: Any, **query: Any) -> Any:
+def post_render(service: Service, body: Any, **query: Any) -> Any:
     reply = service.client.post("/orchestration/render", json=body, params=query)
     assert reply.status_code == 200, reply.text
-    return valid("render_context_reply", reply.json())
+    return validate_body("render_context_reply", reply.json())
 
 
 @pytest.mark.parametrize("name", ["multi_layer_reply", "timeout_reply", "redacted_reply"])
 def test_the_replies_as_they_stand_are_valid(name: str) -> None:
-    valid("render_context_reply", EXAMPLES[name])
+    validate_body("render_context_reply", EXAMPLES[name])
 
 
 def test_example_1_several_layers(service: Service) -> None:
-    asked = valid("render_request", EXAMPLES["multi_layer_request"])
+    asked = validate_body("render_request", EXAMPLES["multi_layer_request"])
     wanted = {one["id"]: one for one in EXAMPLES["multi_layer_reply"]["fragments"]}
-    reply = render(service, asked)
+    reply = post_render(service, asked)
     assert reply["request_id"] == asked["request_id"]
     assert [one["id"] for one in reply["fragments"]] == [id for id in wanted if not id.startswith("global:")]
     for one in reply["fragments"]:
@@ -68,28 +68,28 @@ def test_example_1_several_layers(service: Service) -> None:
 
 
 def test_example_2_a_layer_that_is_late(service: Service, project: Source) -> None:
-    asked = valid("render_request", EXAMPLES["timeout_request"])
+    asked = validate_body("render_request", EXAMPLES["timeout_request"])
     wanted = EXAMPLES["timeout_reply"]["error"]
-    project.said.insert(0, hang)
+    project.said.insert(0, never_answer)
     project.deadline_ms = 300
-    error = render(service, asked)["error"]
+    error = post_render(service, asked)["error"]
     same = ("code", "retriable", "attempt", "max_attempts")
     assert {name: error[name] for name in same} == {name: wanted[name] for name in same}
     assert [one["action"] for one in error["options"]][:3] == [one["action"] for one in wanted["options"]]
-    expanded = render(service, asked, action="explicit_l1_expansion", attempt=2)
+    expanded = post_render(service, asked, action="explicit_l1_expansion", attempt=2)
     assert any(one["id"].startswith("global:") for one in expanded["fragments"])
 
 
 def test_example_3_a_secret(service: Service, project: Source) -> None:
     (wanted,) = EXAMPLES["redacted_reply"]["fragments"]
     told = wanted["text"].replace("[REDACTED: client_secret]", f"client_secret={SECRET}")
-    project.said.insert(0, [item(wanted["id"], told, *wanted["entities"])])
+    project.said.insert(0, [make_item(wanted["id"], told, *wanted["entities"])])
     asked = {
         **EXAMPLES["multi_layer_request"],
         "request_id": EXAMPLES["redacted_reply"]["request_id"],
         "intent": "oauth authentication token_exchange",
     }
-    reply = render(service, asked)
+    reply = post_render(service, asked)
     (found,) = [one for one in reply["fragments"] if one["id"] == wanted["id"]]
     assert "[REDACTED: client_secret] for token exchange" in found["text"]
     assert SECRET not in json.dumps(reply)

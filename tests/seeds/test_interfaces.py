@@ -67,7 +67,7 @@ async def test_episodes_have_the_status_of_the_plan() -> None:
 
 
 class Reading:
-    """A reflector in the shape of the plan that keeps what it reads."""
+    """A reflector in the shape of the plan that keeps its requests."""
 
     def __init__(self) -> None:
         self.read: list[tuple[Any, list[Any]]] = []

@@ -1,6 +1,6 @@
 """The scenarios of the evaluation plan, word for word; every run asks in other words.
 
-All that the plan leaves open is drawn: what is said in between, and how a question is put. No question is ever said.
+All that the plan leaves open is drawn: the messages in between, and the wording of questions. No question is said.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from contextlib import asynccontextmanager
 import pytest
 from hypothesis import settings
 
-from acms import ACMS
+from acms import ACMS, ContextItems
 from acms.providers import OfflineReflector
-from acms.results import ContextItems
 
 SEED = 16 if settings().derandomize else random.SystemRandom().randrange(1_000_000)
 
@@ -72,7 +71,7 @@ def facts(request: pytest.FixtureRequest) -> bool:
 
 
 @asynccontextmanager
-async def told(
+async def session_with_turns(
     said: Mapping[int, str], turns: int, between: Sequence[str] = BLAND, *, facts: bool = False
 ) -> AsyncIterator[ACMS]:
     """A session in which these turns were said and others in between."""
@@ -85,7 +84,7 @@ async def told(
         yield session
 
 
-async def ask(session: ACMS, *wordings: str, budget: int = 2000) -> ContextItems:
+async def recall_wordings(session: ACMS, *wordings: str, budget: int = 2000) -> ContextItems:
     """Ask in words that were drawn for this run."""
     drawn = random.Random(f"{SEED}{wordings}")
     question = drawn.choice(OPENINGS) + drawn.choice(wordings) + drawn.choice(ENDINGS)
@@ -95,14 +94,16 @@ async def ask(session: ACMS, *wordings: str, budget: int = 2000) -> ContextItems
     return items
 
 
-def best(items: ContextItems) -> str:
+def best_content(items: ContextItems) -> str:
     return max(items, key=lambda item: item.score).content
 
 
 async def test_e1_1_talk_about_the_topic_does_not_hide_the_decision(facts: bool) -> None:
     said = {1: "Decision: We'll use PostgreSQL for the database."}
-    async with told(said, 60, DISTRACTORS, facts=facts) as session:
-        items = await ask(session, "What database did we choose?", "Which database did we settle on?")
+    async with session_with_turns(said, 60, DISTRACTORS, facts=facts) as session:
+        items = await recall_wordings(
+            session, "What database did we choose?", "Which database did we settle on?"
+        )
         assert "use PostgreSQL for the database" in items.text()
 
 
@@ -112,13 +113,13 @@ async def test_e1_2_of_similar_facts_the_one_that_was_asked_for(facts: bool) -> 
         4: "Use Redis for the session cache.",
         7: "Use MongoDB for the analytics pipeline.",
     }
-    async with told(said, 40, facts=facts) as session:
-        items = await ask(
+    async with session_with_turns(said, 40, facts=facts) as session:
+        items = await recall_wordings(
             session, "What database do we use for analytics?", "Which store is behind the analytics?"
         )
-        assert best(items).startswith(said[7])
-        items = await ask(session, "What stores our sessions?", "Where are the sessions kept?")
-        assert best(items).startswith(said[4])
+        assert best_content(items).startswith(said[7])
+        items = await recall_wordings(session, "What stores our sessions?", "Where are the sessions kept?")
+        assert best_content(items).startswith(said[4])
 
 
 async def test_e1_3_a_correction_supersedes_what_it_corrects(facts: bool) -> None:
@@ -126,13 +127,13 @@ async def test_e1_3_a_correction_supersedes_what_it_corrects(facts: bool) -> Non
         2: "Decision: We'll use Flask for the API framework.",
         15: "Decision: Actually, we're switching from Flask to FastAPI for async support.",
     }
-    async with told(said, 30, facts=facts) as session:
-        items = await ask(
+    async with session_with_turns(said, 30, facts=facts) as session:
+        items = await recall_wordings(
             session, "What API framework are we using?", "Which framework is the API built with?"
         )
         shown = [item.content for item in items if item.content in said.values()]
         assert shown[-1] == said[15]
-        assert facts is False or "FastAPI" in best(items)
+        assert facts is False or "FastAPI" in best_content(items)
 
 
 async def test_e1_4_facts_without_a_marker_are_found_by_their_words(facts: bool) -> None:
@@ -141,19 +142,22 @@ async def test_e1_4_facts_without_a_marker_are_found_by_their_words(facts: bool)
         2: "We agreed to deploy on AWS us-east-1.",
         3: "The team prefers to use Tailwind CSS over Bootstrap.",
     }
-    async with told(said, 40, facts=facts) as session:
+    async with session_with_turns(said, 40, facts=facts) as session:
         for turn, wordings in {
             1: ("What color scheme did the client ask for?", "Which colors does the client want?"),
             2: ("Where do we deploy?", "Which region did we agree to deploy in?"),
             3: ("Which CSS framework does the team prefer?", "What CSS does the team like to use?"),
         }.items():
-            assert best(await ask(session, *wordings)).startswith(said[turn])
+            assert best_content(await recall_wordings(session, *wordings)).startswith(said[turn])
 
 
 async def test_e1_5_of_twenty_facts_the_one_that_was_asked_for(facts: bool) -> None:
     said = {turn: fact for turn, (fact, _) in enumerate(DENSE.values(), 1)}
-    async with told(said, 60, facts=facts) as session:
-        answers = [value in (await ask(session, question)).text() for question, (_, value) in DENSE.items()]
+    async with session_with_turns(said, 60, facts=facts) as session:
+        answers = [
+            value in (await recall_wordings(session, question)).text()
+            for question, (_, value) in DENSE.items()
+        ]
         assert sum(answers) >= 19, [q for q, found in zip(DENSE, answers, strict=True) if not found]
 
 
@@ -162,11 +166,11 @@ async def test_e5_1_the_later_of_two_contradicting_decisions(facts: bool) -> Non
         3: "Decision: Use JWT tokens for auth.",
         25: "Decision: We're switching to session cookies — JWT was too complex.",
     }
-    async with told(said, 40, facts=facts) as session:
-        items = await ask(session, "What auth method are we using?", "How do we do auth?")
+    async with session_with_turns(said, 40, facts=facts) as session:
+        items = await recall_wordings(session, "What auth method are we using?", "How do we do auth?")
         shown = [item.content for item in items if item.content in said.values()]
         assert shown[-1] == said[25]
-        assert facts is False or "session cookies" in best(items)
+        assert facts is False or "session cookies" in best_content(items)
         assert all("Use JWT tokens" not in fact.content for fact in await session.facts())
 
 
@@ -178,20 +182,22 @@ CHAIN = {
 
 
 async def test_e5_2_the_end_of_a_chain_and_what_it_rests_on(facts: bool) -> None:
-    async with told(CHAIN, 20, facts=facts) as session:
-        items = await ask(
+    async with session_with_turns(CHAIN, 20, facts=facts) as session:
+        items = await recall_wordings(
             session, "What ORM pattern are we using?", "Which pattern do the ORM models follow?"
         )
-        assert "declarative base" in best(items)
+        assert "declarative base" in best_content(items)
         assert "Since we chose Python" in items.text()
         assert "Python backend" in items.text()
 
 
 @pytest.mark.parametrize("turns", [10, 20, 30, 50, 75, 100, 150, 200])
 async def test_e5_3_a_fact_does_not_fade(turns: int) -> None:
-    async with told({1: "Decision: We'll use PostgreSQL for the database."}, turns, DISTRACTORS) as session:
-        items = await ask(session, "What database did we choose?", budget=300)
-        assert "use PostgreSQL for the database" in best(items)
+    async with session_with_turns(
+        {1: "Decision: We'll use PostgreSQL for the database."}, turns, DISTRACTORS
+    ) as session:
+        items = await recall_wordings(session, "What database did we choose?", budget=300)
+        assert "use PostgreSQL for the database" in best_content(items)
 
 
 async def test_e5_4_a_small_budget_holds_what_was_asked_for(facts: bool) -> None:
@@ -199,15 +205,19 @@ async def test_e5_4_a_small_budget_holds_what_was_asked_for(facts: bool) -> None
         " It was discussed at length, with everybody in the room, and nobody had a better idea in the end."
     )
     said = {turn: f"Decision: {fact}{detail * 2}" for turn, (fact, _) in enumerate(DENSE.values(), 1)}
-    async with told(said, 60, facts=facts) as session:
+    async with session_with_turns(said, 60, facts=facts) as session:
         answers = [
-            value in (await ask(session, question, budget=1000)).text()
+            value in (await recall_wordings(session, question, budget=1000)).text()
             for question, (_, value) in DENSE.items()
         ]
         assert sum(answers) >= 19, [q for q, found in zip(DENSE, answers, strict=True) if not found]
 
 
 async def test_e5_5_near_copies_of_a_fact_do_not_take_its_place(facts: bool) -> None:
-    async with told({1: "Decision: Use PostgreSQL."}, 40, (*BLAND[:2], *REPHRASED), facts=facts) as session:
-        items = await ask(session, "What database did we choose?", "Which database did we decide on?")
-        assert "Use PostgreSQL." in best(items)
+    async with session_with_turns(
+        {1: "Decision: Use PostgreSQL."}, 40, (*BLAND[:2], *REPHRASED), facts=facts
+    ) as session:
+        items = await recall_wordings(
+            session, "What database did we choose?", "Which database did we decide on?"
+        )
+        assert "Use PostgreSQL." in best_content(items)

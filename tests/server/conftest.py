@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.server.document import documented
+from tests.server.document import checked_by_document
 from tests.server.serving import OPEN, Service, serving
 
 
@@ -25,7 +25,7 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         url = request.getfixturevalue("postgres_home")
         config = replace(OPEN, tenant=f"t-{secrets.token_hex(6)}")
     with serving(url, config) as running:
-        yield documented(running) if request.param == "memory" else running
+        yield checked_by_document(running) if request.param == "memory" else running
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from acms.contract import problem_details
 from tests.server.serving import Service
 
 
-def documented(service: Service) -> Service:
+def checked_by_document(service: Service) -> Service:
     """Return the service, whose client from now on refuses an answer that is not as the document says."""
     document = httpx2.get(f"{service.url}/openapi.json").json()
     paths = [

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 import uvicorn
 
-from acms.config import ACMSConfig
+from acms import ACMSConfig
 from acms.server import App, Limits, ServerConfig, create_app
 from acms.server.listen import build_bounded_protocol
 from acms.server.operation import Scope
@@ -23,7 +23,7 @@ GUARDED = ServerConfig(auth="required", limits=Limits(key_rate=1e6, key_burst=10
 """A key is needed; limits are out of the way."""
 
 
-def home(request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> str:
+def store_url(request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> str:
     """Return the URL of a store of the kind that the fixture's parameter names, for all tenants."""
     if request.param == "postgres":
         return str(request.getfixturevalue("postgres_home"))
@@ -68,7 +68,7 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def guarded(url: str, config: ServerConfig = GUARDED, **given: Any) -> AsyncIterator[Guarded]:
+async def guarded_service(url: str, config: ServerConfig = GUARDED, **given: Any) -> AsyncIterator[Guarded]:
     """Serve a store until the block ends; the operator's own key exists already."""
     http = given.pop("http", None) or build_bounded_protocol()
     app = create_app(url, config, engine=given.pop("engine", ACMSConfig()), **given)

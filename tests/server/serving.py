@@ -17,8 +17,8 @@ import uvicorn
 from sse_starlette.sse import AppStatus
 from typer.testing import CliRunner, Result
 
+from acms import ACMSConfig
 from acms.cli.commands import app as commands
-from acms.config import ACMSConfig
 from acms.server import App, ServerConfig, create_app
 from acms.server.listen import Listening
 from acms.server.tenants import Tenant

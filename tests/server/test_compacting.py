@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.document import documented
+from tests.server.document import checked_by_document
 from tests.server.serving import Service
 
 SAID = [
@@ -18,21 +18,21 @@ SAID = [
 @pytest.fixture(scope="module")
 def one(sqlite_service: Service) -> Service:
     """A service, every answer of which is held against its document."""
-    return documented(sqlite_service)
+    return checked_by_document(sqlite_service)
 
 
-def _compact(service: Service, context: str, wait: str = "wait=20", **policy: Any) -> Any:
+def _post_compaction(service: Service, context: str, wait: str = "wait=20", **policy: Any) -> Any:
     return service.client.post(f"/contexts/{context}/compact", json=policy, headers={"Prefer": wait})
 
 
-def _texts(service: Service, context: str) -> list[str]:
+def _chat_texts(service: Service, context: str) -> list[str]:
     reply = service.client.post(f"/contexts/{context}/chat", json={"query": "plan", "budget": 4000})
     return [one["content"] for one in reply.json()["data"]["messages"]]
 
 
 def test_a_compaction_can_be_waited_for(service: Service) -> None:
     context = service.talk(*SAID)
-    reply = _compact(service, context, preserveRecentCount=2)
+    reply = _post_compaction(service, context, preserveRecentCount=2)
     assert (reply.status_code, reply.headers["preference-applied"]) == (200, "wait=20")
     data = reply.json()["data"]
     assert data["job"]["state"] == "done"
@@ -45,15 +45,15 @@ def test_a_compaction_can_be_waited_for(service: Service) -> None:
 
 def test_a_summarised_message_can_be_corrected_and_its_summary_made_anew(one: Service) -> None:
     context = one.talk(*SAID)
-    made = _compact(one, context, preserveRecentCount=2).json()["data"]["compaction"]
+    made = _post_compaction(one, context, preserveRecentCount=2).json()["data"]["compaction"]
     path = f"/contexts/{context}/compactions/{made['version']}/entries"
     first = one.get(path)["data"][0]["id"]
     reply = one.client.patch(f"/contexts/{context}/entries/{first}", json={"content": "There is no table 0."})
     assert (reply.status_code, reply.json()["data"]["version"]) == (200, made["version"] + 1)
-    assert "[in doubt: rests on v1" in _texts(one, context)[0]
-    anew = _compact(one, context).json()["data"]["compaction"]
+    assert "[in doubt: rests on v1" in _chat_texts(one, context)[0]
+    anew = _post_compaction(one, context).json()["data"]["compaction"]
     assert (anew["renews"], made["renews"]) == ([made["version"]], [])
-    assert "[in doubt" not in "".join(_texts(one, context))
+    assert "[in doubt" not in "".join(_chat_texts(one, context))
 
 
 def test_a_compaction_is_a_job_that_can_be_asked_after(one: Service) -> None:
@@ -63,37 +63,39 @@ def test_a_compaction_is_a_job_that_can_be_asked_after(one: Service) -> None:
     assert reply.json()["data"]["compaction"] is None
     job = reply.json()["data"]["job"]
     assert reply.headers["location"] == f"/api/v1/jobs/{job['id']}"
-    other = _compact(one, context, wait="wait=0", preserveRecentCount=3)  # or the first has ended by now
+    other = _post_compaction(
+        one, context, wait="wait=0", preserveRecentCount=3
+    )  # or the first has ended by now
     assert other.status_code == 409 or other.json()["data"]["job"]["id"] != job["id"]
-    ended = _compact(one, context).json()["data"]["job"]  # the one that is under way, or the next one
+    ended = _post_compaction(one, context).json()["data"]["job"]  # the one that is under way, or the next one
     assert one.get(f"/jobs/{ended['id']}")["data"]["state"] == "done"
     assert one.get(f"/jobs/{job['id']}")["data"]["compaction"]["removed"] == 10
 
 
 def test_a_preference_that_is_not_understood_is_none(one: Service) -> None:
     context = one.talk(*SAID)
-    reply = _compact(one, context, wait="respond-async, wait=soon")
+    reply = _post_compaction(one, context, wait="respond-async, wait=soon")
     assert (reply.status_code, "preference-applied" in reply.headers) == (202, False)
-    assert _compact(one, context, wait="respond-async, wait=20").status_code == 200
+    assert _post_compaction(one, context, wait="respond-async, wait=20").status_code == 200
 
 
 def test_waiting_ends_when_it_is_over(one: Service) -> None:
     context = one.talk(*SAID)
-    reply = _compact(one, context, wait="wait=0")
+    reply = _post_compaction(one, context, wait="wait=0")
     assert (reply.status_code, reply.headers["preference-applied"]) == (202, "wait=0")
 
 
 def test_a_compaction_is_taken_back_by_its_version(one: Service) -> None:
     context = one.talk(*SAID)
-    version = _compact(one, context, preserveRecentCount=2).json()["data"]["compaction"]["version"]
-    assert SAID[0] not in _texts(one, context)
+    version = _post_compaction(one, context, preserveRecentCount=2).json()["data"]["compaction"]["version"]
+    assert SAID[0] not in _chat_texts(one, context)
     expanded = one.get(f"/contexts/{context}/compactions/{version}/entries")["data"]
     assert [each["content"] for each in expanded] == SAID[: len(expanded)]
     assert one.client.get(f"/contexts/{context}/compactions/99/entries").status_code == 404
     undo = f"/contexts/{context}/compactions/{version}/undo"
     done = one.client.post(undo).json()["data"]["version"]
     assert done == version + 1
-    assert SAID[0] in _texts(one, context)
+    assert SAID[0] in _chat_texts(one, context)
     assert one.client.post(undo).json()["data"]["version"] == done
     assert [each["inForce"] for each in one.get(f"/contexts/{context}/compactions")["data"]] == [False]
     assert one.get(f"/contexts/{context}/compactions", atVersion=version)["data"][0]["inForce"]
@@ -110,7 +112,7 @@ def test_only_a_compaction_is_taken_back_as_one(one: Service, version: str, stat
 def test_compactions_come_in_pages(one: Service) -> None:
     context = one.talk(*SAID)
     for _ in range(3):
-        _compact(one, context, preserveRecentCount=2)
+        _post_compaction(one, context, preserveRecentCount=2)
         one.say(context, *SAID)
     path = f"/contexts/{context}/compactions"
     whole = one.get(path)["data"]
@@ -165,8 +167,8 @@ def test_a_policy_decides_with_the_next_message(one: Service) -> None:
 
 def test_jobs_are_listed_by_context_and_state(service: Service) -> None:
     context, other = service.talk(*SAID), service.talk(*SAID)
-    done = _compact(service, context).json()["data"]["job"]
-    _compact(service, other)
+    done = _post_compaction(service, context).json()["data"]["job"]
+    _post_compaction(service, other)
     assert service.get("/jobs", contextId=context)["data"] == [done]
     assert service.get("/jobs", contextId=context, state="failed")["data"] == []
     listed = service.get("/jobs", limit=1)
@@ -176,7 +178,7 @@ def test_jobs_are_listed_by_context_and_state(service: Service) -> None:
 
 def test_a_job_that_is_done_is_neither_cancelled_nor_tried_again(service: Service) -> None:
     context = service.talk(*SAID)
-    id = _compact(service, context).json()["data"]["job"]["id"]
+    id = _post_compaction(service, context).json()["data"]["job"]["id"]
     for verb in ("cancel", "retry"):
         reply = service.client.post(f"/jobs/{id}/{verb}")
         assert (reply.status_code, reply.json()["code"]) == (409, "CONFLICT")

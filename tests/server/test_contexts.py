@@ -9,7 +9,7 @@ import pytest
 
 from acms.model import ContextDraft
 from tests.server.serving import Service
-from tests.server.test_versioned_contexts import problem
+from tests.server.test_versioned_contexts import checked_problem
 
 
 def test_a_key_makes_a_context_once(service: Service) -> None:
@@ -54,7 +54,7 @@ def test_a_key_is_free_again_once_its_context_is_deleted(service: Service) -> No
 def test_a_context_that_makes_no_sense_is_refused(
     sqlite_service: Service, body: dict[str, Any], field: str
 ) -> None:
-    problem(sqlite_service.client.post("/contexts", json=body), 400, field)
+    checked_problem(sqlite_service.client.post("/contexts", json=body), 400, field)
 
 
 def test_half_a_character_is_refused_with_its_field(sqlite_service: Service) -> None:
@@ -63,7 +63,7 @@ def test_half_a_character_is_refused_with_its_field(sqlite_service: Service) -> 
         (b'{"name": "a\\ud800b"}', "name"),
         (b'{"metadata": {"a": ["\\ude00"]}}', "metadata.a[0]"),
     ):
-        problem(sqlite_service.client.post("/contexts", content=body, headers=json), 400, field)
+        checked_problem(sqlite_service.client.post("/contexts", content=body, headers=json), 400, field)
 
 
 def test_a_context_is_created_without_a_body(sqlite_service: Service) -> None:
@@ -84,7 +84,7 @@ def test_name_and_metadata_can_be_changed_and_removed(service: Service) -> None:
     assert change({"metadata": {"run": 12}}) == ("after", {"run": 12})
     assert change({}) == ("after", {"run": 12})
     assert change({"name": None, "metadata": None}) == (None, {})
-    problem(service.client.patch(at, json={"key": "new"}), 400, "key")
+    checked_problem(service.client.patch(at, json={"key": "new"}), 400, "key")
     assert service.get(at)["data"]["latestVersion"] == 0, "names stand outside the log"
 
 
@@ -146,18 +146,18 @@ def test_what_a_namespace_keeps_for_itself_is_no_context(service: Service) -> No
 def test_a_list_that_makes_no_sense_is_refused(
     sqlite_service: Service, query: dict[str, Any], field: str
 ) -> None:
-    problem(sqlite_service.client.get("/contexts", params=query), 400, field)
+    checked_problem(sqlite_service.client.get("/contexts", params=query), 400, field)
 
 
 def test_a_nul_is_refused_wherever_it_stands(service: Service) -> None:
     for path in ("/contexts/a%00b", "/contexts/a%00b/messages"):
-        problem(service.client.get(path), 400, "contextId")
+        checked_problem(service.client.get(path), 400, "contextId")
     for name in ("key", "namespace", "parent", "cursor"):
-        problem(service.client.get(f"/contexts?{name}=a%00b"), 400, name)
+        checked_problem(service.client.get(f"/contexts?{name}=a%00b"), 400, name)
 
 
 def test_a_parameter_that_comes_twice_is_refused(sqlite_service: Service) -> None:
-    problem(sqlite_service.client.get("/contexts?limit=1&limit=2"), 400, "limit")
+    checked_problem(sqlite_service.client.get("/contexts?limit=1&limit=2"), 400, "limit")
 
 
 def test_a_deleted_context_names_the_forks_that_still_read_it(service: Service) -> None:

@@ -1,4 +1,4 @@
-"""Deadlines of requests: what takes too long ends, what was in time does not, whoever else cancels is obeyed."""
+"""Deadlines of requests: slow requests end, fast ones are kept, and other cancellations are obeyed."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from acms.server.routes.table import OPERATIONS
-from tests.server.document import documented
+from tests.server.document import checked_by_document
 from tests.server.serving import Service
 
 EXAMPLES = [one for one in OPERATIONS if one.example is not None]
@@ -19,16 +19,18 @@ EXAMPLES = [one for one in OPERATIONS if one.example is not None]
 @pytest.fixture(scope="module")
 def one(sqlite_service: Service) -> Service:
     """A service, every answer of which is held against its document."""
-    return documented(sqlite_service)
+    return checked_by_document(sqlite_service)
 
 
 @pytest.mark.parametrize("operation", EXAMPLES, ids=lambda one: one.name)
 def test_an_example_can_be_sent_as_it_stands(one: Service, operation: Any) -> None:
     context = one.talk(*[f"Message {number} about the orders service." for number in range(30)])
-    one.client.patch(f"/contexts/{context}/entries/{_newest(one, context)}", json={"content": "Edited."})
+    one.client.patch(
+        f"/contexts/{context}/entries/{_newest_message_id(one, context)}", json={"content": "Edited."}
+    )
     places = {
         "context_id": context,
-        "entry_id": _newest(one, context),
+        "entry_id": _newest_message_id(one, context),
         "namespace": "user:123",
         "name": "release",
         "version": "3",
@@ -41,16 +43,16 @@ def test_an_example_can_be_sent_as_it_stands(one: Service, operation: Any) -> No
         headers = {"Content-Type": operation.streams[0]}
         reply = one.client.post(path, content=body, params={"contextId": context}, headers=headers)
     else:
-        body = _here(one, context, body)
+        body = _example_for_context(one, context, body)
         reply = one.client.request(operation.method, path, json=body, params=query)
     assert reply.status_code in {operation.status, *operation.also}, reply.text
 
 
-def _newest(service: Service, context: str) -> str:
+def _newest_message_id(service: Service, context: str) -> str:
     return str(service.get(f"/contexts/{context}")["data"]["lastMessageId"])
 
 
-def _here(service: Service, context: str, body: Any) -> Any:
+def _example_for_context(service: Service, context: str, body: Any) -> Any:
     """Return an example with a version that is there to be undone, or a fork that is there to be merged."""
     if isinstance(body, dict) and "other" in body:
         return {**body, "other": service.client.post(f"/contexts/{context}/fork").json()["data"]["id"]}

@@ -14,9 +14,8 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from acms import open_storage
+from acms import NotFoundError, RateLimitError, ValidationError, open_storage
 from acms.client import Client
-from acms.errors import NotFoundError, RateLimitError, ValidationError
 from acms.events import follow, pages
 from acms.privacy.stage import OPEN
 from acms.server import Limits, ServerConfig, dispatch
@@ -25,11 +24,11 @@ from acms.server.routes import events
 from acms.server.streams import PIECE_BYTES, Streams
 from acms.sync import Client as BlockingClient
 from acms.testing.logs import append_drafts, create_log, draft_message
-from tests.server.guarded import guarded
+from tests.server.guarded import guarded_service
 from tests.server.serving import Service, serving
 
 
-def blocks(text: str) -> list[dict[str, str]]:
+def parse_events(text: str) -> list[dict[str, str]]:
     """Read server-sent events, each as its fields; comments are under the name ""."""
     found = [block.split("\n") for block in text.split("\n\n") if block]
     return [
@@ -38,14 +37,14 @@ def blocks(text: str) -> list[dict[str, str]]:
     ]
 
 
-def read(service: Service, context: str, after: str = "0", **headers: str) -> list[dict[str, str]]:
+def read_events(service: Service, context: str, after: str = "0", **headers: str) -> list[dict[str, str]]:
     """Return the events up to the end of a log."""
     reply = service.client.get(
         f"/contexts/{context}/events", params={"after": after, "follow": "false"}, headers=headers
     )
     assert reply.status_code == 200, reply.text
     assert reply.headers["content-type"].startswith("text/event-stream")
-    return [one for one in blocks(reply.text) if "data" in one]
+    return [one for one in parse_events(reply.text) if "data" in one]
 
 
 def test_entries_and_jobs_come_as_events_whose_ids_resume_the_stream(service: Service) -> None:
@@ -55,7 +54,7 @@ def test_entries_and_jobs_come_as_events_whose_ids_resume_the_stream(service: Se
         json={"messages": [{"role": "user", "content": "card 4111 1111 1111 1111", "privacy": "redact"}]},
     )
     service.client.delete(f"/contexts/{context}/entries/{service.say(context, 'gone')[0]['id']}")
-    found = read(service, context)
+    found = read_events(service, context)
     entries = [json.loads(one["data"]) for one in found if one["event"] == "entry"]
     assert [(one["version"], one["content"]) for one in entries] == [
         (1, "one"), (2, "two"), (3, "card [REDACTED: credit_card]"), (4, ""),
@@ -63,16 +62,16 @@ def test_entries_and_jobs_come_as_events_whose_ids_resume_the_stream(service: Se
     assert entries[3]["state"] == "erased"
     assert entries[0]["id"].startswith("m_")
     for at, one in enumerate(found):
-        assert read(service, context, one["id"]) == found[at + 1 :]
-        assert read(service, context, "0", **{"Last-Event-ID": one["id"]}) == found[at + 1 :]
+        assert read_events(service, context, one["id"]) == found[at + 1 :]
+        assert read_events(service, context, "0", **{"Last-Event-ID": one["id"]}) == found[at + 1 :]
     for after in ("x", "99", "1-"):
         reply = service.client.get(f"/contexts/{context}/events", params={"after": after})
         assert (reply.status_code, reply.json()["errors"][0]["field"]) == (400, "after")
     assert service.client.head(f"/contexts/{context}/events").status_code == 200
-    closed(service)
+    wait_until_closed(service)
 
 
-def closed(service: Service) -> None:
+def wait_until_closed(service: Service) -> None:
     """Wait until no stream is open any more."""
     for _ in range(200):
         if service.app.streams.count() == 0:
@@ -82,7 +81,7 @@ def closed(service: Service) -> None:
 
 
 @contextmanager
-def reading(service: Service, context: str, after: str = "0") -> Generator[Iterator[str]]:
+def open_stream(service: Service, context: str, after: str = "0") -> Generator[Iterator[str]]:
     """Open a stream, and return its lines."""
     with service.client.stream("GET", f"/contexts/{context}/events", params={"after": after}) as reply:
         assert reply.status_code == 200
@@ -92,7 +91,7 @@ def reading(service: Service, context: str, after: str = "0") -> Generator[Itera
 def test_a_stream_goes_on_with_what_happens_and_ends_with_its_reader(sqlite_service: Service) -> None:
     service = sqlite_service
     context = service.talk("one")
-    with reading(service, context) as lines:
+    with open_stream(service, context) as lines:
         assert next(lines) == "retry: 2000"
         assert [next(lines) for _ in range(3)][1:] == ["event: entry", "id: 1"]
         while not next(lines).startswith(": "):  # everything was told so far
@@ -110,12 +109,12 @@ def test_a_stream_goes_on_with_what_happens_and_ends_with_its_reader(sqlite_serv
                 shown = json.loads(line[6:])
                 assert (shown["id"], shown["kind"]) == (job["id"], "compact")
                 states.append(shown["state"])
-    closed(service)
+    wait_until_closed(service)
 
 
 async def test_a_stream_is_bound_by_scope_tenant_and_number() -> None:
     limits = Limits(key_rate=1e6, key_burst=10**6, key_streams=2)
-    async with guarded("memory://", ServerConfig(auth="required", limits=limits)) as service:
+    async with guarded_service("memory://", ServerConfig(auth="required", limits=limits)) as service:
         one, other = await service.key("acme"), await service.key("other")
         made = await one.post("/contexts", json={"key": "user_123"})
         path = f"/contexts/{made.json()['data']['id']}/events"
@@ -152,7 +151,7 @@ def test_who_does_not_read_is_cut_off_and_the_rest_is_not_read_for_it(
             )
             while service.app.streams.count() == 0:
                 threading.Event().wait(0.01)
-            closed(service)
+            wait_until_closed(service)
 
 
 class Stalled:
@@ -191,7 +190,10 @@ async def test_clients_that_take_nothing_hold_one_page_together_which_is_read_an
 
     monkeypatch.setattr(pages.PageReader, "load", counted_read)
     monkeypatch.setattr(events, "serialize_entry", counted_serialize)
-    async with guarded("memory://", ServerConfig(auth="off")) as service, Client(service.url) as client:
+    async with (
+        guarded_service("memory://", ServerConfig(auth="off")) as service,
+        Client(service.url) as client,
+    ):
         session = client.session("user_123")
         await session.ingest_many([{"role": "user", "content": "x" * 200_000}] * 4)
         path = f"/api/v1/contexts/{await session.log.known()}/events"
@@ -247,7 +249,10 @@ async def test_a_client_goes_on_where_it_was_and_tells_what_cannot_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(follow, "LOOKS", (0.02, 0.05))
-    async with guarded("memory://", ServerConfig(auth="off")) as service, Client(service.url) as client:
+    async with (
+        guarded_service("memory://", ServerConfig(auth="off")) as service,
+        Client(service.url) as client,
+    ):
         session = client.session("user_123")
         with pytest.raises(NotFoundError):
             await anext(session.events())

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from tests.server.document import documented
+from tests.server.document import checked_by_document
 from tests.server.serving import Service
 
 
 @pytest.fixture(scope="module")
 def one(sqlite_service: Service) -> Service:
     """A service, every answer of which is held against its document."""
-    return documented(sqlite_service)
+    return checked_by_document(sqlite_service)
 
 
-def _reflected(service: Service, context: str, *said: str) -> None:
+def _say_and_reflect(service: Service, context: str, *said: str) -> None:
     """Say something, end the episode, and wait until it was reflected on."""
     service.say(context, *said)
     assert service.client.post(f"/contexts/{context}/episodes/close").status_code == 200
@@ -24,25 +24,25 @@ def _reflected(service: Service, context: str, *said: str) -> None:
     assert (reply.status_code, reply.json()["data"]["state"]) == (200, "done"), reply.text
 
 
-def _facts(service: Service, context: str, **query: Any) -> list[dict[str, Any]]:
+def _list_facts(service: Service, context: str, **query: Any) -> list[dict[str, Any]]:
     return list(service.get(f"/contexts/{context}/facts", **query)["data"])
 
 
-def _contents(service: Service, context: str, **query: Any) -> list[str]:
-    return [fact["content"] for fact in _facts(service, context, **query)]
+def _fact_contents(service: Service, context: str, **query: Any) -> list[str]:
+    return [fact["content"] for fact in _list_facts(service, context, **query)]
 
 
-def _told(service: Service) -> str:
+def _context_with_facts(service: Service) -> str:
     """Return a context that knows a few things, and a deadline that was moved."""
     context = service.create()
-    _reflected(service, context, "Decision: the deadline is May 2.", "Goal: ship on Friday.")
-    _reflected(service, context, "Decision: the deadline is June 9.")
+    _say_and_reflect(service, context, "Decision: the deadline is May 2.", "Goal: ship on Friday.")
+    _say_and_reflect(service, context, "Decision: the deadline is June 9.")
     return context
 
 
 def test_facts_are_listed_with_what_they_were_made_from(service: Service) -> None:
-    context = _told(service)
-    found = _facts(service, context)
+    context = _context_with_facts(service)
+    found = _list_facts(service, context)
     assert "the deadline is June 9." in [fact["content"] for fact in found]
     messages = {each["id"] for each in service.get(f"/contexts/{context}/messages")["data"]}
     for fact in found:
@@ -54,22 +54,24 @@ def test_facts_are_listed_with_what_they_were_made_from(service: Service) -> Non
 
 
 def test_facts_are_chosen_by_their_address_and_history_is_told(one: Service) -> None:
-    context = _told(one)
-    assert _contents(one, context, subject="project", attribute="deadline") == ["the deadline is June 9."]
-    old, new = _facts(one, context, attribute="deadline", history="true")
+    context = _context_with_facts(one)
+    assert _fact_contents(one, context, subject="project", attribute="deadline") == [
+        "the deadline is June 9."
+    ]
+    old, new = _list_facts(one, context, attribute="deadline", history="true")
     assert (old["content"], old["retired"]["reason"], old["retired"]["by"]) == (
         "the deadline is May 2.",
         "updated",
         new["id"],
     )
-    before = _contents(one, context, attribute="deadline", atVersion=new["version"] - 1)
+    before = _fact_contents(one, context, attribute="deadline", atVersion=new["version"] - 1)
     assert before == ["the deadline is May 2."]
-    assert _facts(one, context, factType="nonsense") == []
+    assert _list_facts(one, context, factType="nonsense") == []
 
 
 def test_facts_come_in_pages(one: Service) -> None:
-    context = _told(one)
-    whole = _facts(one, context)
+    context = _context_with_facts(one)
+    whole = _list_facts(one, context)
     path = f"/contexts/{context}/facts"
     first = one.get(path, limit=1)
     rest = one.get(path, limit=1, cursor=first["nextCursor"])
@@ -77,22 +79,22 @@ def test_facts_come_in_pages(one: Service) -> None:
 
 
 def test_a_fact_is_retracted_as_the_entry_that_it_is(one: Service) -> None:
-    context = _told(one)
-    (deadline,) = _facts(one, context, attribute="deadline")
+    context = _context_with_facts(one)
+    (deadline,) = _list_facts(one, context, attribute="deadline")
     path = f"/contexts/{deadline['contextId']}/entries/{deadline['id']}"
     assert one.get(path)["data"]["kind"] == "fact"
     version = one.client.post(f"{path}/retract", json={"reason": "wrong"}).json()["data"]["version"]
-    assert _facts(one, context, attribute="deadline") == []
-    assert [fact["retired"]["reason"] for fact in _facts(one, context, attribute="deadline", history="true")][
-        -1
-    ] == "wrong"
+    assert _list_facts(one, context, attribute="deadline") == []
+    assert [
+        fact["retired"]["reason"] for fact in _list_facts(one, context, attribute="deadline", history="true")
+    ][-1] == "wrong"
     one.client.post(f"/contexts/{context}/undo", json={"version": version})
-    assert _contents(one, context, attribute="deadline") == ["the deadline is June 9."]
+    assert _fact_contents(one, context, attribute="deadline") == ["the deadline is June 9."]
 
 
 def test_a_namespace_without_a_profile_knows_nothing(one: Service) -> None:
     context = one.talk("a", namespace="empty")
-    assert _facts(one, context, scope="namespace") == []
+    assert _list_facts(one, context, scope="namespace") == []
     reply = one.client.get(f"/contexts/{context}/facts", params={"scope": "namespace", "atVersion": 1})
     assert (reply.status_code, reply.json()["errors"][0]["field"]) == (400, "scope")
 

@@ -40,7 +40,7 @@ def whole() -> Iterator[list[int]]:
     gc.freeze()  # as it was, or every collection of later tests would read all again
 
 
-def litter() -> None:
+def fill_middle_generation() -> None:
     """Make the middle generation be collected as often as a whole collection waits for."""
     kept: list[list[int]] = []
     while gc.get_count()[2] < 12:
@@ -51,7 +51,7 @@ async def test_whole_collections_wait_until_it_is_quiet(whole: list[int]) -> Non
     quiet = False
     async with defer_full_collections(lambda: quiet):
         del whole[:]  # the one with which it begins
-        litter()
+        fill_middle_generation()
         await asyncio.sleep(garbage.MAX_WAIT_SECONDS / 2)
         assert whole == []
         assert gc.get_count()[2] >= 12, "the young are collected as ever"
@@ -128,11 +128,11 @@ async def test_memory_is_given_back_after_a_collection_once_a_minute(
     async with defer_full_collections(lambda: True):
         del whole[:]
         for _ in range(3):
-            litter()
+            fill_middle_generation()
             await asyncio.sleep(2 * garbage.CHECK_SECONDS)
         assert (len(whole), len(given)) == (3, 1)
         await asyncio.sleep(garbage.TRIM_SECONDS)
-        litter()
+        fill_middle_generation()
         await asyncio.sleep(2 * garbage.CHECK_SECONDS)
         assert len(given) == 2
 
@@ -141,7 +141,7 @@ async def test_where_it_is_never_quiet_they_come_after_a_while(whole: list[int])
     async with defer_full_collections(lambda: False):
         del whole[:]
         stays = gc.get_freeze_count()
-        litter()
+        fill_middle_generation()
         await asyncio.sleep(1.5 * garbage.MAX_WAIT_SECONDS)
         assert len(whole) == 1
         assert 0.9 * stays < whole[0] <= stays
@@ -152,7 +152,7 @@ async def test_in_the_long_run_all_is_looked_at_again(whole: list[int]) -> None:
     async with defer_full_collections(lambda: True):
         await asyncio.sleep(garbage.FULL_SCAN_SECONDS)
         del whole[:]
-        litter()
+        fill_middle_generation()
         await asyncio.sleep(2 * garbage.CHECK_SECONDS)
         assert whole == [0]
 

@@ -1,4 +1,4 @@
-"""Namespaces that are shared within a tenant: who is bound sees its own, what it was granted, and nothing else."""
+"""Namespaces shared within a tenant: a bound key sees its own namespaces, the granted ones, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import Any
 import httpx2
 import pytest
 
+from acms import NotFoundError, PermissionDeniedError, ValidationError
 from acms.client import Client
-from acms.errors import NotFoundError, PermissionDeniedError, ValidationError
 from acms.server.audit import read_audit_trail
 from acms.server.keys import USUAL
 from acms.server.operation import Scope
 from acms.server.principal import Action
 from acms.server.routes.table import OPERATIONS
-from tests.server.guarded import Guarded, guarded, home
-from tests.server.test_tenants import _request as requested
+from tests.server.guarded import Guarded, guarded_service, store_url
+from tests.server.test_tenants import _request_of_operation as requested
 
 EVERYTHING = frozenset(Scope) - {Scope.ADMIN}
 
 
 @dataclass
 class Agent:
-    """A key that is bound to a namespace of its own, and what it can do."""
+    """A key that is bound to its own namespace, and its rights."""
 
     client: httpx2.AsyncClient
     id: str
@@ -47,7 +47,7 @@ class Agent:
         return await self.ask("POST", f"/contexts/{context}/messages", status, json=body)
 
 
-async def agent(
+async def create_agent(
     service: Guarded, tenant: str, *namespaces: str, scopes: frozenset[Scope] = EVERYTHING
 ) -> Agent:
     key, secret = await service.app.keys.create(tenant, scopes=scopes, namespaces=namespaces)
@@ -58,7 +58,7 @@ async def agent(
 async def service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Guarded]:
-    async with guarded(home(request, tmp_path_factory)) as running:
+    async with guarded_service(store_url(request, tmp_path_factory)) as running:
         yield running
 
 
@@ -71,7 +71,7 @@ def tenant() -> str:
 
 
 async def test_a_bound_key_sees_its_own_namespace_and_nothing_else(service: Guarded, tenant: str) -> None:
-    ana, ben = await agent(service, tenant, "ana"), await agent(service, tenant, "ben", "ben-2")
+    ana, ben = await create_agent(service, tenant, "ana"), await create_agent(service, tenant, "ben", "ben-2")
     mine = await ana.create("ana", "diary")
     await ana.say(mine, "My cat is called Minou.")
     await ana.create("ben", "intruder", 403)
@@ -99,7 +99,7 @@ async def test_a_bound_key_sees_its_own_namespace_and_nothing_else(service: Guar
 async def test_an_erasure_names_what_remains_where_the_key_may_read_and_verifies_nothing(
     service: Guarded, tenant: str
 ) -> None:
-    ana, ben = await agent(service, tenant, "ana"), await agent(service, tenant, "ben")
+    ana, ben = await create_agent(service, tenant, "ana"), await create_agent(service, tenant, "ben")
     other, stranger = Agent(await service.key(tenant), ""), Agent(await service.key(f"{tenant}-2"), "")
     message = {"role": "user", "content": "My account is Zyxquarble-77.", "key": "imported-1"}
     made: dict[str, str] = {}
@@ -119,7 +119,7 @@ async def test_an_erasure_names_what_remains_where_the_key_may_read_and_verifies
 
 
 async def test_what_is_not_shared_is_answered_as_what_does_not_exist(service: Guarded, tenant: str) -> None:
-    ana, ben = await agent(service, tenant, "ana"), await agent(service, tenant, "ben")
+    ana, ben = await create_agent(service, tenant, "ana"), await create_agent(service, tenant, "ben")
     context = await ana.create("ana", "diary")
     first = (await ana.say(context, "marked: my cat is called Minou."))["data"][0]["id"]
     for n in range(20):
@@ -186,7 +186,7 @@ async def test_what_is_not_shared_is_answered_as_what_does_not_exist(service: Gu
 
 
 async def test_a_key_that_is_bound_to_none_sees_what_is_shared(service: Guarded, tenant: str) -> None:
-    ana, ben = await agent(service, tenant, "ana"), await agent(service, tenant)
+    ana, ben = await create_agent(service, tenant, "ana"), await create_agent(service, tenant)
     context = await ana.create("ana", "plan")
     assert (await ben.ask("GET", "/contexts"))["data"] == []
     await ana.ask("PUT", f"/namespaces/ana/grants/{ben.id}")
@@ -210,7 +210,7 @@ async def test_what_is_about_the_whole_tenant_cannot_be_bound(service: Guarded, 
 async def test_a_namespace_is_shared_for_reading_then_writing_and_taken_back(
     service: Guarded, tenant: str
 ) -> None:
-    ana, ben = await agent(service, tenant, "ana"), await agent(service, tenant, "ben")
+    ana, ben = await create_agent(service, tenant, "ana"), await create_agent(service, tenant, "ben")
     context = await ana.create("ana", "plan")
     await ana.say(context, "We chose PostgreSQL.")
     where = f"/namespaces/ana/grants/{ben.id}"
@@ -242,7 +242,7 @@ async def test_a_namespace_is_shared_for_reading_then_writing_and_taken_back(
 
 
 async def test_sharing_can_be_handed_on_but_never_more_than_one_has(service: Guarded, tenant: str) -> None:
-    ana, ben, cleo = [await agent(service, tenant, name) for name in ("ana", "ben", "cleo")]
+    ana, ben, cleo = [await create_agent(service, tenant, name) for name in ("ana", "ben", "cleo")]
     context = await ana.create("ana", "plan")
     await ana.ask("PUT", f"/namespaces/ana/grants/{ben.id}", json={"actions": ["share"]})
     await ben.ask("PUT", f"/namespaces/ana/grants/{cleo.id}", 403, json={"actions": ["write"]})
@@ -253,8 +253,8 @@ async def test_sharing_can_be_handed_on_but_never_more_than_one_has(service: Gua
 
 
 async def test_a_grant_never_exceeds_the_scopes_of_a_key(service: Guarded, tenant: str) -> None:
-    ana = await agent(service, tenant, "ana")
-    reader = await agent(service, tenant, scopes=frozenset({Scope.READ}))
+    ana = await create_agent(service, tenant, "ana")
+    reader = await create_agent(service, tenant, scopes=frozenset({Scope.READ}))
     context = await ana.create("ana", "plan")
     await ana.ask("PUT", f"/namespaces/ana/grants/{reader.id}", json={"actions": ["write"]})
     await reader.ask("GET", f"/contexts/{context}/messages")
@@ -263,7 +263,7 @@ async def test_a_grant_never_exceeds_the_scopes_of_a_key(service: Guarded, tenan
 
 async def test_grants_end_at_the_tenant(service: Guarded, tenant: str) -> None:
     other = f"{tenant}-other"
-    ana, eve = await agent(service, tenant, "team"), await agent(service, other, "eve")
+    ana, eve = await create_agent(service, tenant, "team"), await create_agent(service, other, "eve")
     context = await ana.create("team", "plan")
     unknown = await ana.ask("PUT", "/namespaces/team/grants/00000000", 404)
     foreign = await ana.ask("PUT", f"/namespaces/team/grants/{eve.id}", 404)
@@ -281,7 +281,7 @@ async def test_grants_end_at_the_tenant(service: Guarded, tenant: str) -> None:
 
 
 async def test_a_grant_stays_when_a_key_is_rotated(service: Guarded, tenant: str) -> None:
-    ana, ben = await agent(service, tenant, "ana"), await agent(service, tenant, "ben")
+    ana, ben = await create_agent(service, tenant, "ana"), await create_agent(service, tenant, "ben")
     context = await ana.create("ana", "plan")
     await ana.ask("PUT", f"/namespaces/ana/grants/{ben.id}")
     second, _ = await service.app.keys.rotate(ben.id)
@@ -296,10 +296,10 @@ async def test_a_grant_stays_when_a_key_is_rotated(service: Guarded, tenant: str
 async def test_a_grant_is_taken_back_on_every_replica_with_the_next_request(
     service: Guarded, tenant: str
 ) -> None:
-    ana, ben = await agent(service, tenant, "ana"), await agent(service, tenant, "ben")
+    ana, ben = await create_agent(service, tenant, "ana"), await create_agent(service, tenant, "ben")
     context = await ana.create("ana", "plan")
     secret = ben.client.headers["authorization"].removeprefix("Bearer ")
-    async with guarded(service.app.stores.url) as replica:
+    async with guarded_service(service.app.stores.url) as replica:
         there = Agent(await replica.client(secret), ben.id)
         for _ in range(3):
             await there.ask("GET", f"/contexts/{context}", 404)

@@ -11,7 +11,7 @@ from acms import open_storage
 from acms.model import Append, ContextDraft, JobDraft, JobQuery
 from acms.server import ServerConfig
 from acms.server.tenants import OWN
-from tests.server.document import documented
+from tests.server.document import checked_by_document
 from tests.server.serving import Service, serving
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -27,7 +27,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 def service(url: str) -> Iterator[Service]:
     """A service whose jobs wait for a worker elsewhere."""
     with serving(url, ServerConfig(auth="off", works=False)) as running:
-        yield documented(running)
+        yield checked_by_document(running)
 
 
 def test_a_job_that_waits_is_given_up_and_brought_back(service: Service) -> None:

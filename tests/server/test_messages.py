@@ -1,4 +1,4 @@
-"""Messages over HTTP: what is stored, once, after which message, and what is refused."""
+"""Messages over HTTP: stored once, after the expected message, or refused."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 
 from acms.server import Limits
 from tests.server.serving import OPEN, Service, serving
-from tests.server.test_versioned_contexts import problem
+from tests.server.test_versioned_contexts import checked_problem
 
 
-def post(service: Service, context: str, *messages: Any, **headers: str) -> httpx2.Response:
+def post_messages(service: Service, context: str, *messages: Any, **headers: str) -> httpx2.Response:
     """Append messages; header names are written with underscores."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return service.client.post(f"/contexts/{context}/messages", json={"messages": messages}, headers=named)
 
 
-def user(content: str, **more: Any) -> dict[str, Any]:
+def user_message(content: str, **more: Any) -> dict[str, Any]:
     return {"role": "user", "content": content, **more}
 
 
@@ -47,14 +47,14 @@ def test_an_append_answers_what_a_list_shows(service: Service) -> None:
         {"type": "media", "mime": "image/png", "ref": "s3://a", "sha256": "", "tokens": 7},
         {"type": "raw", "vendor": "v", "json": '{"a":1}'},
     ]
-    reply = post(
+    reply = post_messages(
         service,
         context,
         FULL,
         {"role": "tool", "content": "40% used", "toolCallId": "call_1", "toolName": "disk"},
-        user("look", parts=parts),
+        user_message("look", parts=parts),
         {"role": "developer", "content": "be brief"},
-        user("Decision: PostgreSQL 18."),
+        user_message("Decision: PostgreSQL 18."),
     )
     assert reply.status_code == 201, reply.text
     stored, listed = reply.json()["data"], service.get(f"/contexts/{context}/messages")["data"]
@@ -80,10 +80,10 @@ def test_an_append_answers_what_a_list_shows(service: Service) -> None:
 
 def test_what_is_listed_as_parts_can_be_appended_again(service: Service) -> None:
     context = service.create()
-    post(service, context, {name: value for name, value in FULL.items() if name != "key"})
+    post_messages(service, context, {name: value for name, value in FULL.items() if name != "key"})
     (first,) = service.get(f"/contexts/{context}/messages")["data"]
     again = {"role": first["role"], "parts": first["parts"]}
-    assert post(service, context, again).status_code == 201
+    assert post_messages(service, context, again).status_code == 201
     assert service.get(f"/contexts/{context}/messages")["data"][1]["content"] == first["content"]
 
 
@@ -96,7 +96,7 @@ def test_calls_are_taken_as_chat_completions_have_them(
 ) -> None:
     context = sqlite_service.create()
     call = {"id": "call_1", "type": "function", "function": {"name": "disk", "arguments": arguments}}
-    reply = post(sqlite_service, context, {"role": "assistant", "content": "", "toolCalls": [call]})
+    reply = post_messages(sqlite_service, context, {"role": "assistant", "content": "", "toolCalls": [call]})
     assert reply.json()["data"][0]["parts"] == [
         {"type": "tool_call", "callId": "call_1", "name": "disk", "arguments": kept}
     ]
@@ -105,24 +105,24 @@ def test_calls_are_taken_as_chat_completions_have_them(
 @pytest.mark.parametrize(
     ("message", "field"),
     [
-        (user("x", parts=[{"type": "nothing"}]), "messages[0].parts[0]"),
-        (user("x", parts=[{"type": "text"}]), "messages[0].parts[0].text.text"),
-        (user("x", toolCalls=[{"id": "c", "name": "n"}]), "messages[0].parts"),
-        (user("x", markers=["nonsense"]), "messages[0].markers"),
-        (user("x", createdAt="yesterday"), "messages[0].createdAt"),
-        (user("x", createdAt="2026-03-01T12:00:00"), "messages[0].createdAt"),
-        (user("x", privacy="secret"), "messages[0].privacy"),
-        (user("x", origin="nowhere"), "messages[0].origin"),
-        (user("x", actorId=""), "messages[0].actorId"),
-        (user("x", key=""), "messages[0].key"),
-        (user("x", metadata={"run_id": "a\0b"}), "messages[0].metadata.run_id"),
+        (user_message("x", parts=[{"type": "nothing"}]), "messages[0].parts[0]"),
+        (user_message("x", parts=[{"type": "text"}]), "messages[0].parts[0].text.text"),
+        (user_message("x", toolCalls=[{"id": "c", "name": "n"}]), "messages[0].parts"),
+        (user_message("x", markers=["nonsense"]), "messages[0].markers"),
+        (user_message("x", createdAt="yesterday"), "messages[0].createdAt"),
+        (user_message("x", createdAt="2026-03-01T12:00:00"), "messages[0].createdAt"),
+        (user_message("x", privacy="secret"), "messages[0].privacy"),
+        (user_message("x", origin="nowhere"), "messages[0].origin"),
+        (user_message("x", actorId=""), "messages[0].actorId"),
+        (user_message("x", key=""), "messages[0].key"),
+        (user_message("x", metadata={"run_id": "a\0b"}), "messages[0].metadata.run_id"),
         ({"role": "assistant", "toolCalls": [{"id": "c"}]}, "messages[0].toolCalls[0].name"),
     ],
 )
 def test_a_field_at_fault_is_named_as_it_was_sent(
     sqlite_service: Service, message: dict[str, Any], field: str
 ) -> None:
-    problem(post(sqlite_service, sqlite_service.create(), message), 400, field)
+    checked_problem(post_messages(sqlite_service, sqlite_service.create(), message), 400, field)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_field_at_fault_is_named_as_it_was_sent(
 def test_json_that_no_store_can_hold_is_refused(sqlite_service: Service, body: bytes, field: str) -> None:
     at = f"/contexts/{sqlite_service.create()}/messages"
     json = {"content-type": "application/json"}
-    problem(sqlite_service.client.post(at, content=body, headers=json), 400, field)
+    checked_problem(sqlite_service.client.post(at, content=body, headers=json), 400, field)
 
 
 def test_arguments_of_a_call_must_be_json(sqlite_service: Service) -> None:
@@ -151,7 +151,7 @@ def test_arguments_of_a_call_must_be_json(sqlite_service: Service) -> None:
     json = {"content-type": "application/json"}
     body = b'{"messages":[{"role":"assistant","toolCalls":[{"id":"c","name":"n","arguments":{"a":1e999}}]}]}'
     reply = sqlite_service.client.post(at, content=body, headers=json)
-    problem(reply, 400, "messages[0].toolCalls[0].arguments")
+    checked_problem(reply, 400, "messages[0].toolCalls[0].arguments")
 
 
 # ── limits ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -161,17 +161,21 @@ def test_a_message_is_measured_with_its_parts_and_calls() -> None:
     config = replace(OPEN, limits=Limits(message_bytes=100, batch=2, body_bytes=2000))
     with serving("memory://", config) as service:
         context = service.create()
-        assert post(service, context, user("x" * 100)).status_code == 201
+        assert post_messages(service, context, user_message("x" * 100)).status_code == 201
         call = {"id": "c", "name": "n", "arguments": {"a": "x" * 90}}
         for large in (
-            user("x" * 101),
-            user("é" * 51),
-            user("x" * 60, parts=[{"type": "text", "text": "x" * 60}]),
+            user_message("x" * 101),
+            user_message("é" * 51),
+            user_message("x" * 60, parts=[{"type": "text", "text": "x" * 60}]),
             {"role": "assistant", "content": "", "toolCalls": [call]},
         ):
-            problem(post(service, context, user("ok"), large), 413, "messages[1]")
-        problem(post(service, context, user("a"), user("b"), user("c")), 413, "messages")
-        problem(post(service, context, user("x" * 3000)), 413, "body")
+            checked_problem(post_messages(service, context, user_message("ok"), large), 413, "messages[1]")
+        checked_problem(
+            post_messages(service, context, user_message("a"), user_message("b"), user_message("c")),
+            413,
+            "messages",
+        )
+        checked_problem(post_messages(service, context, user_message("x" * 3000)), 413, "body")
         assert service.get(f"/contexts/{context}")["data"]["latestVersion"] == 1
 
 
@@ -180,8 +184,8 @@ def test_a_message_is_measured_with_its_parts_and_calls() -> None:
 
 def test_the_same_request_again_changes_nothing(service: Service) -> None:
     context = service.create()
-    first = post(service, context, user("a"), user("b"), Idempotency_Key="import-1")
-    again = post(service, context, user("a"), user("b"), Idempotency_Key="import-1")
+    first = post_messages(service, context, user_message("a"), user_message("b"), Idempotency_Key="import-1")
+    again = post_messages(service, context, user_message("a"), user_message("b"), Idempotency_Key="import-1")
     assert (first.status_code, again.status_code) == (201, 201)
     shown = first.json()["data"]
     assert [one["repeated"] for one in shown] == [False, False]
@@ -190,24 +194,31 @@ def test_the_same_request_again_changes_nothing(service: Service) -> None:
     assert service.get(f"/contexts/{context}")["data"]["messageCount"] == 2
 
 
-@pytest.mark.parametrize("other", [[user("other")], [user("a"), user("more")]])
+@pytest.mark.parametrize("other", [[user_message("other")], [user_message("a"), user_message("more")]])
 def test_a_key_that_was_used_for_something_else_is_refused(service: Service, other: list[Any]) -> None:
     context = service.create()
-    post(service, context, user("a"), Idempotency_Key="k")
-    assert problem(post(service, context, *other, Idempotency_Key="k"), 422)["code"] == "IDEMPOTENCY_MISMATCH"
+    post_messages(service, context, user_message("a"), Idempotency_Key="k")
+    assert (
+        checked_problem(post_messages(service, context, *other, Idempotency_Key="k"), 422)["code"]
+        == "IDEMPOTENCY_MISMATCH"
+    )
 
 
 def test_a_message_may_bring_a_key_of_its_own(service: Service) -> None:
     context = service.create()
-    post(service, context, user("a", key="mine"))
-    assert post(service, context, user("a", key="mine")).json()["data"][0]["repeated"]
-    assert post(service, context, user("a", key="mine"), Idempotency_Key="k").json()["data"][0]["repeated"]
+    post_messages(service, context, user_message("a", key="mine"))
+    assert post_messages(service, context, user_message("a", key="mine")).json()["data"][0]["repeated"]
+    assert post_messages(service, context, user_message("a", key="mine"), Idempotency_Key="k").json()["data"][
+        0
+    ]["repeated"]
 
 
 @pytest.mark.parametrize("key", ["", "k" * 248])
 def test_an_idempotency_key_that_makes_no_sense_is_refused(sqlite_service: Service, key: str) -> None:
-    problem(
-        post(sqlite_service, sqlite_service.create(), user("a"), Idempotency_Key=key), 400, "Idempotency-Key"
+    checked_problem(
+        post_messages(sqlite_service, sqlite_service.create(), user_message("a"), Idempotency_Key=key),
+        400,
+        "Idempotency-Key",
     )
 
 
@@ -215,7 +226,7 @@ def test_many_clients_with_one_key_append_once(service: Service) -> None:
     context = service.create()
 
     def write(_: int) -> tuple[int, bool]:
-        reply = post(service, context, user("once"), Idempotency_Key="one")
+        reply = post_messages(service, context, user_message("once"), Idempotency_Key="one")
         assert reply.status_code == 201, reply.text
         (one,) = reply.json()["data"]
         return one["version"], one["repeated"]
@@ -230,14 +241,16 @@ def test_many_clients_with_one_key_append_once(service: Service) -> None:
 
 def test_an_append_can_ask_that_nobody_spoke_since(service: Service) -> None:
     context = service.create()
-    first = post(service, context, user("a"), If_Match='"empty"')
+    first = post_messages(service, context, user_message("a"), If_Match='"empty"')
     assert first.status_code == 201
-    second = post(service, context, user("b"), If_Match=first.headers["etag"])
+    second = post_messages(service, context, user_message("b"), If_Match=first.headers["etag"])
     assert second.status_code == 201
-    refused = problem(post(service, context, user("c"), If_Match=first.headers["etag"]), 412)
+    refused = checked_problem(
+        post_messages(service, context, user_message("c"), If_Match=first.headers["etag"]), 412
+    )
     assert refused["code"] == "PRECONDITION"
-    problem(post(service, context, user("c"), If_Match='"empty"'), 412)
-    assert post(service, context, user("c"), If_Match="*").status_code == 201
+    checked_problem(post_messages(service, context, user_message("c"), If_Match='"empty"'), 412)
+    assert post_messages(service, context, user_message("c"), If_Match="*").status_code == 201
     contents = [one["content"] for one in service.get(f"/contexts/{context}/messages")["data"]]
     assert contents == ["a", "b", "c"]
 
@@ -245,7 +258,7 @@ def test_an_append_can_ask_that_nobody_spoke_since(service: Service) -> None:
 def test_a_repeated_append_is_answered_though_its_precondition_is_past(service: Service) -> None:
     context = service.create()
     for repeated in (False, True):
-        reply = post(service, context, user("a"), If_Match='"empty"', Idempotency_Key="k")
+        reply = post_messages(service, context, user_message("a"), If_Match='"empty"', Idempotency_Key="k")
         assert reply.status_code == 201
         assert reply.json()["data"][0]["repeated"] is repeated
 
@@ -255,7 +268,7 @@ def test_of_many_who_have_seen_the_same_one_may_speak(service: Service) -> None:
     etag = service.client.get(f"/contexts/{context}").headers["etag"]
 
     def write(who: int) -> int:
-        return post(service, context, user(f"answer {who}"), If_Match=etag).status_code
+        return post_messages(service, context, user_message(f"answer {who}"), If_Match=etag).status_code
 
     with ThreadPoolExecutor(6) as pool:
         assert sorted(pool.map(write, range(6))) == [201, 412, 412, 412, 412, 412]
@@ -263,7 +276,11 @@ def test_of_many_who_have_seen_the_same_one_may_speak(service: Service) -> None:
 
 @pytest.mark.parametrize("wrong", ["text", 'W/"empty"', '"a", "b"', '""'])
 def test_a_precondition_that_is_not_understood_is_refused(sqlite_service: Service, wrong: str) -> None:
-    problem(post(sqlite_service, sqlite_service.create(), user("a"), If_Match=wrong), 400, "If-Match")
+    checked_problem(
+        post_messages(sqlite_service, sqlite_service.create(), user_message("a"), If_Match=wrong),
+        400,
+        "If-Match",
+    )
 
 
 # ── lists ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -302,8 +319,8 @@ def test_pages_pass_over_versions_that_are_no_messages(service: Service) -> None
 def test_what_is_read_passes_the_stage_of_privacy(service: Service, privacy: str, shown: bool) -> None:
     context = service.create()
     secret = "ann.miller@example.org"
-    said = user(f"Write to {secret} about the orders.", privacy=privacy)
-    assert post(service, context, said).status_code == 201
+    said = user_message(f"Write to {secret} about the orders.", privacy=privacy)
+    assert post_messages(service, context, said).status_code == 201
     at = f"/contexts/{context}"
     for path in ("/messages", "/at/1", "/window?budget=1000", "/history", "/diff?atVersion=0&otherVersion=1"):
         reply = service.client.get(f"{at}{path}")
@@ -317,8 +334,11 @@ def test_what_is_read_passes_the_stage_of_privacy(service: Service, privacy: str
 # ── what is private ─────────────────────────────────────────────────────────────────────────────────────────────────
 def test_what_is_blocked_or_redacted_is_so_in_every_list(service: Service) -> None:
     context = service.create()
-    said = [user("Mail ann@example.org.", privacy="redact"), user("My diagnosis.", privacy="block")]
-    assert post(service, context, *said, user("Friday.")).status_code == 201
+    said = [
+        user_message("Mail ann@example.org.", privacy="redact"),
+        user_message("My diagnosis.", privacy="block"),
+    ]
+    assert post_messages(service, context, *said, user_message("Friday.")).status_code == 201
     for place in ("messages", "at/3"):
         page = service.get(f"/contexts/{context}/{place}")["data"]
         assert [one["content"] for one in page] == ["Mail [REDACTED: email].", "[withheld]", "Friday."]

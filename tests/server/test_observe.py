@@ -14,14 +14,14 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from acms.observability.logging import JSONFormatter
+from acms import JSONFormatter
 from tests.server.serving import Service, serving
 from tests.servers.postgres import Databases
 
 CANARY = "canary-8c1f5b"
 
 
-def numbers(service: Service) -> dict[str, float]:
+def read_metrics(service: Service) -> dict[str, float]:
     text = httpx2.get(f"{service.url}/metrics").text
     lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in lines}
@@ -49,11 +49,11 @@ def test_a_service_whose_store_is_gone_is_there_and_not_ready(postgres: Database
 
 def test_what_is_asked_stored_and_refused_is_counted(sqlite_service: Service) -> None:
     context = sqlite_service.create()
-    before = numbers(sqlite_service)
+    before = read_metrics(sqlite_service)
     sqlite_service.say(context, "one", "two")
     sqlite_service.get(f"/contexts/{context}/window", budget=100)
     assert sqlite_service.client.get("/contexts/c_nope").status_code == 404
-    after = numbers(sqlite_service)
+    after = read_metrics(sqlite_service)
 
     def more(name: str) -> float:
         return after[name] - before.get(name, 0.0)
@@ -70,7 +70,7 @@ def test_what_is_asked_stored_and_refused_is_counted(sqlite_service: Service) ->
 
 def test_the_share_of_a_prompt_that_a_cache_holds_is_counted(sqlite_service: Service) -> None:
     context = sqlite_service.talk("one " * 400, "two " * 400)
-    before = numbers(sqlite_service)
+    before = read_metrics(sqlite_service)
     reply = sqlite_service.client.post(
         f"/contexts/{context}/prompt",
         json={"codec": "openai-chat", "model": "gpt-4o", "user": "Go on.", "budget": 3000},
@@ -81,7 +81,7 @@ def test_the_share_of_a_prompt_that_a_cache_holds_is_counted(sqlite_service: Ser
         json={"codec": "openai-chat", "model": "gpt-4o", "user": "Go on.", "budget": 1},
     )
     assert short.status_code == 422
-    after = numbers(sqlite_service)
+    after = read_metrics(sqlite_service)
     assert after["acms_prompt_cached_share_count"] == before["acms_prompt_cached_share_count"] + 1
     assert after['acms_tokens_asked_total{verb="prompt"}'] >= 3000
     assert (

@@ -17,13 +17,22 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
-from acms.errors import AuthenticationError, ConfigurationError, PermissionDeniedError, UnreachableError
+from acms import AuthenticationError, ConfigurationError, PermissionDeniedError, UnreachableError
 from acms.server import ServerConfig, oidc
 from acms.server.audit import read_audit_trail
 from acms.server.oidc import OIDCConfig, Tokens
 from acms.server.operation import Scope
-from tests.server.guarded import GUARDED, Guarded, guarded
-from tests.support.identity import AUDIENCE, Pages, Provider, Providers, claims, free_port, pages, unsigned
+from tests.server.guarded import GUARDED, Guarded, guarded_service
+from tests.support.identity import (
+    AUDIENCE,
+    Pages,
+    Provider,
+    Providers,
+    claims_of_token,
+    free_port,
+    serve_pages,
+    unsigned_token,
+)
 
 ALICE = {"sub": "alice", "tenant": "acme", "roles": ["writer"]}
 BOB = {"sub": "bob", "tenant": "globex", "roles": ["admin"]}
@@ -32,7 +41,7 @@ NOBODY = {"sub": "nobody", "roles": ["writer"]}
 THIEF = {"sub": "thief", "tenant": "@acms", "roles": ["admin"]}
 
 
-def config(issuer: str, **given: Any) -> ServerConfig:
+def oidc_config(issuer: str, **given: Any) -> ServerConfig:
     return ServerConfig(limits=GUARDED.limits, oidc=OIDCConfig(issuer=issuer, audience=AUDIENCE, **given))
 
 
@@ -61,11 +70,11 @@ def expiring(providers: Providers) -> Iterator[Provider]:
 
 @pytest.fixture(scope="module")
 async def service(signing: Provider) -> AsyncIterator[Guarded]:
-    async with guarded("memory://", config(signing.issuer)) as running:
+    async with guarded_service("memory://", oidc_config(signing.issuer)) as running:
         yield running
 
 
-async def refused(service: Guarded, token: str, status: int = 401) -> dict[str, Any]:
+async def body_of_refusal(service: Guarded, token: str, status: int = 401) -> dict[str, Any]:
     client = await service.client(token)
     reply = await client.get("/contexts")
     assert reply.status_code == status, reply.text
@@ -101,7 +110,7 @@ async def test_no_subject_reaches_the_data_of_another_tenant(service: Guarded, s
     assert (await bob.get("/contexts")).json()["data"] == []
     assert (await bob.get("/export", params={"contextId": context})).status_code == 404
     for subject in ("nobody", "thief"):
-        assert (await refused(service, signing.token(subject), 403))["code"] == "FORBIDDEN"
+        assert (await body_of_refusal(service, signing.token(subject), 403))["code"] == "FORBIDDEN"
 
 
 async def test_keys_go_on_beside_tokens(service: Guarded) -> None:
@@ -114,30 +123,32 @@ async def test_keys_go_on_beside_tokens(service: Guarded) -> None:
 
 
 async def test_a_token_that_is_over_is_refused(expiring: Provider) -> None:
-    async with guarded("memory://", config(expiring.issuer)) as service:
-        assert (await refused(service, expiring.token("alice")))["detail"] == "the access token has expired"
+    async with guarded_service("memory://", oidc_config(expiring.issuer)) as service:
+        assert (await body_of_refusal(service, expiring.token("alice")))[
+            "detail"
+        ] == "the access token has expired"
 
 
 async def test_a_token_of_another_issuer_or_for_another_service_is_refused(
     service: Guarded, signing: Provider, expiring: Provider
 ) -> None:
-    assert "is not valid here" in (await refused(service, expiring.token("alice")))["detail"]
-    told = await refused(service, signing.token("alice", audience="another"))
+    assert "is not valid here" in (await body_of_refusal(service, expiring.token("alice")))["detail"]
+    told = await body_of_refusal(service, signing.token("alice", audience="another"))
     assert told["detail"] == "the access token is not for this service"
 
 
 async def test_a_token_that_the_provider_did_not_sign_is_refused(service: Guarded, signing: Provider) -> None:
     real = signing.token("alice")
-    said, (key,) = claims(real), signing.keys()
+    said, (key,) = claims_of_token(real), signing.keys()
     head, body, signature = real.split(".")
     shared = jwt.PyJWK(key).key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     forged = [
-        unsigned(said),
-        unsigned(said, "None"),
-        unsigned(said, "RS256"),
-        _hmac(said, shared),  # the public key taken for a shared secret
-        _hmac(said, key["n"].encode()),
-        f"{head}.{unsigned({**said, 'tenant': 'globex'}).split('.')[1]}.{signature}",
+        unsigned_token(said),
+        unsigned_token(said, "None"),
+        unsigned_token(said, "RS256"),
+        _hmac_token(said, shared),  # the public key taken for a shared secret
+        _hmac_token(said, key["n"].encode()),
+        f"{head}.{unsigned_token({**said, 'tenant': 'globex'}).split('.')[1]}.{signature}",
         f"{head}.{body}.{signature[:-8]}AAAAAAAA",
         f"{head}.{body}.",
         "a.b.c",
@@ -145,7 +156,7 @@ async def test_a_token_that_the_provider_did_not_sign_is_refused(service: Guarde
         jwt.encode(said, rsa.generate_private_key(65537, 2048), "RS256", headers={"kid": key["kid"]}),
     ]
     for one in forged:
-        assert "is not valid here" in (await refused(service, one))["detail"]
+        assert "is not valid here" in (await body_of_refusal(service, one))["detail"]
     assert (await (await service.client(real)).get("/contexts")).status_code == 200
 
 
@@ -177,9 +188,9 @@ async def test_keys_are_changed_and_the_provider_goes_down(providers: Providers)
 # ── keys and tokens of our own ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _hmac(said: dict[str, Any], secret: bytes) -> str:
+def _hmac_token(said: dict[str, Any], secret: bytes) -> str:
     """Sign with a shared secret, also with one that no library takes for one."""
-    head = unsigned(said, "HS256").rstrip(".")
+    head = unsigned_token(said, "HS256").rstrip(".")
     signature = jwt.utils.base64url_encode(hmac.new(secret, head.encode(), sha256).digest())
     return f"{head}.{signature.decode()}"
 
@@ -211,7 +222,7 @@ class Signer:
 
 @pytest.fixture
 async def home() -> AsyncIterator[Pages]:
-    async with pages() as running:
+    async with serve_pages() as running:
         yield running
 
 
@@ -337,7 +348,7 @@ async def test_a_key_is_used_for_what_it_was_published_for(home: Pages) -> None:
     closed = Signer("closed")
     home.publish(small.published, shared, {**closed.published, "use": "enc"})
     tokens = tokens_of(home)
-    stolen = unsigned(claims(small.token(home.issuer)), "HS256", kid="shared")
+    stolen = unsigned_token(claims_of_token(small.token(home.issuer)), "HS256", kid="shared")
     for one in (wide.token(home.issuer), closed.token(home.issuer), stolen):
         with pytest.raises(AuthenticationError):
             await tokens.find(one)
@@ -348,7 +359,7 @@ async def test_a_key_is_used_for_what_it_was_published_for(home: Pages) -> None:
 async def test_a_short_key_is_not_believed(home: Pages) -> None:
     weak = rsa.generate_private_key(65537, 1024)
     home.publish({**RSAAlgorithm.to_jwk(weak.public_key(), as_dict=True), "kid": "weak"})
-    tokens, said = tokens_of(home), claims(Signer("1").token(home.issuer))
+    tokens, said = tokens_of(home), claims_of_token(Signer("1").token(home.issuer))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the library that signs
         signed = jwt.encode(said, weak, "RS256", headers={"kid": "weak"})
@@ -400,9 +411,9 @@ async def test_keys_elsewhere_are_only_asked_for_at_a_public_address(home: Pages
 
 async def test_a_service_starts_while_the_provider_is_down() -> None:
     down = OIDCConfig(issuer=f"http://127.0.0.1:{free_port()}", audience=AUDIENCE)
-    async with guarded("memory://", ServerConfig(limits=GUARDED.limits, oidc=down)) as service:
+    async with guarded_service("memory://", ServerConfig(limits=GUARDED.limits, oidc=down)) as service:
         token = Signer("1").token(down.issuer)
-        assert (await refused(service, token, 503))["retryable"] is True
+        assert (await body_of_refusal(service, token, 503))["retryable"] is True
         assert (await (await service.key("acme")).get("/contexts")).status_code == 200
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 import acms
-from acms import errors
+from acms import ACMSError, ValidationError, errors
 from acms.contract import problem_details
-from acms.errors import ACMSError, ValidationError
 from tests.server.serving import Service
 
 ROOT = Path(acms.__file__).parent
@@ -38,8 +37,8 @@ ARGUMENTS = {
 }  # fmt: skip
 
 
-def _texts(node: ast.AST) -> Iterator[str]:
-    """Yield the texts in an expression; what is put into one is written as a word."""
+def _texts_in_expression(node: ast.AST) -> Iterator[str]:
+    """Yield the texts in an expression; an inserted value is written as a word."""
     if isinstance(node, ast.JoinedStr):
         yield "".join(str(one.value) if isinstance(one, ast.Constant) else "7" for one in node.values)
     elif isinstance(node, ast.Constant):
@@ -47,10 +46,10 @@ def _texts(node: ast.AST) -> Iterator[str]:
             yield node.value
     else:
         for child in ast.iter_child_nodes(node):
-            yield from _texts(child)
+            yield from _texts_in_expression(child)
 
 
-def _advised() -> Iterator[tuple[str, type[ACMSError], str]]:
+def _advised_options() -> Iterator[tuple[str, type[ACMSError], str]]:
     """Yield (place, class, option) of everything the engine advises."""
     for path in sorted(ROOT.rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
@@ -61,26 +60,26 @@ def _advised() -> Iterator[tuple[str, type[ACMSError], str]]:
                 kind = getattr(errors, getattr(node.func, "id", ""), ACMSError)
                 for given in node.keywords:
                     if given.arg == "options":
-                        for text in _texts(given.value):
+                        for text in _texts_in_expression(given.value):
                             yield f"{name}:{node.lineno}", kind, text
             elif isinstance(node, ast.FunctionDef) and node.name in ("_options", "_twins"):
                 for found in ast.walk(node):
                     if isinstance(found, ast.Yield) and found.value is not None:
-                        for text in _texts(found.value):
+                        for text in _texts_in_expression(found.value):
                             yield f"{name}:{found.lineno}", ACMSError, text
 
 
-def _error(kind: type[ACMSError], option: str) -> ACMSError:
+def _make_error(kind: type[ACMSError], option: str) -> ACMSError:
     error = kind.__new__(kind)
     ACMSError.__init__(error, "it failed", options=[option])
     return error
 
 
 def test_what_every_part_of_the_engine_advises_can_be_done_over_http() -> None:
-    advised = list(_advised())
+    advised = list(_advised_options())
     assert len(advised) > 150
     for place, kind, option in advised:
-        written = problem_details.translate_options(_error(kind, option))
+        written = problem_details.translate_options(_make_error(kind, option))
         assert written or option in ARGUMENTS, f"{place}: nobody can do {option!r} over HTTP"
         assert not [one for one in written if problem_details.CODE.search(one)], place
 
@@ -99,7 +98,7 @@ def test_no_error_speaks_python(kind: type[ACMSError]) -> None:
         "give tool_call_id",
         "open one handle per event loop",
     ):
-        written = problem_details.translate_options(_error(kind, option))
+        written = problem_details.translate_options(_make_error(kind, option))
         assert not [one for one in written if problem_details.CODE.search(one)]
 
 
@@ -130,7 +129,7 @@ def test_options_are_told_over_http(service: Service) -> None:
 @pytest.mark.parametrize("kind", [errors.StorageError, errors.ConfigurationError, ACMSError])
 def test_what_only_who_runs_the_service_can_mend_is_told_in_no_words(kind: type[ACMSError]) -> None:
     written = problem_details.serialize_problem(
-        _error(kind, "acms serve --db /srv/secret.db"), request_id="r"
+        _make_error(kind, "acms serve --db /srv/secret.db"), request_id="r"
     )
     assert "secret" not in str(written)
     assert problem_details.parse_problem(written).options == tuple(written["options"])

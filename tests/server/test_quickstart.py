@@ -23,7 +23,7 @@ WRITTEN = "http://127.0.0.1:8000"
 """Where the pages say the service is."""
 
 
-def blocks(page: str) -> list[tuple[str, str]]:
+def code_blocks(page: str) -> list[tuple[str, str]]:
     text = (DOCS / page).read_text(encoding="utf-8")
     return [(found["info"].strip(), found["body"]) for found in _FENCE.finditer(text)]
 
@@ -49,8 +49,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     assert served.returncode in (0, -15)
 
 
-def shows(shown: Any, said: Any) -> bool:
-    """Whether what a page shows is said: `…` stands for whatever it is, and for what is left out."""
+def page_matches(shown: Any, said: Any) -> bool:
+    """Return whether an answer matches the page: `…` matches any text, and omitted fields match."""
     if isinstance(shown, str):
         head, dots, _ = shown.partition("…")
         return shown == said or (
@@ -61,9 +61,9 @@ def shows(shown: Any, said: Any) -> bool:
             return False
         named = {name: value for name, value in shown.items() if name != "…"}
         whole = named.keys() == said.keys() if len(named) == len(shown) else named.keys() <= said.keys()
-        return whole and all(shows(value, said[name]) for name, value in named.items())
+        return whole and all(page_matches(value, said[name]) for name, value in named.items())
     if isinstance(shown, list):
-        return isinstance(said, list) and len(shown) == len(said) and all(map(shows, shown, said))
+        return isinstance(said, list) and len(shown) == len(said) and all(map(page_matches, shown, said))
     return shown == said
 
 
@@ -71,7 +71,7 @@ def test_the_lines_of_curl_do_what_the_page_shows(url: str, tmp_path: Path) -> N
     missing = [program for program in ("bash", "curl") if shutil.which(program) is None]
     if missing:
         pytest.fail(f"Install {' and '.join(missing)}.", pytrace=False)
-    found = [(info, body) for info, body in blocks("http.md") if info in ("sh", "json")]
+    found = [(info, body) for info, body in code_blocks("http.md") if info in ("sh", "json")]
     script = ["set -euo pipefail"]
     shown: list[tuple[int, str]] = []
     for number, (info, body) in enumerate(found):
@@ -87,7 +87,7 @@ def test_the_lines_of_curl_do_what_the_page_shows(url: str, tmp_path: Path) -> N
     assert shown
     for number, body in shown:
         said = json.loads((tmp_path / f"{number}.out").read_text(encoding="utf-8"))
-        assert shows(json.loads(body), said), f"{body}\nis shown, said was\n{json.dumps(said)}"
+        assert page_matches(json.loads(body), said), f"{body}\nis shown, said was\n{json.dumps(said)}"
 
 
 def test_the_page_of_the_client_runs(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_the_page_of_the_client_runs(url: str, tmp_path: Path, monkeypatch: pyte
     names: dict[str, object] = {"__name__": "__main__"}
     ran = 0
     with asyncio.Runner() as runner:
-        for info, body in blocks("client.md"):
+        for info, body in code_blocks("client.md"):
             if info != "python no-run: needs a service":
                 continue
             code = compile(

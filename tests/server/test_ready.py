@@ -9,9 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from acms import ACMS, open_storage
-from acms.config import ACMSConfig
-from acms.errors import ConfigurationError, HandleError
+from acms import ACMS, ACMSConfig, ConfigurationError, HandleError, open_storage
 from acms.recall.embeddings import Embedding
 from acms.server import App, ServerConfig, create_app
 from acms.server.routes.table import OPERATIONS
@@ -22,12 +20,12 @@ from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.server.slow import Slow
 
 
-def _client(app: App) -> httpx2.AsyncClient:
+def _client_of_app(app: App) -> httpx2.AsyncClient:
     transport = httpx2.ASGITransport(app=app)
     return httpx2.AsyncClient(transport=transport, base_url="http://localhost/api/v1", verify=False)
 
 
-async def _talk(client: httpx2.AsyncClient, content: str) -> str:
+async def _post_message(client: httpx2.AsyncClient, content: str) -> str:
     id: str = (await client.post("/contexts", json={})).json()["data"]["id"]
     body = {"messages": [{"role": "user", "content": content}]}
     assert (await client.post(f"/contexts/{id}/messages", json=body)).status_code == 201
@@ -41,8 +39,8 @@ async def test_a_session_in_use_is_not_closed_though_others_take_its_place(
     app = create_app("memory://", ServerConfig(auth="off", ready_sessions=1), embedder=embedder)
     await app.start()
     tenant = await app.stores.of(app.config.tenant)
-    async with _client(app) as client:
-        first = await _talk(client, "we chose Postgres")
+    async with _client_of_app(app) as client:
+        first = await _post_message(client, "we chose Postgres")
         slow.may.clear()
         slow.asked.clear()
         (entry,) = (await client.get(f"/contexts/{first}/messages")).json()["data"]
@@ -68,14 +66,17 @@ async def test_a_contract_that_is_asked_again_does_not_keep_the_store_open() -> 
     app = create_app("memory://", ServerConfig(auth="off", ready_sessions=2))
     await app.start()
     tenant = await app.stores.of(app.config.tenant)
-    async with _client(app) as client:
-        first, second = await _talk(client, "we chose Postgres"), await _talk(client, "we chose Redis")
-        third = await _talk(client, "we chose Valkey")
+    async with _client_of_app(app) as client:
+        first, second = (
+            await _post_message(client, "we chose Postgres"),
+            await _post_message(client, "we chose Redis"),
+        )
+        third = await _post_message(client, "we chose Valkey")
         for context in (third, first, second):
             await client.post("/orchestration/render", params={"contexts": context}, json=render.example)
         assert [*tenant._contracts] == [(first,), (second,)], "no more than sessions are kept ready"
         for _ in range(2):
-            await _talk(client, "somebody else")
+            await _post_message(client, "somebody else")
         for context in (first, second, first):
             reply = await client.post(
                 "/orchestration/render", params={"contexts": context}, json=render.example
@@ -103,8 +104,8 @@ async def test_requests_that_come_at_once_share_a_session_and_none_is_left_open(
     app = create_app("memory://", ServerConfig(auth="off"))
     await app.start()
     tenant = await app.stores.of(app.config.tenant)
-    async with _client(app) as client:
-        context = await _talk(client, "we chose Postgres")
+    async with _client_of_app(app) as client:
+        context = await _post_message(client, "we chose Postgres")
         tenant.forget(context)
         one, other = await asyncio.gather(tenant.session(context), tenant.session(context))
         assert one is other

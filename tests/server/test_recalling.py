@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from acms.config import ACMSConfig, PrivacyConfig
-from acms.model import Privacy
-from tests.server.document import documented
+from acms import ACMSConfig, Privacy, PrivacyConfig
+from tests.server.document import checked_by_document
 from tests.server.serving import Service, serving
 
 QUESTION = "Which database should the orders service use? We expect 2 TB."
@@ -19,10 +18,10 @@ SMALL = ["The cat sleeps on the sofa.", "Lunch is at noon today.", "It will rain
 @pytest.fixture(scope="module")
 def one(sqlite_service: Service) -> Service:
     """A service, every answer of which is held against its document."""
-    return documented(sqlite_service)
+    return checked_by_document(sqlite_service)
 
 
-def _recall(
+def _post_recall(
     service: Service, context: str, query: str = "what did we choose for orders?", **more: Any
 ) -> Any:
     reply = service.client.post(f"/contexts/{context}/recall", json={"query": query, **more})
@@ -30,7 +29,7 @@ def _recall(
     return reply.json()["data"]
 
 
-def _closed(service: Service, *contents: str, **body: Any) -> str:
+def _context_with_closed_episode(service: Service, *contents: str, **body: Any) -> str:
     """Return a context whose messages lie in an episode that has ended."""
     context = service.talk(*contents, **body)
     service.client.post(f"/contexts/{context}/episodes/close")
@@ -38,9 +37,9 @@ def _closed(service: Service, *contents: str, **body: Any) -> str:
 
 
 def test_a_query_brings_back_what_was_said(service: Service) -> None:
-    context = _closed(service, QUESTION, DECISION, *SMALL)
+    context = _context_with_closed_episode(service, QUESTION, DECISION, *SMALL)
     service.say(context, "Good morning.")
-    found = _recall(service, context, tokenBudget=60, includeCurrentEpisode=False)
+    found = _post_recall(service, context, tokenBudget=60, includeCurrentEpisode=False)
     item = max(found["items"], key=lambda item: item["score"])
     assert item["content"] == DECISION
     assert found["tokens"] <= found["budget"] == 60
@@ -52,8 +51,8 @@ def test_a_query_brings_back_what_was_said(service: Service) -> None:
 
 
 def test_every_candidate_has_a_reason(one: Service) -> None:
-    context = _closed(one, QUESTION, DECISION, *SMALL)
-    found = _recall(one, context, tokenBudget=30, includeCurrentEpisode=False, why=True)
+    context = _context_with_closed_episode(one, QUESTION, DECISION, *SMALL)
+    found = _post_recall(one, context, tokenBudget=30, includeCurrentEpisode=False, why=True)
     verdicts = {each["version"]: each for each in found["verdicts"]}
     shown = [item["version"] for item in found["items"]]
     assert [version for version, each in verdicts.items() if each["included"]] == shown
@@ -63,20 +62,22 @@ def test_every_candidate_has_a_reason(one: Service) -> None:
 
 
 def test_what_is_excluded_is_not_recalled(one: Service) -> None:
-    context = _closed(one, QUESTION, DECISION)
-    first = _recall(one, context)["items"]
-    rest = _recall(one, context, exclude=[first[-1]["id"]])["items"]
+    context = _context_with_closed_episode(one, QUESTION, DECISION)
+    first = _post_recall(one, context)["items"]
+    rest = _post_recall(one, context, exclude=[first[-1]["id"]])["items"]
     assert [item["id"] for item in rest] == [item["id"] for item in first[:-1]]
 
 
 def test_the_past_is_asked_at_a_version_or_a_message(one: Service) -> None:
-    context = _closed(one, QUESTION, DECISION)  # v1, v2, and the end of the episode
+    context = _context_with_closed_episode(one, QUESTION, DECISION)  # v1, v2, and the end of the episode
     one.say(context, "Now it is MySQL for the orders service.")
-    by_version = _recall(one, context, atVersion=3)
+    by_version = _post_recall(one, context, atVersion=3)
     assert [item["version"] for item in by_version["items"]] == [1, 2]
-    assert _recall(one, context, atMessage=2)["items"] == _recall(one, context, atVersion=2)["items"]
-    assert _recall(one, context, atMessage=3)["version"] == 4
-    assert _recall(one, context, atMessage=0)["items"] == []
+    assert (
+        _post_recall(one, context, atMessage=2)["items"] == _post_recall(one, context, atVersion=2)["items"]
+    )
+    assert _post_recall(one, context, atMessage=3)["version"] == 4
+    assert _post_recall(one, context, atMessage=0)["items"] == []
 
 
 @pytest.mark.parametrize(
@@ -106,11 +107,13 @@ def test_what_makes_no_sense_is_refused_with_the_field(
 
 
 def test_other_contexts_of_a_namespace_answer_when_they_are_asked(one: Service) -> None:
-    _closed(one, QUESTION, DECISION, namespace="team-a")
+    _context_with_closed_episode(one, QUESTION, DECISION, namespace="team-a")
     context = one.talk("Hello.", namespace="team-a")
-    elsewhere = _closed(one, "Decision: the orders service uses MySQL.", namespace="team-b")
-    assert DECISION not in str(_recall(one, context))
-    found = _recall(one, context, scope="namespace")
+    elsewhere = _context_with_closed_episode(
+        one, "Decision: the orders service uses MySQL.", namespace="team-b"
+    )
+    assert DECISION not in str(_post_recall(one, context))
+    found = _post_recall(one, context, scope="namespace")
     assert DECISION in [item["content"] for item in found["items"]]
     assert elsewhere not in str(found)
 
@@ -157,9 +160,9 @@ def test_nothing_is_recalled_of_an_unknown_context(one: Service) -> None:
 def test_what_was_taken_out_of_an_item_is_told() -> None:
     engine = ACMSConfig(privacy=PrivacyConfig(mode=Privacy.REDACT))
     with serving("memory://", engine=engine) as running:
-        service = documented(running)
+        service = checked_by_document(running)
         context = service.talk("Write to ana@example.com about the orders.")
-        (item,) = _recall(service, context)["items"]
+        (item,) = _post_recall(service, context)["items"]
         assert "ana@example.com" not in item["content"]
         assert item["redaction"] == {"mode": "redact", "kinds": {"email": 1}}
         (shown,) = service.get(f"/contexts/{context}/window", budget=100)["data"]

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from acms import ACMSConfig, RenderLogConfig
+from acms import ACMSConfig, RenderBlock, RenderLogConfig, Verdict
 from acms.client import Client
-from acms.prompt_types import RenderBlock, Verdict
-from tests.server.document import documented
+from tests.server.document import checked_by_document
 from tests.server.serving import Service, serving
 
 ENGINE = ACMSConfig(renders=RenderLogConfig(enabled=True))
@@ -19,10 +18,10 @@ ENGINE = ACMSConfig(renders=RenderLogConfig(enabled=True))
 @pytest.fixture(scope="module")
 def keeping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with serving(f"sqlite:///{tmp_path_factory.mktemp('renders') / 'log.db'}", engine=ENGINE) as running:
-        yield documented(running)
+        yield checked_by_document(running)
 
 
-def _post(service: Service, path: str, request: str, body: Any) -> None:
+def _post_ok(service: Service, path: str, request: str, body: Any) -> None:
     reply = service.client.post(path, json=body, headers={"x-request-id": request})
     assert reply.status_code == 200, reply.text
 
@@ -31,9 +30,9 @@ def test_what_was_sent_is_listed_under_the_id_of_its_request(keeping: Service) -
     context = keeping.talk(*[f"The kettle number {n} whistles." for n in range(60)])
     other = keeping.talk("Nothing to see.")
     ask = {"budget": 400, "recall": {"query": "which kettle?"}, "user": "Which kettle?"}
-    _post(keeping, f"/contexts/{context}/prompt", "req-1", ask)
-    _post(keeping, f"/contexts/{context}/chat", "req-2", {"query": "which kettle?", "budget": 300})
-    _post(
+    _post_ok(keeping, f"/contexts/{context}/prompt", "req-1", ask)
+    _post_ok(keeping, f"/contexts/{context}/chat", "req-2", {"query": "which kettle?", "budget": 300})
+    _post_ok(
         keeping, f"/contexts/{context}/prompt", "req-3", {**ask, "atVersion": 50}
     )  # a look, not what was sent
     page = keeping.get(f"/contexts/{context}/renders", limit=1)

@@ -15,9 +15,8 @@ import httpx2
 import pytest
 from mcp.server import Server
 
-from acms.config import ACMSConfig
+from acms import ACMSConfig, AuthenticationError, StorageUnavailableError
 from acms.erasure import erase_context
-from acms.errors import AuthenticationError, StorageUnavailableError
 from acms.mcp.http import mount_mcp_server
 from acms.server import keys, rights
 from acms.server.audit import Audit
@@ -26,16 +25,16 @@ from acms.server.keys import USUAL, Key, Keys
 from acms.server.operation import Principal, Scope
 from acms.server.rights import UNKNOWN_SECONDS, Right, Rights
 from acms.server.tenants import Engine, Stores
-from tests.server.guarded import Guarded, guarded, home
-from tests.server.test_oidc import Signer, config
-from tests.support.identity import pages
+from tests.server.guarded import Guarded, guarded_service, store_url
+from tests.server.test_oidc import Signer, oidc_config
+from tests.support.identity import serve_pages
 
 
 @pytest.fixture(scope="module", params=["memory", "sqlite", "postgres"])
 async def service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Guarded]:
-    async with guarded(home(request, tmp_path_factory)) as running:
+    async with guarded_service(store_url(request, tmp_path_factory)) as running:
         yield running
 
 
@@ -46,7 +45,7 @@ def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def elsewhere(service: Guarded) -> AsyncGenerator[tuple[Keys, Grants]]:
+async def rights_of_other_process(service: Guarded) -> AsyncGenerator[tuple[Keys, Grants]]:
     """Return keys and grants as another process has them; those of a store in memory are in this one alone."""
     if service.app.stores.url.startswith("memory"):
         yield service.app.keys, service.app.grants
@@ -96,13 +95,13 @@ async def read_to_its_end(reader: Reader, withdraw: Callable[[], Awaitable[objec
             text += piece
             if ": 1-" in text and "retry" in text and withdraw is not None:
                 await withdraw()
-                withdraw = _nothing
+                withdraw = _do_nothing
     while reader.service.app.streams.count():
         await asyncio.sleep(0.01)
     return text
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     pass
 
 
@@ -119,7 +118,7 @@ def request_of(reader: Reader, method: str, path: str, *fields: str) -> bytes:
 @pytest.mark.parametrize("how", ["revoked", "expired"])
 async def test_a_stream_ends_when_another_process_revokes_or_ends_its_key(service: Guarded, how: str) -> None:
     reader = await reader_of(service, "before")
-    async with elsewhere(service) as (others, _):
+    async with rights_of_other_process(service) as (others, _):
 
         async def withdraw() -> None:
             if how == "revoked":
@@ -135,7 +134,7 @@ async def test_a_stream_ends_when_the_grant_is_withdrawn(service: Guarded) -> No
     reader = await reader_of(service, "before", namespaces=("other",))
     grant = f"/namespaces/orders/grants/{reader.key.id}"
     assert (await reader.admin.put(grant, json={"actions": ["read"]})).status_code == 200
-    async with elsewhere(service) as (_, grants):
+    async with rights_of_other_process(service) as (_, grants):
         await read_to_its_end(reader, lambda: grants.revoke(reader.tenant, "orders", reader.key.id))
     assert (await reader.client.get(reader.path)).status_code == 404
 
@@ -160,10 +159,10 @@ async def test_a_stream_ends_when_its_log_is_deleted_or_erased(service: Guarded,
 
 
 async def test_a_stream_ends_when_its_access_token_expires() -> None:
-    async with pages() as provider:
+    async with serve_pages() as provider:
         signer = Signer("1")
         provider.publish(signer.published)
-        async with guarded("memory://", config(provider.issuer, skew_seconds=0)) as service:
+        async with guarded_service("memory://", oidc_config(provider.issuer, skew_seconds=0)) as service:
             reader = await reader_of(service, "before")
             end = int(time.time()) + 3600
             token = signer.token(provider.issuer, exp=end, tenant=reader.tenant, roles=["reader"])
@@ -189,7 +188,7 @@ async def test_a_stream_that_nobody_takes_ends_with_its_right_too(service: Guard
         await loop.sock_sendall(deaf, request_of(reader, "GET", reader.path) + b"\r\n")
         while not service.app.streams.count():
             await asyncio.sleep(0.01)
-        async with elsewhere(service) as (others, _):
+        async with rights_of_other_process(service) as (others, _):
             await others.revoke(reader.key.id)
         while service.app.streams.count():
             await asyncio.sleep(0.01)
@@ -270,7 +269,7 @@ async def test_a_call_over_mcp_ends_with_the_right() -> None:
         called.set()
         await asyncio.Event().wait()
 
-    async with guarded("memory://") as service:
+    async with guarded_service("memory://") as service:
         mount_mcp_server(service.app, Server("hanging", on_call_tool=hang))
         key, secret = await service.app.keys.create("acme")
         client = await service.client(secret, Accept="application/json, text/event-stream")
@@ -303,7 +302,7 @@ class _Gate:
             raise self.error
 
 
-async def hold(found: Rights, key: str, began: asyncio.Event) -> None:
+async def hold_right(found: Rights, key: str, began: asyncio.Event) -> None:
     with Right(found, Principal(tenant="acme", key=key, scopes=frozenset()), {}):
         began.set()
         await asyncio.Event().wait()
@@ -312,7 +311,7 @@ async def hold(found: Rights, key: str, began: asyncio.Event) -> None:
 async def test_a_right_that_cannot_be_looked_up_is_believed_for_a_while() -> None:
     gate, seconds, began = _Gate(), [0.0], asyncio.Event()
     found = Rights(gate, None, elapsed=lambda: seconds[0])  # type: ignore[arg-type]  # no context is named
-    holding = asyncio.ensure_future(hold(found, "k", began))
+    holding = asyncio.ensure_future(hold_right(found, "k", began))
     await began.wait()
     gate.error = StorageUnavailableError("down")
     seconds[0] = UNKNOWN_SECONDS / 2
@@ -336,7 +335,7 @@ async def test_requests_with_one_key_share_a_look_up_and_end_together() -> None:
     holding: list[asyncio.Future[None]] = []
     for _ in range(64):
         began = asyncio.Event()
-        holding.append(asyncio.ensure_future(hold(found, "k", began)))
+        holding.append(asyncio.ensure_future(hold_right(found, "k", began)))
         await began.wait()
     await found.look()
     assert gate.asked == 0, "they were admitted just now"

@@ -10,19 +10,19 @@ from typing import Any
 from pydantic import BaseModel
 
 from acms.server.routes.table import OPERATIONS
-from tests.server.guarded import guarded
+from tests.server.guarded import guarded_service
 
 PLACE = re.compile(
     r"url|uri|host|endpoint|hook|address|proxy|provider|embed|summarizer|reranker|reflector", re.IGNORECASE
 )
 
 
-def _names(schema: Any) -> Iterator[str]:
+def _field_names(schema: Any) -> Iterator[str]:
     """Yield the name of every field in a schema."""
     if isinstance(schema, dict):
         yield from schema.get("properties", {})
     for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
-        yield from _names(value)
+        yield from _field_names(value)
 
 
 def test_no_operation_takes_the_address_of_anything_but_a_webhook() -> None:
@@ -32,7 +32,7 @@ def test_no_operation_takes_the_address_of_anything_but_a_webhook() -> None:
         if operation.name != "addWebhook"  # https and public, at each delivery: test_webhooks
         for kind in (operation.body, operation.query)
         if isinstance(kind, type) and issubclass(kind, BaseModel)
-        for name in _names(kind.model_json_schema(by_alias=True))
+        for name in _field_names(kind.model_json_schema(by_alias=True))
     }
     assert {"query", "policyConfig", "model"} <= taken
     assert not [name for name in taken if PLACE.search(name)]
@@ -47,7 +47,7 @@ async def test_addresses_among_what_is_said_are_never_called() -> None:
         f"http://[::ffff:127.0.0.1]:{port}/a",
         f"http://localhost:{port}/a.png",
     ]
-    async with listening, guarded("memory://") as service:
+    async with listening, guarded_service("memory://") as service:
         client = await service.key("acme")
         for url in places:
             settings = {"baseUrl": url, "endpoint": url, "summarizer": url, "webhook": url}

@@ -1,4 +1,4 @@
-"""The audit trail: every change is there, with who and what and where it led, and never with what was said."""
+"""The audit trail: every change is there, with actor, action and result, and never with the content of a message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from acms.server.audit import Noted, read_audit_trail
 from acms.server.operation import Scope
 from acms.server.routes.table import OPERATIONS
 from acms.server.tenants import OWN
-from tests.server.guarded import GUARDED, Guarded, guarded, home
+from tests.server.guarded import GUARDED, Guarded, guarded_service, store_url
 from tests.server.slow import Slow
 from tests.support.virtual_time import advance_loop_time
 
@@ -33,7 +33,7 @@ CANARY = "canary-7f3a"
 async def service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Guarded]:
-    async with guarded(home(request, tmp_path_factory)) as running:
+    async with guarded_service(store_url(request, tmp_path_factory)) as running:
         yield running
 
 
@@ -43,13 +43,13 @@ def tenant() -> str:
     return f"t-{secrets.token_hex(6)}"
 
 
-async def noted(service: Guarded, tenant: str) -> list[Noted]:
+async def audit_trail(service: Guarded, tenant: str) -> list[Noted]:
     """Return the trail without the making of keys, oldest first."""
     found = await read_audit_trail(await service.app.stores.of(tenant))
     return [one for one in reversed(found) if not one.operation.endswith("Key")]
 
 
-async def talk(client: httpx2.AsyncClient, *contents: str) -> str:
+async def create_conversation(client: httpx2.AsyncClient, *contents: str) -> str:
     id: str = (await client.post("/contexts", json={"name": CANARY})).json()["data"]["id"]
     body = {"messages": [{"role": "user", "content": content} for content in contents]}
     assert (await client.post(f"/contexts/{id}/messages", json=body)).status_code == 201
@@ -64,7 +64,7 @@ def test_every_operation_that_writes_is_audited_except_appending() -> None:
 async def test_a_change_is_an_intent_and_an_outcome(service: Guarded, tenant: str) -> None:
     client = await service.key(tenant)
     (key,) = await service.app.keys.list(tenant)
-    id = await talk(client, f"{CANARY} one", f"{CANARY} two", f"{CANARY} three")
+    id = await create_conversation(client, f"{CANARY} one", f"{CANARY} two", f"{CANARY} three")
     messages = (await client.get(f"/contexts/{id}/messages")).json()["data"]
     await client.patch(
         f"/contexts/{id}/entries/{messages[0]['id']}",
@@ -74,7 +74,7 @@ async def test_a_change_is_an_intent_and_an_outcome(service: Guarded, tenant: st
     await client.post(f"/contexts/{id}/entries/{messages[1]['id']}/retract", json={"reason": CANARY})
     await client.put("/pins/user:1", json={"key": "style", "value": CANARY, "label": CANARY})
     await client.delete(f"/contexts/{id}")
-    found = await noted(service, tenant)
+    found = await audit_trail(service, tenant)
     operations = ["createContext", "replaceEntry", "retractEntry", "putPin", "deleteContext"]
     assert [(one.step, one.operation) for one in found] == [
         (step, name) for name in operations for step in ("intent", "outcome")
@@ -99,7 +99,7 @@ async def test_the_trail_is_a_chain_that_verifies_and_nobody_can_reach_it(
     service: Guarded, tenant: str
 ) -> None:
     client = await service.key(tenant)
-    await talk(client, "hello")
+    await create_conversation(client, "hello")
     home = await service.app.stores.of(tenant)
     context = await home.handle.context("@audit", namespace=OWN)
     entries = await home.handle.read(context.id)
@@ -125,7 +125,7 @@ async def test_the_trail_is_a_chain_that_verifies_and_nobody_can_reach_it(
 async def test_what_is_refused_is_in_the_trail_too(service: Guarded, tenant: str) -> None:
     client = await service.key(tenant)
     await client.delete("/contexts/c_0000000000000000")
-    intent, outcome = await noted(service, tenant)
+    intent, outcome = await audit_trail(service, tenant)
     assert (intent.step, outcome.status, outcome.code) == ("intent", 404, "SESSION_NOT_FOUND")
     assert outcome.before is outcome.after is None
 
@@ -154,7 +154,9 @@ async def test_the_trail_is_read_by_whoever_may_configure(service: Guarded, tena
 # ── cut short ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _changing(client: httpx2.AsyncClient, id: str, slow: Slow) -> asyncio.Future[httpx2.Response]:
+async def _begin_correction(
+    client: httpx2.AsyncClient, id: str, slow: Slow
+) -> asyncio.Future[httpx2.Response]:
     """Begin to correct the one message of a context, and return when it is committed and not acknowledged."""
     (entry,) = (await client.get(f"/contexts/{id}/messages")).json()["data"]
     slow.may.clear()
@@ -167,16 +169,16 @@ async def _changing(client: httpx2.AsyncClient, id: str, slow: Slow) -> asyncio.
 
 async def test_a_change_that_is_cut_at_its_deadline_has_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     slow, limits = Slow(monkeypatch), replace(GUARDED.limits, deadline_seconds=30)
-    async with guarded("memory://", replace(GUARDED, limits=limits)) as service:
+    async with guarded_service("memory://", replace(GUARDED, limits=limits)) as service:
         client = await service.key("acme")
-        id = await talk(client, "one")
-        asking = await _changing(client, id, slow)
+        id = await create_conversation(client, "one")
+        asking = await _begin_correction(client, id, slow)
         advance_loop_time(monkeypatch, 31)
         reply = await asking
         assert (reply.status_code, reply.json()["code"]) == (503, "DEADLINE")
         await service.app.audit.idle()
         slow.may.set()
-        intent, outcome = (await noted(service, "acme"))[-2:]
+        intent, outcome = (await audit_trail(service, "acme"))[-2:]
         assert (intent.step, outcome.step, outcome.intent) == ("intent", "outcome", intent.version)
         assert (outcome.status, outcome.code) == (503, "DEADLINE")
         assert outcome.before is not None
@@ -194,8 +196,8 @@ async def test_a_change_whose_client_is_gone_has_the_outcome_it_had(monkeypatch:
     async with httpx2.AsyncClient(
         transport=transport, base_url="http://localhost/api/v1", headers=headers, verify=False
     ) as client:
-        id = await talk(client, "one")
-        asking = await _changing(client, id, slow)
+        id = await create_conversation(client, "one")
+        asking = await _begin_correction(client, id, slow)
         asking.cancel()
         await asyncio.wait([asking])
         slow.may.set()
@@ -209,19 +211,19 @@ async def test_the_outcome_of_what_a_process_took_with_it_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, slow = f"sqlite:///{tmp_path / 'log.db'}", Slow(monkeypatch)
-    async with guarded(url, replace(GUARDED, grace_seconds=0)) as service:
+    async with guarded_service(url, replace(GUARDED, grace_seconds=0)) as service:
         client = await service.key("acme")
-        id = await talk(client, "one")
-        asking = await _changing(client, id, slow)
+        id = await create_conversation(client, "one")
+        asking = await _begin_correction(client, id, slow)
         await service.app.audit.stop()
         await asyncio.wait([asking])
-        intent = (await noted(service, "acme"))[-1]
+        intent = (await audit_trail(service, "acme"))[-1]
         assert intent.step == "intent"
         slow.may.set()
     for _ in range(2):
-        async with guarded(url) as service:
+        async with guarded_service(url) as service:
             client = await service.key("acme")
-            outcomes = [one for one in await noted(service, "acme") if one.intent == intent.version]
+            outcomes = [one for one in await audit_trail(service, "acme") if one.intent == intent.version]
             assert [(one.operation, one.code) for one in outcomes] == [("replaceEntry", "UNKNOWN")]
 
 
@@ -230,7 +232,7 @@ async def test_the_outcome_of_what_a_process_took_with_it_is_unknown(
 
 async def test_an_erasure_is_answered_as_it_was(service: Guarded, tenant: str) -> None:
     client = await service.key(tenant)
-    id = await talk(client, "one", "two")
+    id = await create_conversation(client, "one", "two")
     entry = (await client.get(f"/contexts/{id}/messages")).json()["data"][0]["id"]
     path, once = f"/contexts/{id}/entries/{entry}", {"Idempotency-Key": f"once-{tenant}"}
     first = await client.delete(path, headers=once)
@@ -241,13 +243,15 @@ async def test_an_erasure_is_answered_as_it_was(service: Guarded, tenant: str) -
     assert (await client.delete(path)).status_code == 200
     other = await client.delete(path, headers=once, params={"verify": True})
     assert (other.status_code, other.json()["code"]) == (422, "IDEMPOTENCY_MISMATCH")
-    steps = [one.step for one in await noted(service, tenant) if one.operation == "eraseEntry"]
+    steps = [one.step for one in await audit_trail(service, tenant) if one.operation == "eraseEntry"]
     assert steps == ["intent", "outcome"] * 2
 
 
 async def test_a_compaction_is_asked_for_once(service: Guarded, tenant: str) -> None:
     client = await service.key(tenant)
-    id = await talk(client, *(f"{CANARY} number {number}: " + "word " * 60 for number in range(40)))
+    id = await create_conversation(
+        client, *(f"{CANARY} number {number}: " + "word " * 60 for number in range(40))
+    )
     path = f"/contexts/{id}/compact"
     once = {"Idempotency-Key": "once", "Prefer": "wait=20"}
     body = {"preserveRecentCount": 10}
@@ -273,13 +277,13 @@ async def test_the_same_key_for_another_context_or_by_another_key_is_another_req
     client, colleague = await service.key(tenant), await service.key(tenant)
     once = {"Idempotency-Key": "once"}
     for each in (client, colleague):
-        for id in (await talk(each, "one"), await talk(each, "two")):
+        for id in (await create_conversation(each, "one"), await create_conversation(each, "two")):
             assert (await each.post(f"/contexts/{id}/compact", headers=once)).status_code == 202
 
 
 async def test_a_request_that_failed_is_tried_again(service: Guarded, tenant: str) -> None:
     client = await service.key(tenant)
-    id = await talk(client, "one", "two")
+    id = await create_conversation(client, "one", "two")
     entry = (await client.get(f"/contexts/{id}/messages")).json()["data"][0]["id"]
     path, once = f"/contexts/{id}/entries/{entry}", {"Idempotency-Key": "once"}
     home = await service.app.stores.of(tenant)
@@ -296,20 +300,22 @@ async def test_a_request_that_failed_is_tried_again(service: Guarded, tenant: st
 
 async def test_many_at_once_are_one(service: Guarded, tenant: str) -> None:
     client = await service.key(tenant)
-    id = await talk(client, "one", "two")
+    id = await create_conversation(client, "one", "two")
     entry = (await client.get(f"/contexts/{id}/messages")).json()["data"][0]["id"]
     path, once = f"/contexts/{id}/entries/{entry}", {"Idempotency-Key": "once"}
     replies = await asyncio.gather(*[client.delete(path, headers=once) for _ in range(8)])
     assert {one.status_code for one in replies} == {200}
     intents = [
-        one for one in await noted(service, tenant) if one.operation == "eraseEntry" and one.step == "intent"
+        one
+        for one in await audit_trail(service, tenant)
+        if one.operation == "eraseEntry" and one.step == "intent"
     ]
     assert len(intents) == 1
 
 
 async def test_odd_idempotency_keys_are_refused(service: Guarded, tenant: str) -> None:
     client = await service.key(tenant)
-    id = await talk(client, "one")
+    id = await create_conversation(client, "one")
     reply = await client.post(f"/contexts/{id}/compact", headers={"Idempotency-Key": "x" * 256})
     assert (reply.status_code, reply.json()["errors"][0]["field"]) == (400, "idempotency-key")
 
@@ -328,22 +334,22 @@ TAMPER = {
 }
 
 
-def acms(*arguments: str) -> tuple[int, str]:
-    """Run a command; return its exit code and what it says."""
+def run_acms(*arguments: str) -> tuple[int, str]:
+    """Run a command; return its exit code and output."""
     done = CliRunner().invoke(commands, list(arguments))
     return done.exit_code, done.stdout
 
 
 @pytest.mark.parametrize("how", TAMPER)
 async def test_a_trail_that_was_tampered_with_is_noticed(tmp_path: Path, how: str) -> None:
-    """By `verify` where a row is not what it was; by the witness where the end is gone and the head fits again."""
+    """By `verify` where a row was changed; by the witness where the end is gone and the head fits again."""
     file, witness = tmp_path / "log.db", tmp_path / "heads.jsonl"
-    async with guarded(f"sqlite:///{file}") as service:
+    async with guarded_service(f"sqlite:///{file}") as service:
         client = await service.key("acme")
-        id = await talk(client, "one")
+        id = await create_conversation(client, "one")
         assert (await client.delete(f"/contexts/{id}")).status_code == 200
     db = ("--db", f"sqlite:///{file}?tenant=acme")
-    run = partial(asyncio.to_thread, acms)
+    run = partial(asyncio.to_thread, run_acms)
     assert (await run("witness", str(witness), *db))[0] == 0
     assert (await run("verify", "--witness", str(witness), *db))[0] == 0
     connection = apsw.Connection(str(file))

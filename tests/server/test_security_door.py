@@ -11,12 +11,12 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from acms.errors import ConfigurationError
+from acms import ConfigurationError
 from acms.server import Limits, ServerConfig
 from acms.server.listen import MAX_PIPELINED, build_bounded_protocol
 from acms.server.operation import Scope
-from tests.faults._service import service as process
-from tests.server.guarded import GUARDED, Guarded, guarded
+from tests.faults._service import running_service as process
+from tests.server.guarded import GUARDED, Guarded, guarded_service
 
 PAGE = "https://app.example.org"
 OPEN = ServerConfig(auth="off")
@@ -24,13 +24,13 @@ OPEN = ServerConfig(auth="off")
 
 @pytest.fixture(scope="module")
 async def open_service() -> AsyncIterator[Guarded]:
-    async with guarded("memory://", OPEN) as running:
+    async with guarded_service("memory://", OPEN) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 async def service() -> AsyncIterator[Guarded]:
-    async with guarded("memory://", replace(GUARDED, origins=(PAGE,))) as running:
+    async with guarded_service("memory://", replace(GUARDED, origins=(PAGE,))) as running:
         yield running
 
 
@@ -50,7 +50,7 @@ async def test_without_keys_only_names_of_this_machine_are_answered(open_service
 async def test_with_keys_any_name_will_do_unless_names_are_listed(service: Guarded) -> None:
     client = await service.key("acme")
     assert (await client.get("/contexts", headers={"Host": "api.example.org"})).status_code == 200
-    async with guarded("memory://", replace(GUARDED, hosts=("API.example.org",))) as listed:
+    async with guarded_service("memory://", replace(GUARDED, hosts=("API.example.org",))) as listed:
         client = await listed.key("acme")
         assert (await client.get("/contexts", headers={"Host": "api.example.org:443"})).status_code == 200
         assert (await client.get("/contexts", headers={"Host": "localhost"})).status_code == 403
@@ -132,7 +132,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 async def test_a_body_that_is_too_large_is_not_read() -> None:
-    async with guarded("memory://", replace(GUARDED, limits=Limits(body_bytes=1000))) as service:
+    async with guarded_service("memory://", replace(GUARDED, limits=Limits(body_bytes=1000))) as service:
         client = await service.key("acme")
 
         async def endless() -> AsyncIterator[bytes]:
@@ -178,7 +178,9 @@ async def test_a_body_that_is_odd_is_refused(open_service: Guarded, body: bytes)
 
 
 async def test_a_body_that_does_not_arrive_is_given_up() -> None:
-    async with guarded("memory://", replace(GUARDED, limits=Limits(deadline_seconds=0.05))) as service:
+    async with guarded_service(
+        "memory://", replace(GUARDED, limits=Limits(deadline_seconds=0.05))
+    ) as service:
         _, secret = await service.app.keys.create("acme")
         client = await service.client(secret)
 
@@ -221,7 +223,7 @@ async def test_odd_requests_break_nothing(open_service: Guarded) -> None:
 # ── connections ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _said(url: str, *pieces: bytes) -> bytes:
+async def _send_pieces(url: str, *pieces: bytes) -> bytes:
     """Send pieces over a connection of its own and return everything that is said until it is closed.
 
     An empty piece waits for an answer.
@@ -255,7 +257,7 @@ LINE, LINES = b"x: " + b"a" * 5000, b"a: b\r\n" * 1000
 @pytest.fixture(scope="module")
 async def short() -> AsyncIterator[str]:
     """A service whose connections have little time."""
-    async with guarded(
+    async with guarded_service(
         "memory://", OPEN, http=build_bounded_protocol(head_bytes=4096, head_seconds=0.2)
     ) as running:
         yield running.url
@@ -264,7 +266,7 @@ async def short() -> AsyncIterator[str]:
 @pytest.fixture(scope="module")
 async def narrow() -> AsyncIterator[str]:
     """A service whose connections have little room, and time enough."""
-    async with guarded(
+    async with guarded_service(
         "memory://", OPEN, http=build_bounded_protocol(head_bytes=4096, head_seconds=60)
     ) as running:
         yield running.url
@@ -272,15 +274,15 @@ async def narrow() -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("piece", [LINE, LINE + b"\r\n\r\n", LINES, LINES + b"\r\n"])
 async def test_header_fields_beyond_their_size_are_refused(narrow: str, piece: bytes) -> None:
-    assert (await _said(narrow, GET, piece)).startswith(b"HTTP/1.1 431 ")
-    said = await _said(narrow, GET + b"\r\n", b"", GET, piece)
+    assert (await _send_pieces(narrow, GET, piece)).startswith(b"HTTP/1.1 431 ")
+    said = await _send_pieces(narrow, GET + b"\r\n", b"", GET, piece)
     assert said.startswith(b"HTTP/1.1 200 ")
     assert said.count(b"HTTP/1.1 431 ") == 1
 
 
 @pytest.mark.parametrize("piece", [b"G" * 5000, b"GET /" + b"x" * 5000, b"\r\n" * 2500])
 async def test_a_request_line_beyond_its_size_is_refused(narrow: str, piece: bytes) -> None:
-    assert (await _said(narrow, piece)).startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 "))
+    assert (await _send_pieces(narrow, piece)).startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 "))
 
 
 @pytest.mark.parametrize(
@@ -295,25 +297,25 @@ async def test_a_request_line_beyond_its_size_is_refused(narrow: str, piece: byt
     ids=["line", "line that ends", "lines", "lines that end", "chunk"],
 )
 async def test_what_follows_a_body_is_bounded_like_what_precedes_it(narrow: str, piece: bytes) -> None:
-    said = await _said(narrow, POST + CHUNKED + b"2\r\n{}\r\n", piece)
+    said = await _send_pieces(narrow, POST + CHUNKED + b"2\r\n{}\r\n", piece)
     assert said.startswith(b"HTTP/1.1 431 ")
-    said = await _said(narrow, GET + b"\r\n", b"", POST + CHUNKED + b"2\r\n{}\r\n", piece)
+    said = await _send_pieces(narrow, GET + b"\r\n", b"", POST + CHUNKED + b"2\r\n{}\r\n", piece)
     assert said.startswith(b"HTTP/1.1 200 ")
     assert said.count(b"HTTP/1.1 431 ") == 1
     # It was answered before: nothing can be said any more.
-    said = await _said(narrow, NOWHERE + b"2\r\n{}\r\n", b"", piece)
+    said = await _send_pieces(narrow, NOWHERE + b"2\r\n{}\r\n", b"", piece)
     assert said.startswith(b"HTTP/1.1 404 ")
     assert said.count(b"HTTP/1.1") == 1
 
 
 @pytest.mark.parametrize("piece", [LINE, LINES])
 async def test_header_fields_after_a_body_that_nobody_read_are_bounded(narrow: str, piece: bytes) -> None:
-    said = await _said(narrow, NOWHERE + b"2\r\n{}\r\n", b"", b"0\r\n\r\n" + GET, piece)
+    said = await _send_pieces(narrow, NOWHERE + b"2\r\n{}\r\n", b"", b"0\r\n\r\n" + GET, piece)
     assert said.startswith(b"HTTP/1.1 404 ")
     assert said.count(b"HTTP/1.1 431 ") == 1
 
 
-def _posted(body: bytes) -> bytes:
+def _post_request(body: bytes) -> bytes:
     return POST + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
@@ -329,8 +331,8 @@ def _posted(body: bytes) -> bytes:
         (b"GET /api/v1/contexts?limit=1_000 HTTP/1.1\r\nHost: localhost\r\n", "limit"),
         (b"GET /api/v1/contexts?limit=%2B1 HTTP/1.1\r\nHost: localhost\r\n", "limit"),
         (b"GET /api/v1/contexts?limit=1&limit=1 HTTP/1.1\r\nHost: localhost\r\n", "limit"),
-        (_posted(b'{"key":"a","key":"b"}'), "body"),
-        (_posted(rb'{"metadata":{"a":1,"\u0061":2}}'), "body"),
+        (_post_request(b'{"key":"a","key":"b"}'), "body"),
+        (_post_request(rb'{"metadata":{"a":1,"\u0061":2}}'), "body"),
     ],
     ids=range(8),
 )
@@ -338,14 +340,16 @@ async def test_what_may_be_read_in_two_ways_is_refused(
     open_service: Guarded, head: bytes, field: str
 ) -> None:
     end = b"" if head.startswith(b"POST") else b"\r\n"
-    said = await _said(open_service.url, head + end, b"", b"GET / HTTP/1.0\r\nConnection: close\r\n\r\n")
+    said = await _send_pieces(
+        open_service.url, head + end, b"", b"GET / HTTP/1.0\r\nConnection: close\r\n\r\n"
+    )
     assert said.startswith(b"HTTP/1.1 400 "), said
     assert f'"field":"{field}"'.encode() in said
     assert b'"code":"VALIDATION"' in said
 
 
 async def test_requests_that_wait_for_their_turn_are_bounded(narrow: str) -> None:
-    said = await _said(
+    said = await _send_pieces(
         narrow, (GET + b"\r\n") * (MAX_PIPELINED + 1), b"", (GET + b"\r\n") * 10 * MAX_PIPELINED
     )
     assert 0 < said.count(b"HTTP/1.1 200 ") <= MAX_PIPELINED + 1
@@ -372,20 +376,22 @@ async def test_trailer_fields_are_no_header_fields(service: Guarded) -> None:
     _, secret = await service.app.keys.create("acme")
     key = f"Authorization: Bearer {secret}\r\n".encode()
     close, body = b"Connection: close\r\n", b"2\r\n{}\r\n0\r\n"
-    said = await _said(service.url, POST + close + CHUNKED + body + key + b"\r\n")
+    said = await _send_pieces(service.url, POST + close + CHUNKED + body + key + b"\r\n")
     assert said.startswith(b"HTTP/1.1 401 ")
-    said = await _said(service.url, POST + close + key + CHUNKED + body + b"Authorization: none\r\n\r\n")
+    said = await _send_pieces(
+        service.url, POST + close + key + CHUNKED + body + b"Authorization: none\r\n\r\n"
+    )
     assert said.startswith(b"HTTP/1.1 201 ")
 
 
 async def test_header_fields_that_do_not_arrive_are_given_up(short: str) -> None:
     for pieces in ((), (b"G",), (GET,), (GET + b"X-A: 1\r\n",), (GET + b"\r\n", b"", GET)):
-        assert b"HTTP/1.1 408 " in await _said(short, *pieces), pieces
+        assert b"HTTP/1.1 408 " in await _send_pieces(short, *pieces), pieces
 
 
 async def test_a_body_that_nobody_waits_for_does_not_keep_a_connection(short: str) -> None:
     head = b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
-    said = await _said(short, head + b"x", b"", b"x" * 1000)
+    said = await _send_pieces(short, head + b"x", b"", b"x" * 1000)
     assert said.startswith(b"HTTP/1.1 404 ")
     assert said.count(b"HTTP/1.1") == 1
 
@@ -393,11 +399,11 @@ async def test_a_body_that_nobody_waits_for_does_not_keep_a_connection(short: st
 async def test_a_long_body_is_no_long_header(short: str) -> None:
     data = b'{"name":"' + b"x" * 200 + b'"}' + b" " * 100_000
     head = b"POST /api/v1/contexts HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    said = await _said(
+    said = await _send_pieces(
         short, head + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data), data
     )
     assert said.startswith(b"HTTP/1.1 201 ")
     again = GET + b"\r\n"
-    assert (await _said(short, *[again] * 50, GET + b"Connection: close\r\n\r\n")).count(
+    assert (await _send_pieces(short, *[again] * 50, GET + b"Connection: close\r\n\r\n")).count(
         b"HTTP/1.1 200 "
     ) == 51

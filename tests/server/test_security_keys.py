@@ -1,4 +1,4 @@
-"""Keys: who has none that is valid is told the same whatever is wrong; who has one gets what it is for (T43)."""
+"""Keys: every caller without a valid key gets the same answer; one with a key gets the rights of that key (T43)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from acms.config import ACMSConfig
-from acms.errors import ConfigurationError, NotFoundError, ValidationError
+from acms import ACMSConfig, ConfigurationError, NotFoundError, ValidationError
 from acms.server import Limits, ServerConfig, create_app
 from acms.server.audit import Audit, read_audit_trail
 from acms.server.keys import USUAL, Keys
@@ -20,12 +19,12 @@ from acms.server.operation import BASE, Scope
 from acms.server.rates import Buckets, network_of_address
 from acms.server.routes.table import OPERATIONS
 from acms.server.tenants import OWN, Engine, Stores
-from tests.server.guarded import GUARDED, Guarded, guarded
+from tests.server.guarded import GUARDED, Guarded, guarded_service
 
 
 @pytest.fixture(scope="module")
 async def service() -> AsyncIterator[Guarded]:
-    async with guarded("memory://") as running:
+    async with guarded_service("memory://") as running:
         yield running
 
 
@@ -60,7 +59,7 @@ def keys_of(stores: Stores, clock: Clock) -> Keys:
     return Keys(stores, Audit(stores, clock=clock), clock=clock, elapsed=clock.elapsed)
 
 
-def sent(secret: str) -> str:
+def bearer_header(secret: str) -> str:
     return f"Bearer {secret}"
 
 
@@ -72,13 +71,13 @@ async def test_a_key_opens_its_tenant_until_it_expires(stores: Stores, clock: Cl
     key, secret = await keys.create("acme", name="bot", expires=timedelta(days=90))
     assert secret.startswith(f"acms_{key.id}_")
     assert secret.count("_") == 2
-    found = await keys.find(sent(secret))
+    found = await keys.find(bearer_header(secret))
     assert found is not None
     assert (found.key, found.tenant, found.scopes) == (key.id, "acme", USUAL)
     clock.now += timedelta(days=90, seconds=-1)
-    assert await keys.find(sent(secret)) is not None
+    assert await keys.find(bearer_header(secret)) is not None
     clock.now += timedelta(seconds=1)
-    assert await keys.find(sent(secret)) is None
+    assert await keys.find(bearer_header(secret)) is None
 
 
 async def test_only_a_hash_of_a_key_is_stored(tmp_path_factory: pytest.TempPathFactory, clock: Clock) -> None:
@@ -95,11 +94,11 @@ async def test_a_revoked_key_ends_on_every_replica_within_five_seconds(stores: S
     keys = keys_of(stores, clock)
     other = keys_of(stores, clock)
     key, secret = await keys.create("acme")
-    assert await other.find(sent(secret)) is not None
+    assert await other.find(bearer_header(secret)) is not None
     await keys.revoke(key.id)
-    assert await keys.find(sent(secret)) is None, "where it was revoked it ends at once"
+    assert await keys.find(bearer_header(secret)) is None, "where it was revoked it ends at once"
     clock.seconds += 4.9
-    assert await other.find(sent(secret)) is None
+    assert await other.find(bearer_header(secret)) is None
 
 
 async def test_a_new_key_opens_on_every_replica_within_five_seconds(stores: Stores, clock: Clock) -> None:
@@ -108,7 +107,7 @@ async def test_a_new_key_opens_on_every_replica_within_five_seconds(stores: Stor
         assert await other.find("Bearer acms_00000000_x") is None
     _, secret = await keys.create("acme")
     clock.seconds += 4.9
-    assert await other.find(sent(secret)) is not None
+    assert await other.find(bearer_header(secret)) is not None
 
 
 async def test_trying_keys_reads_the_store_once_in_two_seconds(
@@ -142,10 +141,10 @@ async def test_a_rotated_key_goes_on_for_the_overlap(stores: Stores, clock: Cloc
     made, new = await keys.rotate(key.id, overlap=timedelta(hours=1))
     assert (made.tenant, made.name, made.scopes, made.succeeds) == ("acme", "bot", {Scope.READ}, key.id)
     assert made.expires_at == clock.now + timedelta(days=90)
-    assert await keys.find(sent(old)) is not None
+    assert await keys.find(bearer_header(old)) is not None
     clock.now += timedelta(hours=1)
-    assert await keys.find(sent(old)) is None
-    assert await keys.find(sent(new)) is not None
+    assert await keys.find(bearer_header(old)) is None
+    assert await keys.find(bearer_header(new)) is not None
     with pytest.raises(NotFoundError, match="not valid"):
         await keys.rotate(key.id)
 
@@ -155,7 +154,7 @@ async def test_an_overlap_makes_no_key_live_longer(stores: Stores, clock: Clock)
     key, old = await keys.create("acme", expires=timedelta(hours=1))
     await keys.rotate(key.id, overlap=timedelta(days=30))
     clock.now += timedelta(hours=1)
-    assert await keys.find(sent(old)) is None
+    assert await keys.find(bearer_header(old)) is None
 
 
 async def test_the_day_of_its_last_use_is_known(stores: Stores, clock: Clock) -> None:
@@ -163,7 +162,7 @@ async def test_the_day_of_its_last_use_is_known(stores: Stores, clock: Clock) ->
     _, secret = await keys.create(tenant)
     assert [one.used_on for one in await keys.list(tenant)] == [None]
     clock.now += timedelta(days=3)
-    await keys.find(sent(secret))
+    await keys.find(bearer_header(secret))
     assert [one.used_on for one in await keys.list(tenant)] == ["2026-01-04"]
 
 
@@ -269,7 +268,9 @@ async def test_whatever_is_wrong_with_a_key_the_answer_is_the_same(service: Guar
             assert body.pop("requestId") == reply.headers["x-request-id"]
             answers.add((json.dumps(body), reply.headers["www-authenticate"]))
     assert len(answers) == 1
-    assert (await client.get("/contexts", headers={"Authorization": sent(secret)})).status_code == 200
+    assert (
+        await client.get("/contexts", headers={"Authorization": bearer_header(secret)})
+    ).status_code == 200
 
 
 async def test_every_operation_asks_for_a_key_and_for_its_scope(service: Guarded) -> None:
@@ -298,7 +299,7 @@ async def test_only_what_says_nothing_about_data_is_open(service: Guarded) -> No
 
 async def test_a_stranger_is_slowed_down_and_nobody_else() -> None:
     limits = replace(GUARDED.limits, stranger_rate=0.001, stranger_burst=5)
-    async with guarded("memory://", replace(GUARDED, limits=limits)) as service:
+    async with guarded_service("memory://", replace(GUARDED, limits=limits)) as service:
         nobody, client = await service.client("acms_00000000_x"), await service.key("acme")
         statuses = []
         for _ in range(20):
@@ -314,7 +315,7 @@ async def test_a_stranger_is_slowed_down_and_nobody_else() -> None:
 
 async def test_a_key_and_a_tenant_have_their_limits() -> None:
     limits = Limits(key_rate=0.001, key_burst=3, tenant_rate=0.001, tenant_burst=5)
-    async with guarded("memory://", replace(GUARDED, limits=limits)) as service:
+    async with guarded_service("memory://", replace(GUARDED, limits=limits)) as service:
         one, two, other = await service.key("acme"), await service.key("acme"), await service.key("globex")
         assert [(await one.get("/contexts")).status_code for _ in range(4)] == [200, 200, 200, 429]
         assert [(await two.get("/contexts")).status_code for _ in range(3)] == [200, 200, 429]

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.server.guarded import Guarded, guarded
+from tests.server.guarded import Guarded, guarded_service
 
 SECRET = "sk-proj-abcdEFGH1234ijklMNOP5678qrstUVWX"
 WORD = "Zanzibarquartz"
@@ -14,7 +14,7 @@ WORD = "Zanzibarquartz"
 
 @pytest.fixture(scope="module")
 async def service() -> AsyncIterator[Guarded]:
-    async with guarded("memory://") as running:
+    async with guarded_service("memory://") as running:
         yield running
 
 

@@ -1,4 +1,4 @@
-"""Secrets stay where they belong: no error, log or metric quotes what was sent (T40); no request changes who is called
+"""Secrets stay where they belong: no error, log or metric quotes a request (T40); no request changes who is called
 with it (T36)."""
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 import httpx2
 import pytest
 
-from acms.observability.logging import JSONFormatter
+from acms import JSONFormatter
 from acms.server.operation import BASE
 from acms.server.routes.table import OPERATIONS
-from tests.server.guarded import Guarded, guarded
+from tests.server.guarded import Guarded, guarded_service
 
 CANARY = "sk-canary0123456789abcdefghijklmnop"
 
 
 class Broken:
-    """A model whose client quotes what it was sent, and its own key, in its errors."""
+    """A model whose client quotes its request, and its own key, in its errors."""
 
     dimension = 8
     model = "broken"
@@ -44,7 +44,9 @@ class Broken:
 async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guarded]:
     url = f"sqlite:///{tmp_path_factory.mktemp('secrets') / 'log.db'}"
     model = Broken()
-    async with guarded(url, embedder=model, summarizer=model, reflector=model, reranker=model) as running:
+    async with guarded_service(
+        url, embedder=model, summarizer=model, reflector=model, reranker=model
+    ) as running:
         yield running
 
 
@@ -75,7 +77,9 @@ def logged() -> Iterator[list[str]]:
         logging.getLogger(name).setLevel(level)
 
 
-async def _everything(service: Guarded, client: httpx2.AsyncClient, context: str, entry: str) -> list[str]:
+async def _ask_everything(
+    service: Guarded, client: httpx2.AsyncClient, context: str, entry: str
+) -> list[str]:
     """Ask for everything, rightly and wrongly, with the canary wherever something can be said; return error bodies."""
     found: list[str] = []
     headers = {
@@ -127,7 +131,7 @@ async def test_the_canary_is_in_no_log_and_no_metric(service: Guarded, logged: l
     await client.post(
         f"/contexts/{context}/compact", json={"preserveRecentCount": 5}, headers={"Prefer": "wait=1"}
     )
-    inside = await _everything(service, client, context, entry)
+    inside = await _ask_everything(service, client, context, entry)
     assert not [text for text in inside if CANARY in text], "what fails inside is not told"
     limited = await service.client(secret)
     for each in (strangers, limited):

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from acms.errors import ConfigurationError
+from acms import ConfigurationError
 from acms.server.sources import load_http_sources
 from tests.providers.server import Behave, ModelServer
 from tests.server.serving import serving
-from tests.support.sources import item, request
+from tests.support.sources import make_item, request
 
 
 async def test_a_file_names_servers_by_layer(tmp_path: Path) -> None:
     file = tmp_path / "sources.toml"
     said = {
-        "request_id": "req-1", "latency_ms": 1, "candidates": [item("kb:1", "Copy the orders.", "orders")],
+        "request_id": "req-1", "latency_ms": 1, "candidates": [make_item("kb:1", "Copy the orders.", "orders")],
     }  # fmt: skip
     async with ModelServer() as server:
         server.otherwise = Behave(body=said)

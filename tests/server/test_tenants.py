@@ -18,19 +18,19 @@ import httpx2
 import pytest
 from hypothesis import settings
 
-from acms.observability.logging import JSONFormatter
+from acms import JSONFormatter
 from acms.server import App, create_app
 from acms.server.operation import Operation, Scope
 from acms.server.routes.table import OPERATIONS
-from tests.server.guarded import GUARDED, Guarded, guarded, home
-from tests.servers.stores import inside
+from tests.server.guarded import GUARDED, Guarded, guarded_service, store_url
+from tests.servers.stores import run_inside
 
 
 @pytest.fixture(scope="module", params=["memory", "sqlite", "postgres"])
 async def service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Guarded]:
-    async with guarded(home(request, tmp_path_factory)) as running:
+    async with guarded_service(store_url(request, tmp_path_factory)) as running:
         yield running
 
 
@@ -60,7 +60,7 @@ def logged() -> Iterator[list[str]]:
 
 @dataclass
 class Side:
-    """A tenant, what it says, and everything that it was answered."""
+    """A tenant, its messages, and all the answers it got."""
 
     client: httpx2.AsyncClient
     tenant: str
@@ -76,7 +76,7 @@ class Side:
         return reply
 
 
-async def side(service: Guarded) -> Side:
+async def create_side(service: Guarded) -> Side:
     tenant = f"t-{secrets.token_hex(6)}"
     return Side(await service.key(tenant), tenant, f"mark{secrets.token_hex(8)}")
 
@@ -84,7 +84,7 @@ async def side(service: Guarded) -> Side:
 # ── a random mix of everything (T33) ────────────────────────────────────────────────────────────────────────────────
 
 
-async def _step(one: Side, other: Side, choose: random.Random) -> None:
+async def _random_step(one: Side, other: Side, choose: random.Random) -> None:
     """Do something at random: under names that both use, now and then with ids of the other."""
     mark, name = one.mark, f"key-{choose.randrange(3)}"
     everybody = one.contexts + other.contexts
@@ -128,12 +128,12 @@ async def _step(one: Side, other: Side, choose: random.Random) -> None:
 
 
 async def test_no_byte_of_the_other_is_seen(service: Guarded, logged: list[str]) -> None:
-    one, other = await side(service), await side(service)
+    one, other = await create_side(service), await create_side(service)
     seed = 35 if settings().derandomize else secrets.randbits(32)
     choose = random.Random(seed)
     for _ in range(6):
         await asyncio.gather(
-            *[_step(*pair, choose) for pair in ((one, other), (other, one)) for _ in range(5)]
+            *[_random_step(*pair, choose) for pair in ((one, other), (other, one)) for _ in range(5)]
         )
     for mine, theirs in ((one, other), (other, one)):
         assert mine.contexts
@@ -152,7 +152,7 @@ async def test_no_byte_of_the_other_is_seen(service: Guarded, logged: list[str])
 # ── ids of others ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _request(one: Operation, values: dict[str, str]) -> tuple[str, str, dict[str, Any]]:
+def _request_of_operation(one: Operation, values: dict[str, str]) -> tuple[str, str, dict[str, Any]]:
     path = re.sub(r"{(\w+)[^}]*}", lambda found: values.get(found[1], "1"), one.path)
     if one.streams:
         return one.method, path, {"content": b"{}", "headers": {"Content-Type": one.streams[0]}}
@@ -164,7 +164,7 @@ def _request(one: Operation, values: dict[str, str]) -> tuple[str, str, dict[str
 
 
 async def test_what_belongs_to_another_is_answered_as_what_does_not_exist(service: Guarded) -> None:
-    mine, theirs = await side(service), await side(service)
+    mine, theirs = await create_side(service), await create_side(service)
     body = {
         "messages": [{"role": "user", "content": f"{theirs.mark} {n} " + "word " * 30} for n in range(30)]
     }
@@ -188,7 +188,7 @@ async def test_what_belongs_to_another_is_answered_as_what_does_not_exist(servic
     for one in named:
         answers = []
         for values in (real, none):
-            method, path, given = _request(one, values)
+            method, path, given = _request_of_operation(one, values)
             reply = await mine.ask(method, path, **given)
             text = reply.text.replace(reply.headers["x-request-id"], "")
             answers.append((reply.status_code, re.sub(r"'[^']*'", "''", text)))  # the id itself is said again
@@ -199,7 +199,7 @@ async def test_what_belongs_to_another_is_answered_as_what_does_not_exist(servic
 
 
 async def test_the_key_alone_says_whose_data_is_meant(service: Guarded) -> None:
-    mine, theirs = await side(service), await side(service)
+    mine, theirs = await create_side(service), await create_side(service)
     context = (await theirs.ask("POST", "/contexts", json={"key": "shared"})).json()["data"]["id"]
     for header in ("X-Tenant", "X-Tenant-Id", "Tenant", "X-ACMS-Tenant"):
         reply = await mine.ask("GET", f"/contexts/{context}", headers={header: theirs.tenant})
@@ -212,7 +212,7 @@ async def test_the_key_alone_says_whose_data_is_meant(service: Guarded) -> None:
 # ── requests that are cut off (T34) ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def _asgi(app: App, secret: str, method: str, path: str, body: Any = None) -> int:
+async def _status_of_request(app: App, secret: str, method: str, path: str, body: Any = None) -> int:
     """Send a request straight to the application; return the status."""
     data = b"" if body is None else json.dumps(body).encode()
     headers = [
@@ -249,24 +249,29 @@ async def test_a_connection_of_a_request_that_was_cut_off_serves_the_next_tenant
     try:
         contexts = []
         for secret in (one, other):
-            assert await _asgi(app, secret, "POST", "/api/v1/contexts", {"key": "same"}) == 201
+            assert await _status_of_request(app, secret, "POST", "/api/v1/contexts", {"key": "same"}) == 201
         for tenant in tenants:
             home = await app.stores.of(tenant)
             contexts.append((await home.handle.context("same")).id)
         for ticks in range(60):
             path = f"/api/v1/contexts/{contexts[0]}/messages"
-            running = asyncio.ensure_future(_asgi(app, one, "POST", path, body))
+            running = asyncio.ensure_future(_status_of_request(app, one, "POST", path, body))
             for _ in range(ticks):
                 await asyncio.sleep(0)
             running.cancel()
             with suppress(asyncio.CancelledError):
                 await running
             foreign = f"/api/v1/contexts/{contexts[0]}/messages"
-            assert await _asgi(app, other, "GET", foreign) == 404
-            assert await _asgi(app, other, "GET", f"/api/v1/contexts/{contexts[1]}/messages") == 200
-        assert await _asgi(app, one, "GET", f"/api/v1/contexts/{contexts[0]}/messages?limit=500") == 200
+            assert await _status_of_request(app, other, "GET", foreign) == 404
+            assert (
+                await _status_of_request(app, other, "GET", f"/api/v1/contexts/{contexts[1]}/messages") == 200
+            )
+        assert (
+            await _status_of_request(app, one, "GET", f"/api/v1/contexts/{contexts[0]}/messages?limit=500")
+            == 200
+        )
         state = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'"
-        assert inside(postgres_home, state) == [(0,)]
+        assert run_inside(postgres_home, state) == [(0,)]
     finally:
         await app.stop()
 
@@ -283,7 +288,7 @@ ODD = [
 ]  # fmt: skip
 
 
-def _fuzzed() -> Iterator[tuple[str, str, dict[str, Any], Any]]:
+def _fuzzed_requests() -> Iterator[tuple[str, str, dict[str, Any], Any]]:
     """Yield (method, path, query, body): each parameter and field of text of every operation, one odd at a time."""
     for one in OPERATIONS:
         if one.rooted or one.streams:
@@ -310,7 +315,7 @@ async def test_odd_names_are_judged_alike_by_every_store(
     urls = ["memory://", f"sqlite:///{tmp_path_factory.mktemp('odd') / 'log.db'}", postgres_home]
     verdicts: list[list[tuple[Any, ...]]] = []
     seed = 35 if settings().derandomize else secrets.randbits(32)
-    requests = list(_fuzzed())
+    requests = list(_fuzzed_requests())
     nul_in_body = [one for one in requests if isinstance(one[3][1], dict) and "\0" in one[3][1].values()]
     chosen = requests if most is None else nul_in_body + random.Random(seed).sample(requests, most)
     for url in urls:
@@ -329,7 +334,7 @@ async def test_odd_names_are_judged_alike_by_every_store(
             for method, path, values, (query, body) in chosen:
                 where = re.sub(
                     r"{(\w+)[^}]*}",
-                    lambda at, values=values: _quoted(values.get(at[1], "1")),
+                    lambda at, values=values: _quote_value(values.get(at[1], "1")),
                     path,
                 ).replace("CONTEXT", context)
                 sent = json.dumps(body).encode() if method not in ("GET", "DELETE") else None
@@ -337,7 +342,14 @@ async def test_odd_names_are_judged_alike_by_every_store(
                     method, where, params=query, content=sent, headers={"Content-Type": "application/json"}
                 )
                 found.append(
-                    (method, where.replace(context, "C"), query, body, reply.status_code, _code(reply))
+                    (
+                        method,
+                        where.replace(context, "C"),
+                        query,
+                        body,
+                        reply.status_code,
+                        _code_of_reply(reply),
+                    )
                 )
                 assert reply.status_code < 500, found[-1]
             await client.aclose()
@@ -348,11 +360,11 @@ async def test_odd_names_are_judged_alike_by_every_store(
     assert not differ, "\n".join([f"seed {seed}", *map(repr, differ)])
 
 
-def _quoted(value: str) -> str:
+def _quote_value(value: str) -> str:
     from urllib.parse import quote
 
     return quote(value, safe="")
 
 
-def _code(reply: httpx2.Response) -> str:
+def _code_of_reply(reply: httpx2.Response) -> str:
     return "" if reply.status_code < 400 else str(reply.json()["code"])

@@ -22,12 +22,12 @@ FRAME = 4
 """Tokens that a message of a user costs in a window beside its text."""
 
 
-def sized(tokens: int, mark: str = "w") -> str:
+def text_of_tokens(tokens: int, mark: str = "w") -> str:
     """A message that costs so many tokens in a window."""
     return " ".join([mark] * (tokens - FRAME))
 
 
-def problem(reply: httpx2.Response, status: int, field: str = "") -> Any:
+def checked_problem(reply: httpx2.Response, status: int, field: str = "") -> Any:
     """Check that an answer is a problem about a field, and return it."""
     assert reply.status_code == status, reply.text
     assert reply.headers["content-type"] == "application/problem+json"
@@ -38,11 +38,11 @@ def problem(reply: httpx2.Response, status: int, field: str = "") -> Any:
     return written
 
 
-def versions(page: Any) -> list[int]:
+def versions_of_page(page: Any) -> list[int]:
     return [one["version"] for one in page["data"]]
 
 
-def contents(page: Any) -> list[str]:
+def contents_of_page(page: Any) -> list[str]:
     return [one["content"] for one in page["data"]]
 
 
@@ -81,13 +81,13 @@ def test_a_policy_comes_back_with_defaults_for_what_was_left_out(
 @pytest.mark.parametrize("wrong", [1.1, -0.1, -1, 1.5, "high"])
 def test_a_threshold_out_of_bounds_is_refused(sqlite_service: Service, wrong: Any) -> None:
     body = {"policyConfig": {"threshold": wrong}}
-    problem(sqlite_service.client.post("/contexts", json=body), 400, "policyConfig.threshold")
+    checked_problem(sqlite_service.client.post("/contexts", json=body), 400, "policyConfig.threshold")
 
 
 def test_a_name_has_at_most_255_characters(sqlite_service: Service) -> None:
     context = sqlite_service.create(name="n" * 255)
     assert sqlite_service.get(f"/contexts/{context}")["data"]["name"] == "n" * 255
-    problem(sqlite_service.client.post("/contexts", json={"name": "n" * 256}), 400, "name")
+    checked_problem(sqlite_service.client.post("/contexts", json={"name": "n" * 256}), 400, "name")
 
 
 def test_metadata_is_kept_unlike_there(service: Service) -> None:
@@ -97,13 +97,13 @@ def test_metadata_is_kept_unlike_there(service: Service) -> None:
 
 
 def test_a_name_that_is_not_known_is_refused_unlike_there(sqlite_service: Service) -> None:
-    problem(sqlite_service.client.post("/contexts", json={"colour": "red"}), 400, "colour")
+    checked_problem(sqlite_service.client.post("/contexts", json={"colour": "red"}), 400, "colour")
 
 
 @pytest.mark.parametrize("body", [b"{", b"null", b"[]", b'"text"', b"\xff\xfe", b"{}x"])
 def test_what_is_no_json_object_is_refused(sqlite_service: Service, body: bytes) -> None:
     json = {"content-type": "application/json"}
-    problem(sqlite_service.client.post("/contexts", content=body, headers=json), 400, "body")
+    checked_problem(sqlite_service.client.post("/contexts", content=body, headers=json), 400, "body")
 
 
 def test_the_life_of_a_context(service: Service) -> None:
@@ -123,15 +123,15 @@ def test_the_life_of_a_context(service: Service) -> None:
         service.client.get(f"{at}/window", params={"budget": 10}),
         service.client.post(f"{at}/fork", json={}),
     ):
-        problem(reply, 404)
+        checked_problem(reply, 404)
 
 
 @pytest.mark.parametrize("id", [NOBODY, "not-an-id", "00000000-0000-0000-0000-000000000000"])
 def test_an_unknown_context_is_not_found_whatever_its_id_looks_like_unlike_there(
     service: Service, id: str
 ) -> None:
-    problem(service.client.get(f"/contexts/{id}"), 404)
-    problem(service.client.delete(f"/contexts/{id}"), 404)
+    checked_problem(service.client.get(f"/contexts/{id}"), 404)
+    checked_problem(service.client.delete(f"/contexts/{id}"), 404)
 
 
 # ── append ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -145,7 +145,7 @@ def test_versions_count_up_from_one_and_go_on(service: Service) -> None:
 
 
 def test_an_append_counts_messages_tokens_and_version_at_once(service: Service) -> None:
-    context = service.talk(sized(9), sized(14))
+    context = service.talk(text_of_tokens(9), text_of_tokens(14))
     shown = service.get(f"/contexts/{context}")["data"]
     assert (shown["messageCount"], shown["totalTokens"], shown["latestVersion"]) == (2, 15, 2)
 
@@ -195,7 +195,7 @@ def test_what_belongs_to_a_tool_comes_back_as_it_was(service: Service) -> None:
 def test_a_message_that_makes_no_sense_is_refused(sqlite_service: Service, message: Any, field: str) -> None:
     context = sqlite_service.create()
     reply = sqlite_service.client.post(f"/contexts/{context}/messages", json={"messages": [message]})
-    problem(reply, 400, field)
+    checked_problem(reply, 400, field)
 
 
 def test_odd_text_is_repaired_and_unknown_fields_are_kept(sqlite_service: Service) -> None:
@@ -211,7 +211,7 @@ def test_odd_text_is_repaired_and_unknown_fields_are_kept(sqlite_service: Servic
 def test_an_empty_message_is_refused_unlike_there(sqlite_service: Service) -> None:
     context = sqlite_service.create()
     body = {"messages": [{"role": "user", "content": ""}]}
-    problem(
+    checked_problem(
         sqlite_service.client.post(f"/contexts/{context}/messages", json=body), 400, "messages[0].content"
     )
 
@@ -219,7 +219,7 @@ def test_an_empty_message_is_refused_unlike_there(sqlite_service: Service) -> No
 @pytest.mark.parametrize("body", [{}, {"messages": []}, {"messages": {}}, {"messages": None}])
 def test_an_append_of_nothing_is_refused(sqlite_service: Service, body: Any) -> None:
     context = sqlite_service.create()
-    problem(sqlite_service.client.post(f"/contexts/{context}/messages", json=body), 400, "messages")
+    checked_problem(sqlite_service.client.post(f"/contexts/{context}/messages", json=body), 400, "messages")
 
 
 def test_one_bad_message_refuses_the_batch(service: Service) -> None:
@@ -230,7 +230,9 @@ def test_one_bad_message_refuses_the_batch(service: Service) -> None:
             {"role": "user", "content": "x", "privcay": "block"},
         ]
     }
-    problem(service.client.post(f"/contexts/{context}/messages", json=body), 400, "messages[1].privcay")
+    checked_problem(
+        service.client.post(f"/contexts/{context}/messages", json=body), 400, "messages[1].privcay"
+    )
     assert service.get(f"/contexts/{context}")["data"]["latestVersion"] == 1
 
 
@@ -238,19 +240,19 @@ def test_a_huge_batch_is_too_large_and_no_error_of_the_service(service: Service)
     context = service.create()
     for count in (257, 9000):
         body = {"messages": [{"role": "user", "content": "x"}] * count}
-        problem(service.client.post(f"/contexts/{context}/messages", json=body), 413, "messages")
+        checked_problem(service.client.post(f"/contexts/{context}/messages", json=body), 413, "messages")
     assert len(service.say(context, *["x"] * 256)) == 256
 
 
 def test_appending_to_an_unknown_context_is_not_found(service: Service) -> None:
     body = {"messages": [{"role": "user", "content": "x"}]}
-    problem(service.client.post(f"/contexts/{NOBODY}/messages", json=body), 404)
+    checked_problem(service.client.post(f"/contexts/{NOBODY}/messages", json=body), 404)
 
 
 def test_text_of_any_script_comes_back(service: Service) -> None:
     said = "héllo 👋🏽 مرحبا \u2028 x\n\ty"
     context = service.talk(said)
-    assert contents(service.get(f"/contexts/{context}/messages")) == [said]
+    assert contents_of_page(service.get(f"/contexts/{context}/messages")) == [said]
 
 
 def test_eight_clients_append_at_once_without_gap_or_loss(service: Service) -> None:
@@ -268,7 +270,7 @@ def test_eight_clients_append_at_once_without_gap_or_loss(service: Service) -> N
         done = sorted(chain.from_iterable(pool.map(write, range(8))))
     listed = service.get(f"/contexts/{context}/messages", limit=1000)
     assert [(one["version"], one["content"]) for one in listed["data"]] == done
-    assert versions(listed) == list(range(1, 73))
+    assert versions_of_page(listed) == list(range(1, 73))
 
 
 # ── list ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -276,14 +278,18 @@ def test_eight_clients_append_at_once_without_gap_or_loss(service: Service) -> N
 
 def test_messages_are_listed_oldest_first_or_newest_first(service: Service) -> None:
     at = f"/contexts/{service.talk('M1', 'M2', 'M3')}/messages"
-    assert contents(service.get(at)) == contents(service.get(at, order="asc")) == ["M1", "M2", "M3"]
-    assert contents(service.get(at, order="desc")) == ["M3", "M2", "M1"]
+    assert (
+        contents_of_page(service.get(at))
+        == contents_of_page(service.get(at, order="asc"))
+        == ["M1", "M2", "M3"]
+    )
+    assert contents_of_page(service.get(at, order="desc")) == ["M3", "M2", "M1"]
     page = service.get(at, order="desc", limit=1)
-    assert (contents(page), page["nextCursor"], page["hasMore"]) == (["M3"], 3, True)
+    assert (contents_of_page(page), page["nextCursor"], page["hasMore"]) == (["M3"], 3, True)
     page = service.get(at, order="desc", limit=1, cursor=page["nextCursor"])
-    assert (contents(page), page["nextCursor"]) == (["M2"], 2)
+    assert (contents_of_page(page), page["nextCursor"]) == (["M2"], 2)
     page = service.get(at, order="desc", limit=1, cursor=page["nextCursor"])
-    assert (contents(page), page["nextCursor"], page["hasMore"]) == (["M1"], None, False)
+    assert (contents_of_page(page), page["nextCursor"], page["hasMore"]) == (["M1"], None, False)
 
 
 def test_messages_are_paged_without_skip_or_repeat(service: Service) -> None:
@@ -292,17 +298,17 @@ def test_messages_are_paged_without_skip_or_repeat(service: Service) -> None:
     while cursor is not None:
         page = service.get(at, limit=2, cursor=cursor)
         cursor = page["nextCursor"]
-        pages.append((versions(page), cursor, page["hasMore"]))
+        pages.append((versions_of_page(page), cursor, page["hasMore"]))
     assert pages == [([1, 2], 2, True), ([3, 4], 4, True), ([5], None, False)]
 
 
 def test_a_cursor_outside_the_log_is_no_error(service: Service) -> None:
     at = f"/contexts/{service.talk('a', 'b')}/messages"
-    assert versions(service.get(at, cursor=-5)) == [1, 2]
-    assert versions(service.get(at, cursor=99)) == []
-    assert versions(service.get(at, cursor=99, order="desc")) == [2, 1]
-    assert versions(service.get(at, cursor=-5, order="desc")) == []
-    assert versions(service.get(at, cursor=10**30)) == []
+    assert versions_of_page(service.get(at, cursor=-5)) == [1, 2]
+    assert versions_of_page(service.get(at, cursor=99)) == []
+    assert versions_of_page(service.get(at, cursor=99, order="desc")) == [2, 1]
+    assert versions_of_page(service.get(at, cursor=-5, order="desc")) == []
+    assert versions_of_page(service.get(at, cursor=10**30)) == []
 
 
 @pytest.mark.parametrize(
@@ -322,12 +328,12 @@ def test_a_page_that_makes_no_sense_is_refused(
     sqlite_service: Service, query: dict[str, Any], field: str
 ) -> None:
     context = sqlite_service.talk("a")
-    problem(sqlite_service.client.get(f"/contexts/{context}/messages", params=query), 400, field)
+    checked_problem(sqlite_service.client.get(f"/contexts/{context}/messages", params=query), 400, field)
 
 
 def test_an_unknown_context_has_no_messages_and_no_window_unlike_there(service: Service) -> None:
-    problem(service.client.get(f"/contexts/{NOBODY}/messages"), 404)
-    problem(service.client.get(f"/contexts/{NOBODY}/window", params={"budget": 10}), 404)
+    checked_problem(service.client.get(f"/contexts/{NOBODY}/messages"), 404)
+    checked_problem(service.client.get(f"/contexts/{NOBODY}/window", params={"budget": 10}), 404)
 
 
 def test_an_empty_context_has_an_empty_list_and_an_empty_window(service: Service) -> None:
@@ -354,34 +360,34 @@ def test_an_empty_context_has_an_empty_list_and_an_empty_window(service: Service
 def test_a_window_is_the_newest_contiguous_messages_that_fit(
     service: Service, sizes: tuple[int, ...], budget: int, shown: tuple[int, ...]
 ) -> None:
-    context = service.talk(*(sized(size) for size in sizes))
+    context = service.talk(*(text_of_tokens(size) for size in sizes))
     window = service.get(f"/contexts/{context}/window", budget=budget)
     assert tuple(one["tokenCount"] for one in window["data"]) == shown
-    assert versions(window) == list(range(len(sizes) - len(shown) + 1, len(sizes) + 1))
+    assert versions_of_page(window) == list(range(len(sizes) - len(shown) + 1, len(sizes) + 1))
     assert window["tokens"] == sum(shown) <= budget
     assert window["omitted"] == len(sizes) - len(shown) or window["omitted"] == 0
 
 
 def test_a_message_larger_than_the_budget_is_cut_and_flagged_unlike_there(service: Service) -> None:
-    context = service.talk(sized(100))
+    context = service.talk(text_of_tokens(100))
     window = service.get(f"/contexts/{context}/window", budget=10)
     assert [one["truncated"] for one in window["data"]] == [True]
     assert window["tokens"] <= 10
-    assert service.get(f"/contexts/{context}/messages")["data"][0]["content"] == sized(100)
+    assert service.get(f"/contexts/{context}/messages")["data"][0]["content"] == text_of_tokens(100)
 
 
 @pytest.mark.parametrize("budget", ["-100", "NaN", "Infinity", "2.5", "many", "", "0x10", "1e3"])
 def test_a_budget_that_is_no_number_of_tokens_is_refused(sqlite_service: Service, budget: str) -> None:
     context = sqlite_service.talk("a")
-    problem(
+    checked_problem(
         sqlite_service.client.get(f"/contexts/{context}/window", params={"budget": budget}), 400, "budget"
     )
 
 
 def test_a_window_needs_a_budget_and_no_more_than_the_service_allows(sqlite_service: Service) -> None:
     context = sqlite_service.talk("a")
-    problem(sqlite_service.client.get(f"/contexts/{context}/window"), 400, "budget")
-    problem(
+    checked_problem(sqlite_service.client.get(f"/contexts/{context}/window"), 400, "budget")
+    checked_problem(
         sqlite_service.client.get(f"/contexts/{context}/window", params={"budget": 10**12}), 413, "budget"
     )
 
@@ -401,12 +407,12 @@ def test_the_service_says_that_it_is_well(sqlite_service: Service) -> None:
 def test_what_is_not_there_is_a_problem_and_a_wrong_method_names_the_right_ones(
     sqlite_service: Service,
 ) -> None:
-    problem(sqlite_service.client.get("/nothing"), 404)
+    checked_problem(sqlite_service.client.get("/nothing"), 404)
     reply = sqlite_service.client.put("/contexts", json={})
-    assert problem(reply, 405)["options"] == ["GET", "POST"]
+    assert checked_problem(reply, 405)["options"] == ["GET", "POST"]
     assert reply.headers["allow"] == "GET, POST"
 
 
 def test_a_body_that_is_no_json_by_its_type_is_refused_unlike_there(sqlite_service: Service) -> None:
     text = {"content-type": "text/plain"}
-    problem(sqlite_service.client.post("/contexts", content=b"{}", headers=text), 415, "content-type")
+    checked_problem(sqlite_service.client.post("/contexts", content=b"{}", headers=text), 415, "content-type")

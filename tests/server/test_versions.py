@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 
 from tests.server.serving import Service
-from tests.server.test_versioned_contexts import NOBODY, contents, problem, versions
+from tests.server.test_versioned_contexts import NOBODY, checked_problem, contents_of_page, versions_of_page
 
 LONG = [f"Message number {n} says that the orders service {'writes rows ' * 20}." for n in range(1, 9)]
 """Worth a summary."""
 
 
-def fork(service: Service, context: str, **body: Any) -> str:
+def fork_context(service: Service, context: str, **body: Any) -> str:
     reply = service.client.post(f"/contexts/{context}/fork", json=body)
     assert reply.status_code == 201, reply.text
     return str(reply.json()["data"]["id"])
 
 
-def window(service: Service, context: str, budget: int = 10_000, **query: Any) -> list[str]:
-    return contents(service.get(f"/contexts/{context}/window", budget=budget, **query))
+def window_contents(service: Service, context: str, budget: int = 10_000, **query: Any) -> list[str]:
+    return contents_of_page(service.get(f"/contexts/{context}/window", budget=budget, **query))
 
 
-def state(service: Service, context: str, version: int, limit: int = 500) -> list[Any]:
+def entries_in_force(service: Service, context: str, version: int, limit: int = 500) -> list[Any]:
     """Everything in force at a version, page by page."""
     found: list[Any] = []
     cursor = 0
@@ -40,8 +40,8 @@ def state(service: Service, context: str, version: int, limit: int = 500) -> lis
     return found
 
 
-def compacted(service: Service, context: str) -> Any:
-    """Compact all but the last two messages, and return what was made."""
+def compact_context(service: Service, context: str) -> Any:
+    """Compact all but the last two messages, and return the compaction."""
     at, wait = f"/contexts/{context}/compact", {"Prefer": "wait=20"}
     reply = service.client.post(at, json={"preserveRecentCount": 2}, headers=wait)
     assert reply.status_code == 200, reply.text
@@ -83,19 +83,19 @@ def test_a_fork_at_five_holds_exactly_the_first_five_messages(service: Service) 
     assert (child["parentId"], child["forkVersion"], child["latestVersion"]) == (parent, 5, 5)
     assert (child["messageCount"], child["totalTokens"]) == (5, 10)
     listed = service.get(f"/contexts/{child['id']}/messages")
-    assert contents(listed) == [f"m{n}" for n in range(1, 6)]
-    assert versions(listed) == [1, 2, 3, 4, 5]
+    assert contents_of_page(listed) == [f"m{n}" for n in range(1, 6)]
+    assert versions_of_page(listed) == [1, 2, 3, 4, 5]
     assert listed["data"] == service.get(f"/contexts/{parent}/messages")["data"][:5], "nothing is copied"
 
 
 def test_parent_and_fork_go_their_own_ways(service: Service) -> None:
     parent = service.talk("a", "b", "c")
-    child = fork(service, parent, atVersion=2)
+    child = fork_context(service, parent, atVersion=2)
     service.say(child, "child")
     service.say(parent, "parent")
-    assert window(service, child) == ["a", "b", "child"]
-    assert window(service, parent) == ["a", "b", "c", "parent"]
-    assert versions(service.get(f"/contexts/{child}/messages")) == [1, 2, 3]
+    assert window_contents(service, child) == ["a", "b", "child"]
+    assert window_contents(service, parent) == ["a", "b", "c", "parent"]
+    assert versions_of_page(service.get(f"/contexts/{child}/messages")) == [1, 2, 3]
 
 
 def test_a_fork_is_at_the_newest_version_unless_it_says_where(service: Service) -> None:
@@ -108,7 +108,7 @@ def test_a_fork_is_at_the_newest_version_unless_it_says_where(service: Service) 
         ({"atMessage": 1}, 1),
         ({"atTag": "second"}, 2),
     ):
-        child = fork(service, parent, **body)
+        child = fork_context(service, parent, **body)
         assert service.get(f"/contexts/{child}")["data"]["latestVersion"] == version
     assert service.client.post(f"/contexts/{parent}/fork").status_code == 201, "a body is not needed"
 
@@ -132,12 +132,12 @@ def test_a_fork_that_makes_no_sense_is_refused(
     sqlite_service: Service, body: dict[str, Any], status: int, field: str
 ) -> None:
     parent = sqlite_service.talk("a", "b", "c")
-    problem(sqlite_service.client.post(f"/contexts/{parent}/fork", json=body), status, field)
+    checked_problem(sqlite_service.client.post(f"/contexts/{parent}/fork", json=body), status, field)
     assert sqlite_service.get(f"/contexts/{parent}/forks")["data"] == []
 
 
 def test_an_unknown_context_cannot_be_forked(service: Service) -> None:
-    problem(service.client.post(f"/contexts/{NOBODY}/fork", json={}), 404)
+    checked_problem(service.client.post(f"/contexts/{NOBODY}/fork", json={}), 404)
 
 
 @pytest.mark.parametrize("verb", ["fork", "copy"])
@@ -149,7 +149,7 @@ def test_a_fork_with_a_key_is_made_once(service: Service, verb: str) -> None:
     assert (first.status_code, again.status_code) == (201, 200)
     assert first.json() == again.json()
     assert first.json()["data"]["key"] == "child"
-    problem(service.client.post(at, json={"atVersion": 2, "key": "child"}), 409)
+    checked_problem(service.client.post(at, json={"atVersion": 2, "key": "child"}), 409)
 
 
 @pytest.mark.parametrize("verb", ["fork", "copy"])
@@ -162,14 +162,14 @@ def test_an_idempotency_key_makes_one_fork_though_the_log_went_on(service: Servi
     assert (first.status_code, again.status_code) == (201, 200)
     assert first.json() == again.json()
     other = service.client.post(at, json={"atVersion": 2}, headers=headers)
-    assert problem(other, 422)["code"] == "IDEMPOTENCY_MISMATCH"
+    assert checked_problem(other, 422)["code"] == "IDEMPOTENCY_MISMATCH"
 
 
 def test_forks_their_line_and_their_tree_can_be_listed(service: Service) -> None:
     root = service.talk("a", "b", "c", key="root", namespace="tree")
-    one = fork(service, root, atVersion=1, key="one")
-    two = fork(service, root, atVersion=2)
-    deeper = fork(service, one, key="deeper")
+    one = fork_context(service, root, atVersion=1, key="one")
+    two = fork_context(service, root, atVersion=2)
+    deeper = fork_context(service, one, key="deeper")
     forks = service.get(f"/contexts/{root}/forks")
     assert [(fork["id"], fork["forkVersion"]) for fork in forks["data"]] == [(two, 2), (one, 1)]
     page = service.get(f"/contexts/{root}/forks", limit=1)
@@ -206,12 +206,12 @@ def test_what_is_too_deep_to_be_forked_can_be_copied(sqlite_service: Service) ->
         depth += 1
         context = reply.json()["data"]["id"]
         service.say(context, f"m{depth}")
-    assert problem(reply, 422)["code"] == "FORK_DEPTH"
+    assert checked_problem(reply, 422)["code"] == "FORK_DEPTH"
     copied = service.client.post(f"/contexts/{context}/copy", json={})
     assert copied.status_code == 201, copied.text
     copy = copied.json()["data"]
     assert (copy["parentId"], copy["latestVersion"]) == (None, depth + 1)
-    assert window(service, copy["id"]) == window(service, context)
+    assert window_contents(service, copy["id"]) == window_contents(service, context)
     assert service.client.post(f"/contexts/{copy['id']}/fork", json={}).status_code == 201
 
 
@@ -222,11 +222,11 @@ def test_the_state_at_a_version_is_the_messages_up_to_it(service: Service) -> No
     context = service.talk(*(f"m{n}" for n in range(1, 8)))
     for n in range(8):
         said = [f"m{k}" for k in range(1, n + 1)]
-        assert [one["content"] for one in state(service, context, n)] == said
-        assert window(service, context, atVersion=n) == said
+        assert [one["content"] for one in entries_in_force(service, context, n)] == said
+        assert window_contents(service, context, atVersion=n) == said
         stats = service.get(f"/contexts/{context}/stats", atVersion=n)["data"]
         assert (stats["version"], stats["messages"], stats["activeMessages"]) == (n, n, n)
-        assert window(service, context, budget=12, atVersion=n) == said[-2:]
+        assert window_contents(service, context, budget=12, atVersion=n) == said[-2:]
 
 
 @pytest.mark.parametrize("place", ["window", "history", "stats"])
@@ -249,16 +249,16 @@ def test_a_place_that_is_not_in_the_log_is_refused(
     context = sqlite_service.talk("a", "b", "c")
     if place == "window":
         query = {"budget": 10, **query}
-    problem(sqlite_service.client.get(f"/contexts/{context}/{place}", params=query), status, field)
+    checked_problem(sqlite_service.client.get(f"/contexts/{context}/{place}", params=query), status, field)
 
 
 @pytest.mark.parametrize("version", ["4", "-1", "x", "1.5", "9" * 30, "²"])
 def test_a_state_that_is_not_in_the_log_is_refused(sqlite_service: Service, version: str) -> None:
     context = sqlite_service.talk("a", "b", "c")
-    problem(sqlite_service.client.get(f"/contexts/{context}/at/{version}"), 400, "version")
+    checked_problem(sqlite_service.client.get(f"/contexts/{context}/at/{version}"), 400, "version")
 
 
-async def _story(tenant: Any, context: str) -> None:
+async def _write_every_retirement(tenant: Any, context: str) -> None:
     """Give a log everything that puts entries out of force, and return the versions at which that happened."""
     session = await tenant.session(context)
     ids = [await session.ingest("user", said) for said in (*LONG, *"abcd")]
@@ -278,7 +278,7 @@ def test_a_state_is_paged_as_it_is_read_at_every_version(service: Service) -> No
     context = service.create()
 
     async def told(tenant: Any) -> list[list[str]]:
-        await _story(tenant, context)
+        await _write_every_retirement(tenant, context)
         session = await tenant.session(context)
         head = await session.storage.head(context)
         return [[one.id for one in await session.at(n).entries()] for n in range(head.version + 1)]
@@ -286,7 +286,10 @@ def test_a_state_is_paged_as_it_is_read_at_every_version(service: Service) -> No
     expected = service.inside(told)
     for version, ids in enumerate(expected):
         for limit in (2, 500):
-            assert [one["id"] for one in state(service, context, version, limit)] == ids, (version, limit)
+            assert [one["id"] for one in entries_in_force(service, context, version, limit)] == ids, (
+                version,
+                limit,
+            )
 
 
 def test_contradiction_5_compaction_changes_no_read_below_its_version(service: Service) -> None:
@@ -294,30 +297,35 @@ def test_contradiction_5_compaction_changes_no_read_below_its_version(service: S
     said = LONG
     service.say(context, *said)
     before = [
-        (window(service, context, atVersion=n), service.get(f"/contexts/{context}/stats", atVersion=n))
+        (
+            window_contents(service, context, atVersion=n),
+            service.get(f"/contexts/{context}/stats", atVersion=n),
+        )
         for n in range(9)
     ]
 
-    done = compacted(service, context)
+    done = compact_context(service, context)
     assert (done["version"], done["preserved"], done["removed"]) == (9, 2, 6)
     for n in range(9):
-        assert window(service, context, atVersion=n) == before[n][0] == said[:n]
+        assert window_contents(service, context, atVersion=n) == before[n][0] == said[:n]
         assert service.get(f"/contexts/{context}/stats", atVersion=n) == before[n][1]
-        assert [one["content"] for one in state(service, context, n)] == said[:n]
+        assert [one["content"] for one in entries_in_force(service, context, n)] == said[:n]
     for n in (3, 8):  # also a fork inside what the summary stands for
-        child = fork(service, context, atVersion=n)
-        assert window(service, child) == said[:n]
-    assert contents(service.get(f"/contexts/{context}/messages")) == said, "the originals are still listed"
+        child = fork_context(service, context, atVersion=n)
+        assert window_contents(service, child) == said[:n]
+    assert contents_of_page(service.get(f"/contexts/{context}/messages")) == said, (
+        "the originals are still listed"
+    )
 
 
 def test_contradiction_6_the_summary_is_read_at_the_place_of_what_it_stands_for(service: Service) -> None:
     context = service.create()
     service.say(context, *LONG)
 
-    done = compacted(service, context)
+    done = compact_context(service, context)
     shown = service.get(f"/contexts/{context}/window", budget=10_000)["data"]
     assert [one["version"] for one in shown] == [9, 7, 8]
-    assert [(one["version"], one["kind"]) for one in state(service, context, 9)] == [
+    assert [(one["version"], one["kind"]) for one in entries_in_force(service, context, 9)] == [
         (9, "summary"),
         (7, "message"),
         (8, "message"),
@@ -343,10 +351,10 @@ def test_a_place_can_be_counted_in_messages(service: Service) -> None:
     for position, version in {0: 0, **places}.items():
         shown = service.get(f"/contexts/{context}/window", budget=10_000, atMessage=position)
         assert shown["version"] == version
-        assert contents(shown) == [f"m{n}" for n in range(1, position + 1)]
-        child = fork(service, context, atMessage=position)
+        assert contents_of_page(shown) == [f"m{n}" for n in range(1, position + 1)]
+        child = fork_context(service, context, atMessage=position)
         assert service.get(f"/contexts/{child}")["data"]["forkVersion"] == version
-    problem(
+    checked_problem(
         service.client.get(f"/contexts/{context}/window", params={"budget": 9, "atMessage": 7}),
         400,
         "atMessage",
@@ -360,12 +368,12 @@ def test_leading_messages_of_a_role_can_be_kept(service: Service) -> None:
     context = service.create()
     service.say(context, "You are brief.", role="system")
     service.say(context, *(f"m{n}" for n in range(9)))
-    assert "You are brief." not in window(service, context, budget=30)
+    assert "You are brief." not in window_contents(service, context, budget=30)
     shown = service.get(f"/contexts/{context}/window", budget=30, keep="system,developer")
-    assert contents(shown)[0] == "You are brief."
+    assert contents_of_page(shown)[0] == "You are brief."
     assert shown["tokens"] <= 30
     wrong = service.client.get(f"/contexts/{context}/window", params={"budget": 30, "keep": "robot"})
-    problem(wrong, 400, "keep")
+    checked_problem(wrong, 400, "keep")
 
 
 def test_a_call_is_never_shown_without_its_answer(sqlite_service: Service) -> None:
@@ -400,7 +408,7 @@ def test_history_is_paged_without_skip_or_repeat(service: Service) -> None:
     assert pages == [(["a", "b"], 2, True), (["c", "d"], 4, True), (["e"], None, False)]
     assert service.get(f"/contexts/{context}/history", cursor=99)["data"] == []
     for query, field in (({"limit": 0}, "limit"), ({"limit": 501}, "limit"), ({"cursor": -1}, "cursor")):
-        problem(service.client.get(f"/contexts/{context}/history", params=query), 400, field)
+        checked_problem(service.client.get(f"/contexts/{context}/history", params=query), 400, field)
 
 
 def test_history_says_when_who_and_what_and_keeps_what_was_taken_back(service: Service) -> None:
@@ -417,8 +425,8 @@ def test_history_says_when_who_and_what_and_keeps_what_was_taken_back(service: S
     assert (line["createdAt"], line["role"], line["kind"]) == (when, "assistant", "message")
     assert 90 <= len(line["preview"]) <= 100
     assert (line["inForce"], taken["kind"], taken["position"]) == (False, "retraction", None)
-    assert window(service, context) == []
-    assert len(window(service, context, atVersion=1)) == 1
+    assert window_contents(service, context) == []
+    assert len(window_contents(service, context, atVersion=1)) == 1
     assert [one["version"] for one in service.get(f"/contexts/{context}/history", atVersion=1)["data"]] == [1]
 
 
@@ -435,69 +443,73 @@ def test_versions_can_be_named(service: Service) -> None:
         {"name": "before migration", "version": 2},
         {"name": "now", "version": 3},
     ]
-    assert window(service, context, atTag="before migration") == ["a", "b"]
-    child = fork(service, context, atTag="before migration")
+    assert window_contents(service, context, atTag="before migration") == ["a", "b"]
+    child = fork_context(service, context, atTag="before migration")
     assert service.get(f"/contexts/{child}/tags")["data"] == [{"name": "before migration", "version": 2}]
     same = service.client.put(f"{at}/now", json={"atVersion": 3})
     assert same.status_code == 200
-    problem(service.client.put(f"{at}/now", json={"atVersion": 1}), 409)
+    checked_problem(service.client.put(f"{at}/now", json={"atVersion": 1}), 409)
     assert service.client.put(f"{at}/now", json={"atVersion": 1, "move": True}).status_code == 200
     assert service.client.delete(f"{at}/now").status_code == 204
-    problem(service.client.delete(f"{at}/now"), 404)
+    checked_problem(service.client.delete(f"{at}/now"), 404)
     for name in ("7", "n" * 256):
-        problem(service.client.put(f"{at}/{name}", json={}), 400, "name")
-    problem(service.client.put(f"{at}/x", json={"atVersion": 9}), 400, "atVersion")
+        checked_problem(service.client.put(f"{at}/{name}", json={}), 400, "name")
+    checked_problem(service.client.put(f"{at}/x", json={"atVersion": 9}), 400, "atVersion")
 
 
 def test_two_sides_can_be_compared(service: Service) -> None:
     context = service.talk("a", "b", "c", key="left", namespace="diff")
-    child = fork(service, context, atVersion=2)
+    child = fork_context(service, context, atVersion=2)
     service.say(child, "d")
     at = f"/contexts/{context}/diff"
     found = service.get(at, other=child)["data"]
     assert found["common"] == 2
-    assert contents({"data": found["messages"]["added"]}) == ["d"]
-    assert contents({"data": found["messages"]["removed"]}) == ["c"]
+    assert contents_of_page({"data": found["messages"]["added"]}) == ["d"]
+    assert contents_of_page({"data": found["messages"]["removed"]}) == ["c"]
     assert "the same up to v2" in found["text"]
     past = service.get(at, otherVersion=1)["data"]["messages"]
-    assert contents({"data": past["removed"]}) == ["b", "c"]
+    assert contents_of_page({"data": past["removed"]}) == ["b", "c"]
     same = service.get(at, atVersion=2, other=child, otherMessage=2)["data"]
     assert same["messages"] == {"added": [], "removed": [], "changed": []}
-    problem(service.client.get(at), 400, "other")
-    problem(service.client.get(at, params={"other": NOBODY}), 404)
-    problem(service.client.get(at, params={"otherVersion": 9}), 400, "otherVersion")
+    checked_problem(service.client.get(at), 400, "other")
+    checked_problem(service.client.get(at, params={"other": NOBODY}), 404)
+    checked_problem(service.client.get(at, params={"otherVersion": 9}), 400, "otherVersion")
 
 
 def test_a_branch_is_previewed_merged_once_and_taken_back(service: Service) -> None:
     context = service.talk("a", "b", key="ours", namespace="merge")
-    child = fork(service, context)
+    child = fork_context(service, context)
     service.say(child, "c")
     at = f"/contexts/{context}/merge"
     plan = service.get(at, other=child)["data"]
-    assert (contents({"data": plan["appended"]}), plan["dryRun"], plan["version"]) == (["c"], True, None)
-    assert window(service, context) == ["a", "b"]
+    assert (contents_of_page({"data": plan["appended"]}), plan["dryRun"], plan["version"]) == (
+        ["c"],
+        True,
+        None,
+    )
+    assert window_contents(service, context) == ["a", "b"]
     done = service.client.post(at, json={"other": child}).json()["data"]
     assert (done["version"], done["common"]) == (4, 2)
-    assert window(service, context) == ["a", "b", "c"]
+    assert window_contents(service, context) == ["a", "b", "c"]
     assert service.client.post(at, json={"other": child}).json()["data"]["version"] is None
     assert service.client.post(f"/contexts/{context}/undo", json={"version": 4}).status_code == 200
-    assert window(service, context) == ["a", "b"]
+    assert window_contents(service, context) == ["a", "b"]
     early = service.get(at, other=child, otherVersion=2)["data"]
     assert early["appended"] == []
-    problem(service.client.post(at, json={"other": context}), 400, "other")
-    problem(service.client.post(at, json={"other": child, "strategy": "both"}), 400, "strategy")
-    problem(service.client.post(at, json={"other": NOBODY}), 404)
+    checked_problem(service.client.post(at, json={"other": context}), 400, "other")
+    checked_problem(service.client.post(at, json={"other": child, "strategy": "both"}), 400, "strategy")
+    checked_problem(service.client.post(at, json={"other": NOBODY}), 404)
 
 
 def test_conflicts_of_a_merge_are_listed_and_settled_by_a_strategy(service: Service) -> None:
     context = service.talk("a", "b", key="disputed", namespace="merge")
-    child = fork(service, context)
+    child = fork_context(service, context)
     first = service.get(f"/contexts/{context}/messages")["data"][0]["id"]
     for one, text in ((context, "ours"), (child, "theirs")):
         service.client.patch(f"/contexts/{one}/entries/{first}", json={"content": text})
     at = f"/contexts/{context}/merge"
     refused = service.client.post(at, json={"other": child})
-    problem(refused, 409)
+    checked_problem(refused, 409)
     said = refused.json()
     (conflict,) = said["conflicts"]
     assert (said["code"], conflict["kind"], conflict["type"]) == (
@@ -506,9 +518,9 @@ def test_conflicts_of_a_merge_are_listed_and_settled_by_a_strategy(service: Serv
         "modify/modify",
     )
     assert 'send "strategy": "theirs"' in said["options"]
-    assert contents({"data": conflict["theirs"]}) == ["theirs"]
+    assert contents_of_page({"data": conflict["theirs"]}) == ["theirs"]
     assert service.client.post(at, json={"other": child, "strategy": "theirs"}).status_code == 200
-    assert window(service, context) == ["theirs", "b"]
+    assert window_contents(service, context) == ["theirs", "b"]
 
 
 def test_an_edit_is_a_change(service: Service) -> None:
@@ -523,4 +535,4 @@ def test_an_edit_is_a_change(service: Service) -> None:
         "changed"
     ]
     assert (change["before"]["content"], change["after"]["content"]) == ("a", "corrected")
-    assert [one["content"] for one in state(service, context, 3)] == ["corrected", "b"]
+    assert [one["content"] for one in entries_in_force(service, context, 3)] == ["corrected", "b"]

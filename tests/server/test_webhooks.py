@@ -13,8 +13,8 @@ from acms import ACMS, open_storage
 from acms.server import service
 from acms.server.operation import Scope
 from tests.cli.test_cli import call, run
-from tests.events.receiver import Receiver, receiving
-from tests.server.guarded import guarded
+from tests.events.receiver import Receiver, running_receiver
+from tests.server.guarded import guarded_service
 from tests.server.serving import Service, serving
 
 URL = "https://example.com/acms"
@@ -51,7 +51,7 @@ def test_no_request_names_an_address_that_is_not_public(service: Service) -> Non
 
 
 async def test_webhooks_are_an_administrators_and_a_tenants_own() -> None:
-    async with guarded("memory://") as service:
+    async with guarded_service("memory://") as service:
         admin, other = await service.key("acme"), await service.key("other")
         made = (await admin.post("/webhooks", json={"url": URL})).json()["data"]
         assert (await other.get("/webhooks")).json()["data"] == []
@@ -74,7 +74,7 @@ async def test_webhooks_are_an_administrators_and_a_tenants_own() -> None:
         assert made["secret"] not in pinned.text + listed.text
 
 
-def arrived(receiver: Receiver, count: int) -> list[Any]:
+def wait_for_deliveries(receiver: Receiver, count: int) -> list[Any]:
     """Return what arrived, once that is so much."""
     for _ in range(3_000):
         if len(receiver.requests) >= count:
@@ -93,22 +93,22 @@ def test_the_service_delivers_what_another_process_appends_without_a_look_at_eve
         async with ACMS("user_123", open_storage(db), None) as session:
             await session.ingest("user", "one")
 
-    with receiving() as receiver:
+    with running_receiver() as receiver:
         call("webhook", "add", receiver.url, "--private", "--events", "message", "--db", db)
         with serving(db):
             asyncio.run(append())
-            assert arrived(receiver, 1) == [1]
+            assert wait_for_deliveries(receiver, 1) == [1]
 
 
 def test_the_service_delivers_what_is_appended_to_it(tmp_path: Any) -> None:
     db = f"sqlite:///{tmp_path / 'log.db'}"
-    with receiving() as receiver:
+    with running_receiver() as receiver:
         assert run("webhook", "add", receiver.url, "--db", db, code=1).exit_code == 1
         made = call("webhook", "add", receiver.url, "--private", "--events", "message", "--db", db)
         with serving(db) as service:
             context = service.talk("one", "two")
             service.say(context, "three")
-            assert arrived(receiver, 3) == [1, 2, 3]
+            assert wait_for_deliveries(receiver, 3) == [1, 2, 3]
             seen = service.client.get("/jobs", params={"contextId": context}).json()["data"]
             assert {job["kind"] for job in seen} == {"webhook"}
             events = service.client.get(f"/contexts/{context}/events", params={"follow": "false"}).text

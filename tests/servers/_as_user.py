@@ -22,14 +22,14 @@ from tests.servers.redis import RedisServer
 
 def main(what: str, folder: Path) -> None:
     if what == "fetch":
-        debian.installed = lambda place: None
+        debian.installed_program = lambda place: None
     elif is_root():
         # The environment and the cache may lie where only root reads: their programs are put where everybody does.
         package = postgres.link_wheel(folder / "wheel")
-        postgres.wheel = lambda: package
+        postgres.wheel_folder = lambda: package
         places = ("usr/bin/redis-server", "usr/sbin/pgbouncer")
-        programs = {place: debian.program(place, folder / Path(place).name) for place in places}
-        debian.program = lambda place, _: programs[place]
+        programs = {place: debian.find_program(place, folder / Path(place).name) for place in places}
+        debian.find_program = lambda place, _: programs[place]
     if is_root():
         os.setgroups([])
         os.setgid(NOBODY)

@@ -29,7 +29,7 @@ def chromium() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory(prefix="acms-browser-") as folder, sync_playwright() as playwright:
-        program, libraries = debian.program("usr/lib/chromium/chromium", Path(folder))
+        program, libraries = debian.find_program("usr/lib/chromium/chromium", Path(folder))
         fonts = Path(folder, "fonts.conf")
         fonts.write_text(_FONTS.format(fonts=program.parents[2] / "share" / "fonts", cache=folder), "utf-8")
         browser = playwright.chromium.launch(

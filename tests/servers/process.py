@@ -40,7 +40,7 @@ rm -rf -- "$2"
 
 
 class ServerError(Exception):
-    """A server did not start or stop, or its program is missing; the message says what to do, or what it wrote."""
+    """A server did not start or stop, or its program is missing; the message has the remedy, or its output."""
 
 
 def is_root() -> bool:
@@ -52,7 +52,7 @@ def as_user() -> dict[str, Any]:
     return {"user": NOBODY, "group": NOBODY, "extra_groups": []} if is_root() else {}
 
 
-def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+def server_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a server: nothing of ours, such as PGHOST or LD_PRELOAD, reaches it."""
     return {"PATH": "/usr/bin:/bin", "LC_ALL": "C", **(more or {})}
 
@@ -87,10 +87,10 @@ def link_tree(source: Path, target: Path) -> None:
         made.mkdir(parents=True)
         made.chmod(0o755)
         for name in (*folders, *files):
-            _link(Path(folder, name), made / name)
+            _link_tree(Path(folder, name), made / name)
 
 
-def _link(old: Path, new: Path) -> None:
+def _link_tree(old: Path, new: Path) -> None:
     if old.is_symlink():
         return new.symlink_to(os.readlink(old))
     if old.is_dir():
@@ -163,7 +163,7 @@ class Process:
                 stdout=log,
                 stderr=log,
                 cwd=folder,
-                env=environment(env),
+                env=server_environment(env),
                 start_new_session=True,
                 **as_user(),
             )
@@ -274,7 +274,7 @@ class Service:
         return self
 
     def stop(self) -> None:
-        """Shut the server down in order: connections are cut, what was committed stays."""
+        """Shut the server down in order: connections are cut, committed data stays."""
         self._end(self.STOPS_ON)
 
     def restart(self) -> None:
@@ -283,7 +283,7 @@ class Service:
         self.start()
 
     def kill(self) -> None:
-        """End every process of the server with SIGKILL; what it wrote to its files stays."""
+        """End every process of the server with SIGKILL; written files stay."""
         self._end(signal.SIGKILL)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from tests.servers.process import PATIENCE, Service
 
 
 class RedisServer(Service):
-    """Debian's Redis; what was written is there again after stop(), and after kill() but for the last second."""
+    """Debian's Redis; written data is there again after stop(), and after kill() but for the last second."""
 
     NAME = "redis"
 
@@ -19,7 +19,7 @@ class RedisServer(Service):
         return f"redis://127.0.0.1:{self.port}/0"
 
     def _prepare(self, folder: Path) -> None:
-        self._program, self._env = debian.program("usr/bin/redis-server", folder)
+        self._program, self._env = debian.find_program("usr/bin/redis-server", folder)
 
     def _command(self) -> list[str | Path]:
         words = f"--bind 127.0.0.1 --port {self.port} --daemonize no --appendonly yes --appendfsync everysec"

@@ -51,7 +51,7 @@ def another(home: str) -> str:
     return f"{home}?tenant=t-{secrets.token_hex(6)}"
 
 
-def inside(url: str, statement: str) -> list[tuple[Any, ...]]:
+def run_inside(url: str, statement: str) -> list[tuple[Any, ...]]:
     """Run one statement in a database, as its user, past every policy; return its rows."""
     import psycopg
 

@@ -65,11 +65,11 @@ def test_pgbouncer_keeps_no_session(postgres_url: str) -> None:
 def test_a_program_that_cannot_be_had_names_its_package(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(debian, "installed", lambda place: None)
+    monkeypatch.setattr(debian, "installed_program", lambda place: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ServerError, match="install pgbouncer"):
-        debian.program("usr/sbin/pgbouncer", tmp_path)
+        debian.find_program("usr/sbin/pgbouncer", tmp_path)
 
 
 @pytest.fixture

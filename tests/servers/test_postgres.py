@@ -15,18 +15,18 @@ import psutil
 import psycopg
 import pytest
 
-from tests.faults._process import finish, python
-from tests.servers.postgres import Databases, Server, given, wheel
+from tests.faults._process import finish_process, start_python
+from tests.servers.postgres import Databases, Server, databases_of_environment, wheel_folder
 
 
-def _until(done: Callable[[], bool]) -> None:
+def _wait_until(done: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def _gone(pid: int) -> bool:
+def _is_gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
@@ -71,7 +71,7 @@ def test_what_was_committed_outlives_kill_stop_and_restart_on_the_same_port() ->
 
 
 def test_no_server_and_no_folder_is_left_when_the_tests_are_killed() -> None:
-    tests = python("-m", "tests.servers")
+    tests = start_python("-m", "tests.servers")
     assert tests.stdout is not None
     url = tests.stdout.readline().strip()
     with psycopg.connect(url) as connection:
@@ -82,23 +82,27 @@ def test_no_server_and_no_folder_is_left_when_the_tests_are_killed() -> None:
     folder = Path(row[1]).parent
     postmaster = int((folder / "data" / "postmaster.pid").read_text().split()[0])
     tests.kill()
-    finish(tests)
-    _until(lambda: _gone(postmaster) and not folder.exists())
+    finish_process(tests)
+    _wait_until(lambda: _is_gone(postmaster) and not folder.exists())
 
 
 def test_ctrl_c_ends_the_server_by_hand() -> None:
-    tests = python("-m", "tests.servers")
+    tests = start_python("-m", "tests.servers")
     assert tests.stdout is not None
     url = tests.stdout.readline().strip()
     tests.send_signal(signal.SIGINT)
-    assert finish(tests) == 0
+    assert finish_process(tests) == 0
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(url)
 
 
 def test_a_server_changes_nothing_of_the_system() -> None:
     def system() -> list[object]:
-        places = [Path(sys.prefix), wheel() / "pginstall18" / "bin" / "postgres", Path(tempfile.gettempdir())]
+        places = [
+            Path(sys.prefix),
+            wheel_folder() / "pginstall18" / "bin" / "postgres",
+            Path(tempfile.gettempdir()),
+        ]
         folders = {folder for place in places for folder in (place, *place.resolve().parents)}
         modes = sorted((str(folder), os.stat(folder).st_mode, os.stat(folder).st_uid) for folder in folders)
         return [Path("/etc/passwd").read_bytes(), Path("/etc/group").read_bytes(), *modes]
@@ -118,9 +122,9 @@ def test_a_server_changes_nothing_of_the_system() -> None:
 
 def test_a_server_is_named_by_the_environment(monkeypatch: pytest.MonkeyPatch, postgres: Databases) -> None:
     monkeypatch.delenv("ACMS_TEST_PG_URL", raising=False)
-    assert given() is None
+    assert databases_of_environment() is None
     monkeypatch.setenv("ACMS_TEST_PG_URL", postgres.url())
-    named = given()
+    named = databases_of_environment()
     assert named is not None
     url = named.create_database()
     with psycopg.connect(url) as connection:

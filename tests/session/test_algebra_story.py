@@ -37,6 +37,7 @@ from acms import (
     EpisodeBoundaryConfig,
     ExpiredError,
     GoneError,
+    JobState,
     Kind,
     ProviderError,
     State,
@@ -44,6 +45,7 @@ from acms import (
     ToolCall,
     ToolResult,
     ValidationError,
+    View,
     WorkerConfig,
     open_storage,
 )
@@ -51,15 +53,14 @@ from acms.compaction import job as room
 from acms.jobs.requests import compaction_kind
 from acms.log import in_force as history
 from acms.log.in_force import fold_atomic_groups
-from acms.model import Failed, JobQuery, JobState
+from acms.model import Failed, JobQuery
 from acms.ports import SummaryRequest
 from acms.testing.books import find_active_entries, ids_of_entries
 from acms.text import chat_messages
-from acms.view import View
 from tests.servers.stores import another
 from tests.support.counters import COUNTERS
 from tests.support.provider import check_valid
-from tests.support.talk import Storage, log_of, plain, session_on
+from tests.support.talk import Storage, comparable_items, log_of, session_on
 
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
 MOST_SESSIONS = 4
@@ -80,7 +81,7 @@ texts = st.builds(
 
 
 class Toy:
-    """A summarizer that takes the beginnings of what it reads."""
+    """A summarizer that takes the beginnings of its turns."""
 
     model = "toy"
 
@@ -94,7 +95,7 @@ class Toy:
 
 @dataclass(eq=False)
 class Told:
-    """One session of the tree, and what was seen of it."""
+    """One session of the tree, and its observations."""
 
     session: ACMS
     context: str
@@ -344,7 +345,7 @@ class AlgebraStory(RuleBasedStateMachine):
     @precondition(lambda self: self.compacted)
     @rule(which=anyone)
     def undo(self, which: int) -> None:
-        """Take back the newest compaction in force: what it stood for is read again."""
+        """Take back the newest compaction in force: the entries it replaced are read again."""
         self.run(self.undone(self.one(which)))
 
     async def undone(self, told: Told) -> None:
@@ -371,7 +372,7 @@ class AlgebraStory(RuleBasedStateMachine):
     @precondition(lambda self: len(self.told) < MOST_SESSIONS)
     @rule(which=anyone, place=anyone, newest=st.booleans(), named=st.booleans())
     def fork(self, which: int, place: int, newest: bool, named: bool) -> None:
-        """Fork anywhere; what was seen of the parent up to there must be seen of the child."""
+        """Fork anywhere; the child must show the same as the parent did up to there."""
         parent = self.one(which)
         head = self.run(self.head(parent))
         at = head if newest else place % (head + 1)
@@ -421,7 +422,7 @@ class AlgebraStory(RuleBasedStateMachine):
 
     @invariant()
     def the_past_stays_and_the_present_is_whole(self) -> None:
-        """Look at one session at its head and in the past, and through a fork at what it shares with its parent."""
+        """Look at one session at its head and in the past, and through a fork at the part it shares with its parent."""
         if not self.told:
             return
         told = self.dice.choice(self.live())
@@ -442,7 +443,7 @@ class AlgebraStory(RuleBasedStateMachine):
         self.same(await self.said(child, version), await self.said(child.parent, version), child, version)
 
     async def look(self, told: Told, version: int) -> None:
-        """Assert that a version says what it always said, and that what it says is sound."""
+        """Assert that a version always reads the same, and that its entries are sound."""
         now = await self.said(told, version)
         self.same(now, told.seen.setdefault(version, now), told, version)
 
@@ -466,12 +467,15 @@ class AlgebraStory(RuleBasedStateMachine):
             window = await view.window(budget)
             self.sound(window, log, newest)
             assert {item.id for item in window} <= set(ids_of_entries(sequence))
-            found.append((f"window({budget})", plain(window)))
+            found.append((f"window({budget})", comparable_items(window)))
         for budget in BUDGETS[1:3]:
             recalled = await view.recall(QUERY, token_budget=budget)
             self.sound(recalled, log, newest)
             found.append(
-                (f"recall({budget})", (plain(recalled), list(recalled.ledger), recalled.ledger.warnings))
+                (
+                    f"recall({budget})",
+                    (comparable_items(recalled), list(recalled.ledger), recalled.ledger.warnings),
+                )
             )
         for budget in BUDGETS[2:]:
             found.append((f"messages({budget})", await self.prompt(view, budget)))
@@ -481,7 +485,7 @@ class AlgebraStory(RuleBasedStateMachine):
         found.append(("episodes", await view.episodes()))
         found.append(("compactions", await view.compactions()))
         names = {repr(told.session.session_id): "@", told.context[2:]: "@"}
-        return [(verb, _renamed(verb, repr(what), names)) for verb, what in found]
+        return [(verb, _rename_ids(verb, repr(what), names)) for verb, what in found]
 
     async def prompt(self, view: View, budget: int) -> Any:
         try:
@@ -525,7 +529,7 @@ class AlgebraStory(RuleBasedStateMachine):
         assert stats.summaries == len(active) - len(said)
 
 
-def _renamed(verb: str, text: str, names: dict[str, str]) -> str:
+def _rename_ids(verb: str, text: str, names: dict[str, str]) -> str:
     if verb in ("stats", "episodes"):
         for old, new in names.items():
             text = text.replace(old, new)
@@ -545,7 +549,9 @@ async def test_what_lost_its_content_is_not_counted_as_in_force(storage: Storage
         assert (stats.active_messages, stats.active_tokens) == (1, 1)
 
 
-def tell(kind: str, cached: bool, examples: int, steps: int, postgres: str | None = None) -> None:
+def run_algebra_story(
+    kind: str, cached: bool, examples: int, steps: int, postgres: str | None = None
+) -> None:
     story = type("Story", (AlgebraStory,), {"kind": kind, "cached": cached, "postgres": postgres})
     run_state_machine_as_test(
         story,
@@ -568,7 +574,7 @@ def tell(kind: str, cached: bool, examples: int, steps: int, postgres: str | Non
     ],
 )
 def test_a_tree_of_sessions_tells_the_same_story_for_ever(kind: str, cached: bool) -> None:
-    tell(kind, cached, 3 if kind == "memory" else 1, 20)
+    run_algebra_story(kind, cached, 3 if kind == "memory" else 1, 20)
 
 
 @pytest.mark.slow
@@ -582,15 +588,15 @@ def test_a_tree_of_sessions_tells_the_same_story_for_ever(kind: str, cached: boo
     ],
 )
 def test_many_long_stories_of_a_tree_of_sessions(kind: str, cached: bool) -> None:
-    tell(kind, cached, 300 if kind == "memory" else 100, 50)
+    run_algebra_story(kind, cached, 300 if kind == "memory" else 100, 50)
 
 
 @pytest.mark.parametrize("cached", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_tree_of_sessions_tells_the_same_story_on_postgres(cached: bool, postgres_home: str) -> None:
-    tell("postgres", cached, 1, 15, postgres_home)
+    run_algebra_story("postgres", cached, 1, 15, postgres_home)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cached", [True, False])
 def test_many_long_stories_of_a_tree_of_sessions_on_postgres(cached: bool, postgres_home: str) -> None:
-    tell("postgres", cached, 60, 50, postgres_home)
+    run_algebra_story("postgres", cached, 60, 50, postgres_home)

@@ -25,16 +25,16 @@ from acms import (
     ValidationError,
     sync,
 )
+from acms.kv import InMemoryKV
 from acms.log import validation
 from acms.storage import MemoryStorage
-from acms.storage.kv_home import InMemoryKV
-from tests.support.talk import Storage, contents, fill, log_of, seen, session_on
+from tests.support.talk import Storage, comparable_answers, contents_of, ingest_texts, log_of, session_on
 
 NAN = float("nan")
 CALL = {"id": "c1", "name": "disk", "arguments": "{}"}
 
 
-def nested(depth: int) -> Any:
+def nest_value(depth: int) -> Any:
     value: Any = 1
     for _ in range(depth):
         value = {"a": value}
@@ -79,7 +79,7 @@ MESSAGES: list[Bad] = [
     ("media of negative size", {"parts": [Media("image/png", "ref", tokens=-1)]}, "parts[0].tokens"),
     ("too many parts", {"parts": [Text("x")] * 257}, "parts"),
     ("NaN in metadata", {"metadata": {"run": NAN}}, "metadata.run"),
-    ("deep metadata", {"metadata": nested(9)}, "metadata" + ".a" * 8),
+    ("deep metadata", {"metadata": nest_value(9)}, "metadata" + ".a" * 8),
     ("many keys", {"metadata": {f"k{n}": n for n in range(65)}}, "metadata"),
     ("large metadata", {"metadata": {f"k{n}": "x" * 999 for n in range(20)}}, "metadata"),
     ("metadata that is no JSON", {"metadata": {"when": datetime(2026, 3, 14, tzinfo=UTC)}}, "metadata.when"),
@@ -102,8 +102,8 @@ STRICT = ACMSConfig(strict=True)
 
 async def test_a_bad_message_is_refused_and_nothing_is_stored(storage: Storage) -> None:
     async with session_on(storage, config=STRICT) as session:
-        await fill(session, "before")
-        before = await seen(session)
+        await ingest_texts(session, "before")
+        before = await comparable_answers(session)
         for name, bad, field in MESSAGES:
             given = {"role": "user", "content": "fine", **bad}
             with pytest.raises(ValidationError) as caught:
@@ -111,8 +111,8 @@ async def test_a_bad_message_is_refused_and_nothing_is_stored(storage: Storage) 
             assert caught.value.field == field, name
             assert caught.value.code == "VALIDATION", name
             assert not caught.value.retryable, name
-            assert await seen(session) == before, name
-        await fill(session, "after")
+            assert await comparable_answers(session) == before, name
+        await ingest_texts(session, "after")
         assert session.last_receipt is not None
         assert session.last_receipt.version == 2
 
@@ -171,7 +171,7 @@ async def test_one_key_twice_in_a_batch_is_refused(storage: Storage) -> None:
 
 async def test_a_bad_batch_does_not_spoil_those_it_waits_with(storage: Storage) -> None:
     async with session_on(storage) as session:
-        await fill(session, "first")
+        await ingest_texts(session, "first")
         results = await asyncio.gather(
             session.ingest("user", "a"),
             session.ingest("user", "b"),
@@ -180,7 +180,7 @@ async def test_a_bad_batch_does_not_spoil_those_it_waits_with(storage: Storage) 
             return_exceptions=True,
         )
         assert [type(result) for result in results] == [str, str, ValidationError, str]
-        assert contents(await session.window(100)) == ["first", "a", "b", "c"]
+        assert contents_of(await session.window(100)) == ["first", "a", "b", "c"]
 
 
 # ── what looks odd and is fine ──────────────────────────────────────────────────────────────────────────────────────
@@ -236,7 +236,7 @@ async def test_a_budget_that_makes_no_sense_is_refused(storage: Storage) -> None
                     await call(session, budget)
                 assert caught.value.field == field, budget
             assert (await session.get_session_stats()).version == count
-            await fill(session, "x")
+            await ingest_texts(session, "x")
 
 
 READS: list[tuple[Callable[[ACMS], Any], str]] = [
@@ -262,7 +262,7 @@ READS: list[tuple[Callable[[ACMS], Any], str]] = [
 
 async def test_a_question_that_makes_no_sense_is_refused(storage: Storage) -> None:
     async with session_on(storage) as session:
-        await fill(session, "x")
+        await ingest_texts(session, "x")
         for number, (call, field) in enumerate(READS):
             with pytest.raises(ValidationError) as caught:
                 await call(session)
@@ -280,7 +280,7 @@ def test_a_version_is_a_whole_number(version: Any) -> None:
 @pytest.mark.parametrize("content", ["", "  ", "\0", "\ud800", None, "x" * (validation.MESSAGE_BYTES + 1)])
 async def test_a_correction_is_checked_like_a_message(storage: Storage, content: Any) -> None:
     async with session_on(storage) as session:
-        (id,) = await fill(session, "x")
+        (id,) = await ingest_texts(session, "x")
         with pytest.raises(ValidationError) as caught:
             await session.replace(id, content)
         assert caught.value.field == "content"
@@ -289,7 +289,7 @@ async def test_a_correction_is_checked_like_a_message(storage: Storage, content:
 
 async def test_only_messages_can_be_corrected(storage: Storage) -> None:
     async with session_on(storage) as session:
-        await fill(session, "x", close=True)
+        await ingest_texts(session, "x", close=True)
         with pytest.raises(ValidationError) as caught:
             await session.replace((await log_of(session))[1].id, "y")
         assert caught.value.field == "message_id"
@@ -391,4 +391,4 @@ async def test_an_entry_where_its_id_is_wanted_is_told_so(storage: Storage, verb
                 ValidationError, match=f"id: must be an id or a key, not {type(given).__name__}"
             ):
                 await getattr(session, verb)(given, *(["two"] if verb == "replace" else []))
-        assert contents(await session.entries()) == ["one"]
+        assert contents_of(await session.entries()) == ["one"]

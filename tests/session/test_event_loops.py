@@ -22,7 +22,7 @@ WORDS = "harbour lantern violin meadow copper ginger walnut saddle".split()
 
 @pytest.fixture
 def store(any_url: str):
-    """Return a handle; whoever uses it closes it."""
+    """Return a handle; the caller closes it."""
     before = set(threading.enumerate())
     yield open_storage(any_url)
     gc.collect()
@@ -30,7 +30,7 @@ def store(any_url: str):
     assert [name for name in left if not name.startswith("asyncio_")] == []
 
 
-async def talk(session: ACMS, key: str) -> int:
+async def say_and_count(session: ACMS, key: str) -> int:
     """Say something in many tasks and find it again; return how many messages there are."""
     await asyncio.gather(
         *[session.ingest("user", f"{key} {word}", idempotency_key=f"{key}-{word}") for word in WORDS]
@@ -65,8 +65,8 @@ def in_threads(work: Callable[[int], Any], number: int = 4) -> list[Any]:
 def test_a_session_is_used_by_one_event_loop_after_another(store: Any) -> None:
     session = ACMS("s", store, HashEmbedder(64))
     for number in range(3):  # no loop closes it
-        assert asyncio.run(talk(session, f"k{number}")) == (number + 1) * len(WORDS)
-    assert asyncio.run(talk(session, "k0")) == 3 * len(WORDS), "the keys of the first loop are known"
+        assert asyncio.run(say_and_count(session, f"k{number}")) == (number + 1) * len(WORDS)
+    assert asyncio.run(say_and_count(session, "k0")) == 3 * len(WORDS), "the keys of the first loop are known"
     asyncio.run(session.wait_pending())
     assert asyncio.run(session.get_session_stats()).coverage == 1.0
     asyncio.run(session.close())
@@ -76,7 +76,7 @@ def test_two_event_loops_that_stay_open_take_turns(store: Any) -> None:
     session = ACMS("s", store, None)
     first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
     for number, loop in enumerate((first, second, second, first)):
-        assert loop.run_until_complete(talk(session, f"k{number}")) == (number + 1) * len(WORDS)
+        assert loop.run_until_complete(say_and_count(session, f"k{number}")) == (number + 1) * len(WORDS)
     second.run_until_complete(session.close())
     for loop in (first, second):
         loop.run_until_complete(asyncio.sleep(0))
@@ -89,9 +89,9 @@ def test_threads_share_a_session_and_lose_nothing(store: Any) -> None:
 
     async def both(one: int) -> None:
         async with ACMS(f"own{one}", store, None) as own:
-            assert await talk(own, "k") == len(WORDS)
+            assert await say_and_count(own, "k") == len(WORDS)
             for turn in range(3):
-                await talk(session, f"k{one}{turn}")
+                await say_and_count(session, f"k{one}{turn}")
 
     in_threads(lambda one: asyncio.run(both(one)))
 
@@ -110,7 +110,7 @@ def test_blocking_code_and_an_event_loop_share_a_handle(store: Any) -> None:
         with sync.ACMS("s", store, None) as blocking:
             blocking.ingest("user", f"blocking {number}")
             session = ACMS("s", store, None)
-            assert asyncio.run(talk(session, f"k{number}")) == (number + 1) * (len(WORDS) + 1)
+            assert asyncio.run(say_and_count(session, f"k{number}")) == (number + 1) * (len(WORDS) + 1)
             assert blocking.get_session_stats().messages == (number + 1) * (len(WORDS) + 1)
             asyncio.run(session.close())
 
@@ -118,11 +118,11 @@ def test_blocking_code_and_an_event_loop_share_a_handle(store: Any) -> None:
 async def test_an_event_loop_that_waits_for_the_last_user_to_close_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As code that cannot await closes what it shares with the loop that it is called from."""
+    """As code that cannot await closes an object it shares with the loop that it is called from."""
     path = tmp_path / "log.db"
     store = open_storage(f"sqlite:///{path}")
     session = ACMS("s", store, None)
-    await talk(session, "k")
+    await say_and_count(session, "k")
     monkeypatch.setattr("acms.storage.handles.STOPPING", 3_600.0)
     monkeypatch.setattr("acms.storage.sqlite.file.CLOSING", 3_600.0)
     blocked(asyncio.wait_for(session.close(), 60))
@@ -134,30 +134,30 @@ async def test_an_event_loop_that_waits_for_the_last_user_to_close_is_not_waited
     assert not path.with_name("log.db-wal").exists()
 
 
-def writers() -> set[threading.Thread]:
+def writer_threads() -> set[threading.Thread]:
     """Return the writer threads that run: those of other tests may be among them."""
     return {thread for thread in threading.enumerate() if thread.name == "acms-writer"}
 
 
 def test_whoever_closes_a_session_ends_what_other_event_loops_do_for_it(store: Any) -> None:
-    others = writers()
+    others = writer_threads()
     session = ACMS("s", store, HashEmbedder(64))
     said, closed = threading.Event(), threading.Event()
 
     async def stay() -> None:
-        await talk(session, "there")
+        await say_and_count(session, "there")
         said.set()
         await asyncio.to_thread(closed.wait, 60)
 
     async def close() -> None:
-        await talk(session, "here")
+        await say_and_count(session, "here")
         await session.close()
 
     other = threading.Thread(target=lambda: asyncio.run(stay()))
     other.start()
     assert said.wait(60)
     asyncio.run(close())
-    assert writers() <= others
+    assert writer_threads() <= others
     closed.set()
     other.join(60)
 

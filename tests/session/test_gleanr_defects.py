@@ -19,15 +19,18 @@ from acms import (
     CacheConfig,
     EpisodeBoundaryConfig,
     EpisodeNotFoundError,
+    Event,
+    JobFailed,
     JobState,
+    Proposal,
+    Reflected,
+    Reflection,
     Source,
     WorkerConfig,
     open_storage,
 )
 from acms.jobs import requests
-from acms.knowledge import Proposal, Reflection
 from acms.model import JobQuery
-from acms.observability.events import Event, JobFailed, Reflected
 from acms.ports import ReflectionRequest
 from acms.providers import HTTPReflector
 from tests.providers.server import Behave, ModelServer
@@ -37,12 +40,12 @@ from tests.support.talk import (
     LONG_EPISODES,
     PATIENT,
     Storage,
-    contents,
-    fill,
+    contents_of,
+    ingest_texts,
     log_of,
     session_on,
     tool_turn,
-    versions,
+    versions_of,
 )
 
 
@@ -52,18 +55,18 @@ def cache(any_url: str) -> CacheConfig:
     return CacheConfig(enabled=not any_url.startswith("sqlite"))
 
 
-def sentence(tokens: int) -> str:
+def text_of_tokens(tokens: int) -> str:
     """A text of exactly so many o200k tokens."""
     return " ".join(["word"] * tokens)
 
 
-def manual(cache: CacheConfig) -> ACMSConfig:
+def manual_config(cache: CacheConfig) -> ACMSConfig:
     """Episodes that end by hand, retries at once."""
     return ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT, cache=cache)
 
 
 class Quoting(Scripted):
-    """Knows one attribute of the project: the last two words of what was said about it."""
+    """Knows one attribute of the project: the last two words said about it."""
 
     def __init__(self, attribute: str, word: str) -> None:
         super().__init__()
@@ -80,7 +83,7 @@ class Quoting(Scripted):
         )
 
 
-def outcomes(heard: list[Event]) -> list[str]:
+def decision_outcomes(heard: list[Event]) -> list[str]:
     """What became of every proposal."""
     return [
         decision.outcome for event in heard if isinstance(event, Reflected) for decision in event.decisions
@@ -92,9 +95,9 @@ async def test_1_the_only_message_is_recalled_when_it_fits_the_budget(
 ) -> None:
     """A session of one long message: nothing else competes, so it must come back."""
     async with ACMS("s", storage, config=ACMSConfig(cache=cache)) as session:
-        await session.ingest("user", sentence(255))
+        await session.ingest("user", text_of_tokens(255))
         (item,) = await session.recall("anything", token_budget=1000)
-        assert item.content == sentence(255)
+        assert item.content == text_of_tokens(255)
         assert not item.truncated
 
 
@@ -104,7 +107,7 @@ async def test_2_the_current_episode_may_use_the_whole_budget_when_nothing_else_
     """Five messages of about forty tokens within 300: all are current, so all are shown."""
     async with ACMS("s", storage, config=ACMSConfig(cache=cache)) as session:
         for _ in range(5):
-            await session.ingest("user", sentence(39))
+            await session.ingest("user", text_of_tokens(39))
         items = await session.recall("anything", token_budget=300)
         assert len(items) == 5
         assert 200 < items.tokens <= 300
@@ -134,9 +137,11 @@ async def test_4_a_first_message_from_a_tool_leaves_no_empty_episode(storage: St
 async def test_5_words_of_closing_in_a_request_close_nothing(storage: Storage) -> None:
     """Asking for a complete list, or saying that something is not done, goes on with the topic."""
     async with ACMS("s", storage) as session:
-        await fill(session, "give me the complete list", "that is not done yet", "Thanks, but it still fails")
+        await ingest_texts(
+            session, "give me the complete list", "that is not done yet", "Thanks, but it still fails"
+        )
         assert [(one.messages, one.status) for one in await session.episodes()] == [(3, "open")]
-        await fill(session, "Thanks, that fixed it.")
+        await ingest_texts(session, "Thanks, that fixed it.")
         assert [(one.messages, one.reason) for one in await session.episodes()] == [(4, "pattern")]
 
 
@@ -150,7 +155,7 @@ async def test_6_an_embedder_that_fails_costs_no_message_and_no_place(storage: S
         await session.ingest("user", "and now?")
         stats = await session.get_session_stats()
         assert (stats.messages, stats.version) == (2, 2)
-        assert contents(await session.recall("orders")) == ["orders run on db-7", "and now?"]
+        assert contents_of(await session.recall("orders")) == ["orders run on db-7", "and now?"]
         await session.wait_pending()
         assert (await session.recall("orders")).coverage == 1
 
@@ -168,10 +173,10 @@ async def test_7_concurrent_ingests_have_distinct_places(storage: Storage) -> No
 async def test_8_without_an_embedder_what_was_said_is_found(storage: Storage, cache: CacheConfig) -> None:
     """The offline default ranks by words; it is not a switch that turns recall off."""
     async with session_on(storage, config=ACMSConfig(cache=cache)) as session:
-        await fill(session, "Sam prefers the train to Frankfurt", close=True)
-        await fill(session, "next topic")
+        await ingest_texts(session, "Sam prefers the train to Frankfurt", close=True)
+        await ingest_texts(session, "next topic")
         items = await session.recall("how does Sam travel to Frankfurt?")
-        assert contents(items) == ["Sam prefers the train to Frankfurt", "next topic"]
+        assert contents_of(items) == ["Sam prefers the train to Frankfurt", "next topic"]
         assert items.confidence > 0
         assert (items.coverage, items.ledger.warnings) == (1, ())
 
@@ -181,9 +186,11 @@ async def test_9_what_was_only_said_stays_reachable_beside_what_was_distilled(
 ) -> None:
     """A marked message that matches must not close the way to a plain one that answers."""
     async with session_on(storage, config=ACMSConfig(cache=cache)) as session:
-        await fill(session, "Decision: orders use PostgreSQL", "ok", "fine", "good", close=True)
-        await fill(session, "the orders database listens on port 6432", "ok", "fine", "good", close=True)
-        await fill(session, "next topic")
+        await ingest_texts(session, "Decision: orders use PostgreSQL", "ok", "fine", "good", close=True)
+        await ingest_texts(
+            session, "the orders database listens on port 6432", "ok", "fine", "good", close=True
+        )
+        await ingest_texts(session, "next topic")
         items = await session.recall("which port does the orders database listen on?", token_budget=60)
         found = {item.content: item.source for item in items}
         assert found["the orders database listens on port 6432"] is Source.SIMILAR
@@ -193,10 +200,10 @@ async def test_9_what_was_only_said_stays_reachable_beside_what_was_distilled(
 
 
 async def test_8_a_fact_is_found_without_an_embedder(storage: Storage, cache: CacheConfig) -> None:
-    """What is known is recalled by its words: one fact in force, one fact recalled."""
+    """A known fact is recalled by its words: one fact in force, one fact recalled."""
     reflector = Scripted(says(one("Sam", "way of travelling", "the train")))
-    async with session_on(storage, reflector=reflector, config=manual(cache)) as session:
-        await fill(session, "He never takes a plane.", "Noted.", close=True)
+    async with session_on(storage, reflector=reflector, config=manual_config(cache)) as session:
+        await ingest_texts(session, "He never takes a plane.", "Noted.", close=True)
         await session.wait_pending()
         await session.ingest("user", "next topic")
         (fact,) = await session.facts()
@@ -209,13 +216,15 @@ async def test_9_what_was_never_distilled_is_found_beside_a_fact_that_matches(
 ) -> None:
     """A fact of the same topic must not close the way to a message that answers."""
     reflector = Scripted(says(one("orders database", "engine", "PostgreSQL", fact_type="decision")))
-    async with session_on(storage, reflector=reflector, config=manual(cache)) as session:
-        await fill(session, "Decision: orders use PostgreSQL", "ok", "fine", "good", close=True)
-        await fill(session, "the orders database listens on port 6432", "ok", "fine", "good", close=True)
+    async with session_on(storage, reflector=reflector, config=manual_config(cache)) as session:
+        await ingest_texts(session, "Decision: orders use PostgreSQL", "ok", "fine", "good", close=True)
+        await ingest_texts(
+            session, "the orders database listens on port 6432", "ok", "fine", "good", close=True
+        )
         await session.wait_pending()
         await session.ingest("user", "next topic")
         items = await session.recall("which port does the orders database listen on?", token_budget=100)
-        assert "the orders database listens on port 6432" in contents(items)
+        assert "the orders database listens on port 6432" in contents_of(items)
 
 
 async def test_10_three_quick_episodes_about_one_thing_leave_one_fact(
@@ -224,9 +233,9 @@ async def test_10_three_quick_episodes_about_one_thing_leave_one_fact(
     """Episodes that end before the first one is distilled: the last word is in force, and history has all three."""
     reflector = Quoting("budget", "EUR")
     reflector.gate = asyncio.Event()
-    async with session_on(storage, reflector=reflector, config=manual(cache)) as session:
+    async with session_on(storage, reflector=reflector, config=manual_config(cache)) as session:
         for value in ("100 EUR", "200 EUR", "300 EUR"):
-            await fill(session, f"The budget is {value}", "Noted.", close=True)
+            await ingest_texts(session, f"The budget is {value}", "Noted.", close=True)
         reflector.gate.set()
         await session.wait_pending()
         assert [fact.value for fact in await session.facts()] == ["300 EUR"]
@@ -238,16 +247,16 @@ async def test_10_three_quick_episodes_about_one_thing_leave_one_fact(
 async def test_11_a_reflection_that_fails_is_tried_again_and_seen(
     storage: Storage, cache: CacheConfig
 ) -> None:
-    """Once: nobody notices. For good: the job says so, the log is whole, and trying again brings the facts."""
+    """Once: it has no effect. For good: the job says so, the log is whole, and trying again brings the facts."""
     heard: list[Event] = []
     good = says(one("project", "budget", "100 EUR"))
     reflector = Scripted(TimeoutError("too slow"), good, *[OSError("down")] * 5, good)
-    made = replace(manual(cache), on_event=heard.append)
+    made = replace(manual_config(cache), on_event=heard.append)
     async with session_on(storage, reflector=reflector, config=made) as session:
-        await fill(session, "The budget is 100 EUR", "Noted.", close=True)
+        await ingest_texts(session, "The budget is 100 EUR", "Noted.", close=True)
         await session.wait_pending()
         assert [fact.value for fact in await session.facts()] == ["100 EUR"]
-        await fill(session, "And now something else", "Noted.", close=True)
+        await ingest_texts(session, "And now something else", "Noted.", close=True)
         await session.wait_pending()
         states = [event.state for event in heard if isinstance(event, JobFailed)]
         assert states == ["ready"] * 5 + ["failed"]
@@ -300,11 +309,11 @@ async def test_13_a_restart_after_a_thousand_messages_continues_at_the_right_pla
         assert (session.last_receipt.position, session.last_receipt.version) == (1006, 1006)
         stats = await session.get_session_stats()
         assert (stats.messages, stats.episodes) == (1006, 168)
-        assert versions(await session.window(30))[-2:] == [1005, 1006]
+        assert versions_of(await session.window(30))[-2:] == [1005, 1006]
 
 
 async def test_13_a_restart_goes_on_behind_what_was_distilled(url: str) -> None:
-    """However long the log is, each message is read by the reflector once, also when nobody worked meanwhile."""
+    """However long the log is, each message is read by the reflector once, also after a time without workers."""
     reflector = Scripted()
     idle = ACMSConfig(worker=WorkerConfig(enabled=False))
     texts = [f"m{number}" for number in range(1005)]
@@ -333,13 +342,13 @@ async def test_14_two_updates_of_one_fact_in_one_answer_leave_the_last(
 
     heard: list[Event] = []
     reflector = Scripted(says(one("project", "budget", "100")), twice)
-    made = replace(manual(cache), on_event=heard.append)
+    made = replace(manual_config(cache), on_event=heard.append)
     async with session_on(storage, reflector=reflector, config=made) as session:
         for text in ("The budget is 100", "No, 200. Or rather 300"):
-            await fill(session, text, "Noted.", close=True)
+            await ingest_texts(session, text, "Noted.", close=True)
             await session.wait_pending()
         assert [fact.value for fact in await session.facts()] == ["300"]
-        assert outcomes(heard) == ["added", "updated", "updated"]
+        assert decision_outcomes(heard) == ["added", "updated", "updated"]
 
 
 async def test_14_an_update_of_an_unknown_fact_keeps_what_it_says(
@@ -347,8 +356,8 @@ async def test_14_an_update_of_an_unknown_fact_keeps_what_it_says(
 ) -> None:
     """A model that gets an id wrong still said something worth keeping."""
     lost = one("project", "budget", "100", action="update", fact_id="f_made_up")
-    async with session_on(storage, reflector=Scripted(says(lost)), config=manual(cache)) as session:
-        await fill(session, "The budget is 100", "Noted.", close=True)
+    async with session_on(storage, reflector=Scripted(says(lost)), config=manual_config(cache)) as session:
+        await ingest_texts(session, "The budget is 100", "Noted.", close=True)
         await session.wait_pending()
         assert [fact.value for fact in await session.facts()] == ["100"]
 
@@ -365,10 +374,10 @@ async def test_15_a_value_that_differs_is_never_taken_for_a_repetition(
     ]
     reflector = Scripted(*map(says, said))
     async with session_on(
-        storage, embedder=FakeEmbedder(), reflector=reflector, config=manual(cache)
+        storage, embedder=FakeEmbedder(), reflector=reflector, config=manual_config(cache)
     ) as session:
         for date in dates:
-            await fill(session, f"The deadline is {date}", "Noted.", close=True)
+            await ingest_texts(session, f"The deadline is {date}", "Noted.", close=True)
             await session.wait_pending()
         known = [fact.content for fact in await session.facts()]
         assert any("March 20" in text for text in known)
@@ -381,13 +390,13 @@ async def test_15_the_message_that_said_the_old_value_no_longer_answers(
 ) -> None:
     """What a replaced fact came from is demoted, and comes back when it is asked for."""
     reflector = Quoting("deadline", "March")
-    async with session_on(storage, reflector=reflector, config=manual(cache)) as session:
+    async with session_on(storage, reflector=reflector, config=manual_config(cache)) as session:
         for value in ("15 March", "20 March"):
-            await fill(session, f"The deadline is {value}", "Noted.", close=True)
+            await ingest_texts(session, f"The deadline is {value}", "Noted.", close=True)
             if not together:
                 await session.wait_pending()
         await session.wait_pending()
-        await fill(session, "next topic")
+        await ingest_texts(session, "next topic")
         text = (await session.recall("what is the deadline?")).text()
         assert "20 March" in text
         assert "15 March" not in text
@@ -402,7 +411,9 @@ async def test_16_irrelevant_marked_messages_do_not_crowd_out_an_exact_answer(
     config = ACMSConfig(episodes=EpisodeBoundaryConfig(max_turns=7), cache=cache)
     async with ACMS("s", storage, config=config) as session:
         for topic in ("lunch", "parking", "holidays", "badges", "coffee", "printers"):
-            await session.ingest("user", f"Constraint: {topic} is decided by the office. " + sentence(45))
+            await session.ingest(
+                "user", f"Constraint: {topic} is decided by the office. " + text_of_tokens(45)
+            )
         answer = "The staging database of the orders service runs on host db-7 in Frankfurt. "
         answer += "It was set up in May. " * 9
         await session.ingest("user", answer)
@@ -410,7 +421,7 @@ async def test_16_irrelevant_marked_messages_do_not_crowd_out_an_exact_answer(
         items = await session.recall(
             "Where does the staging database of the orders service run?", token_budget=400
         )
-        assert answer in contents(items)
+        assert answer in contents_of(items)
         assert items.tokens <= 400
 
 
@@ -420,21 +431,21 @@ async def test_16_irrelevant_facts_do_not_crowd_out_an_exact_answer(
     """Six constraints that are known, about something else, and one message that answers."""
     topics = ("lunch", "parking", "holidays", "badges", "coffee", "printers")
     long = [
-        one(topic, "owner", "the office", content=f"{topic} is decided by the office. {sentence(45)}",
+        one(topic, "owner", "the office", content=f"{topic} is decided by the office. {text_of_tokens(45)}",
             fact_type="constraint")
         for topic in topics
     ]  # fmt: skip
-    async with session_on(storage, reflector=Scripted(says(*long)), config=manual(cache)) as session:
-        await fill(session, "The office decides a lot.", "Noted.", close=True)
+    async with session_on(storage, reflector=Scripted(says(*long)), config=manual_config(cache)) as session:
+        await ingest_texts(session, "The office decides a lot.", "Noted.", close=True)
         await session.wait_pending()
         answer = "The staging database of the orders service runs on host db-7 in Frankfurt. "
         answer += "It was set up in May. " * 9
-        await fill(session, answer, close=True)
-        await fill(session, "next topic")
+        await ingest_texts(session, answer, close=True)
+        await ingest_texts(session, "next topic")
         items = await session.recall(
             "Where does the staging database of the orders service run?", token_budget=400
         )
-        assert answer in contents(items)
+        assert answer in contents_of(items)
         assert items.tokens <= 400
 
 
@@ -462,9 +473,9 @@ async def test_17_nonsense_in_an_answer_is_passed_over_and_the_rest_of_it_counts
     for name, value in broken.items():
         object.__setattr__(bad, name, value)
     reflector = Scripted(says(bad, one("project", "deadline", "March 20")))
-    made = replace(manual(cache), on_event=heard.append)
+    made = replace(manual_config(cache), on_event=heard.append)
     async with session_on(storage, reflector=reflector, config=made) as session:
-        await fill(session, "The budget is 100, the deadline March 20", "Noted.", close=True)
+        await ingest_texts(session, "The budget is 100, the deadline March 20", "Noted.", close=True)
         await session.wait_pending()
         assert "March 20" in [fact.value for fact in await session.facts()]
         assert not [event for event in heard if isinstance(event, JobFailed)]
@@ -481,19 +492,19 @@ async def test_18_a_busy_model_is_asked_again_and_a_refusal_is_final(
     fact = {"action": "add", "subject": "project", "attribute": "budget", "value": "100",
             "content": "The budget is 100.", "confidence": 0.9}  # fmt: skip
     heard: list[Event] = []
-    made = replace(manual(cache), on_event=heard.append)
+    made = replace(manual_config(cache), on_event=heard.append)
     async with ModelServer(say=lambda body: json.dumps({"proposals": [fact]})) as server:
         server.script = [Behave(status=429, headers={"retry-after": "0"})]
         async with (
             HTTPReflector(server.url, "test-model", api_key="sk-secret") as reflector,
             session_on(storage, reflector=reflector, config=made) as session,
         ):
-            await fill(session, "The budget is 100", "Noted.", close=True)
+            await ingest_texts(session, "The budget is 100", "Noted.", close=True)
             await session.wait_pending()
             assert [fact.value for fact in await session.facts()] == ["100"]
             assert len(server.calls) == 2
             server.otherwise = Behave(status=status, echo=True)
-            await fill(session, "Something else", "Noted.", close=True)
+            await ingest_texts(session, "Something else", "Noted.", close=True)
             await session.wait_pending()
             assert len(server.calls) == 2 + calls
             (failure,) = [event for event in heard if isinstance(event, JobFailed)]
@@ -507,7 +518,7 @@ async def test_19_a_model_with_another_dimension_neither_fails_nor_counts_as_zer
         await session.ingest("user", "orders run on db-7")
     async with ACMS("s", storage, FakeEmbedder(dimension=24)) as session:
         items = await session.recall("orders")
-        assert contents(items) == ["orders run on db-7"]
+        assert contents_of(items) == ["orders run on db-7"]
         assert items.coverage == 1
         await session.wait_pending()
         assert (await session.recall("orders")).coverage == 1
@@ -516,13 +527,13 @@ async def test_19_a_model_with_another_dimension_neither_fails_nor_counts_as_zer
 async def test_20_without_the_current_episode_its_messages_are_not_returned(
     storage: Storage, cache: CacheConfig
 ) -> None:
-    """What is asked to be left out is left out, also when it is all there is."""
+    """Entries excluded by the caller are left out, also when they are all there is."""
     async with ACMS("s", storage, config=ACMSConfig(cache=cache)) as session:
         await session.ingest("user", "orders run on db-7")
         assert list(await session.recall("orders", include_current_episode=False)) == []
         await tool_turn(session, "c1", "orders: 40 %")
         await session.ingest("user", "and now?")
-        shown = contents(await session.recall("orders", include_current_episode=False))
+        shown = contents_of(await session.recall("orders", include_current_episode=False))
         assert "and now?" not in shown
         assert "orders run on db-7" in shown
 
@@ -532,5 +543,5 @@ async def test_21_indentation_is_part_of_what_was_said(storage: Storage) -> None
     code = "    if ready:\n        go()\n"
     async with session_on(storage) as session:
         await session.ingest("user", code)
-        assert contents(await session.recall("ready")) == [code]
-        assert contents(await session.window(1000)) == [code]
+        assert contents_of(await session.recall("ready")) == [code]
+        assert contents_of(await session.window(1000)) == [code]

@@ -6,48 +6,61 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, HandleError, NotFoundError, SessionNotFoundError, ValidationError, open_storage
+from acms import (
+    ACMS,
+    ContextItems,
+    HandleError,
+    NotFoundError,
+    SessionNotFoundError,
+    ValidationError,
+    open_storage,
+)
 from acms.kv import InMemoryKV, PostgresKV, RedisKV, SQLiteKV
 from acms.model import ContextQuery
 from acms.ports import HasHeads
-from acms.results import ContextItems
 from acms.storage import CachedStorage, SQLiteStorage
 from acms.storage.sessions import compose_session_page
 from tests.support.faulty import FaultyStorage
 
 
-def texts(items: ContextItems) -> list[str]:
+def texts_of_items(items: ContextItems) -> list[str]:
     return [item.content for item in items]
 
 
-async def said(storage: Any, session_id: str, **about: Any) -> None:
+async def create_session(storage: Any, session_id: str, **about: Any) -> None:
     async with ACMS(session_id, storage, None, **about) as session:
         await session.ingest("user", f"I am {session_id}.")
 
 
-async def listed(storage: Any, **asked: Any) -> list[str]:
+async def session_ids(storage: Any, **asked: Any) -> list[str]:
     return [one.session_id for one in (await storage.sessions(**asked)).sessions]
 
 
 async def test_a_session_is_found_by_its_labels_its_name_and_its_metadata(url: str) -> None:
     async with open_storage(url) as storage:
-        await said(storage, "plain")
+        await create_session(storage, "plain")
         gold = {"tier": "gold", "open": True, "n": 1}
-        await said(storage, "a", namespace="user:1", name="Case A", labels=["support", "new"], metadata=gold)
-        await said(storage, "b", namespace="user:1", labels=["support"], metadata={"tier": "free", "n": 1.0})
-        await said(storage, "c", namespace="user:2", labels=["sales"], metadata={"tier": ["gold"]})
+        await create_session(
+            storage, "a", namespace="user:1", name="Case A", labels=["support", "new"], metadata=gold
+        )
+        await create_session(
+            storage, "b", namespace="user:1", labels=["support"], metadata={"tier": "free", "n": 1.0}
+        )
+        await create_session(storage, "c", namespace="user:2", labels=["sales"], metadata={"tier": ["gold"]})
         async with ACMS("a", storage, None, namespace="user:1") as parent:
             await (await parent.fork(session_id="a2")).close()
         for store in (storage, CachedStorage(storage), FaultyStorage(storage)):
-            assert await listed(store) == ["a2", "c", "b", "a", "plain"]
-            assert await listed(store, namespace="user:1") == ["a2", "b", "a"]
-            assert await listed(store, where={"label": "support"}) == ["b", "a"]
-            assert await listed(store, where={"label": ["new", "support"]}) == ["a"]
-            assert await listed(store, where={"label": "support", "tier": "free"}) == ["b"]
-            assert await listed(store, where={"metadata": {"tier": "gold"}}) == ["a"], "and no list of it"
-            assert await listed(store, where={"n": 1}) == ["b", "a"], "1 and 1.0 are the same number"
-            assert await listed(store, where={"open": 1}) == [], "True is no number"
-            assert await listed(store, where={"name": "Case A"}, namespace="user:2") == []
+            assert await session_ids(store) == ["a2", "c", "b", "a", "plain"]
+            assert await session_ids(store, namespace="user:1") == ["a2", "b", "a"]
+            assert await session_ids(store, where={"label": "support"}) == ["b", "a"]
+            assert await session_ids(store, where={"label": ["new", "support"]}) == ["a"]
+            assert await session_ids(store, where={"label": "support", "tier": "free"}) == ["b"]
+            assert await session_ids(store, where={"metadata": {"tier": "gold"}}) == ["a"], (
+                "and no list of it"
+            )
+            assert await session_ids(store, where={"n": 1}) == ["b", "a"], "1 and 1.0 are the same number"
+            assert await session_ids(store, where={"open": 1}) == [], "True is no number"
+            assert await session_ids(store, where={"name": "Case A"}, namespace="user:2") == []
         (found,) = (await storage.sessions(where={"name": "Case A"})).sessions
         assert (found.name, found.labels, dict(found.metadata)) == ("Case A", ("support", "new"), gold)
         assert (found.message_count, found.namespace, found.session_id) == (1, "user:1", "a")
@@ -91,13 +104,13 @@ async def test_what_was_never_written_to_says_what_to_do(url: str) -> None:
 
 async def test_a_page_says_of_each_session_what_its_context_and_its_head_say(url: str) -> None:
     async with open_storage(url) as storage:
-        await said(storage, "a", name="One", labels=["x", "y"], metadata={"k": [1, None]})
+        await create_session(storage, "a", name="One", labels=["x", "y"], metadata={"k": [1, None]})
         async with ACMS("a", storage, None) as parent:
             await parent.ingest("assistant", "Hello.")
             for name, at in (("head", None), ("earlier", 1), ("empty", 0)):
                 async with await parent.fork(session_id=name, at=at) as child:
                     await (await child.fork(session_id=f"{name} again")).close()
-        await said(storage, "gone")
+        await create_session(storage, "gone")
         async with ACMS("gone", storage, None) as session:
             await session.delete()
         assert isinstance(storage, HasHeads)
@@ -112,21 +125,21 @@ async def test_a_page_says_of_each_session_what_its_context_and_its_head_say(url
 
 async def test_what_is_said_of_a_session_is_changed_by_its_next_write(url: str) -> None:
     async with open_storage(url) as storage:
-        await said(storage, "a", name="One", labels=["x"], metadata={"k": 1})
+        await create_session(storage, "a", name="One", labels=["x"], metadata={"k": 1})
         async with ACMS("a", storage, None, name="Two", labels=[], metadata={"l": 2}) as session:
             assert await session.history(), "reading changes nothing"
             assert (await storage.sessions()).sessions[0].name == "One"
             await session.ingest("user", "Again.")
         (found,) = (await storage.sessions()).sessions
         assert (found.name, found.labels, dict(found.metadata)) == ("Two", (), {"l": 2})
-        await said(storage, "a")  # nothing is said: nothing changes
+        await create_session(storage, "a")  # nothing is said: nothing changes
         assert (await storage.sessions()).sessions[0].name == "Two"
 
 
 async def test_sessions_come_page_by_page_without_what_a_namespace_keeps_for_itself(url: str) -> None:
     async with open_storage(url) as storage:
         for number in range(7):
-            await said(storage, f"s{number}", labels=["odd"] if number % 2 else [])
+            await create_session(storage, f"s{number}", labels=["odd"] if number % 2 else [])
         async with ACMS("s3", storage, None) as session:
             from acms.log import policy
 
@@ -143,7 +156,7 @@ async def test_sessions_come_page_by_page_without_what_a_namespace_keeps_for_its
         assert found == ["s6", "s5", "s4", "s2", "s1", "s0"]
         page = await storage.sessions(where={"label": "odd"}, limit=1)
         assert [one.session_id for one in page.sessions] == ["s5"]
-        assert await listed(storage, where={"label": "odd"}, after=page.next_after) == ["s1"]
+        assert await session_ids(storage, where={"label": "odd"}, after=page.next_after) == ["s1"]
 
 
 @pytest.mark.parametrize(
@@ -180,13 +193,17 @@ async def test_a_view_at_a_tag_is_that_of_its_version(url: str) -> None:
         await session.ingest("user", "We use PostgreSQL.")
         view, plain = session.at("before"), session.at(1)
         assert repr(view).endswith("at='before')")
-        assert texts(await view.window(100)) == texts(await plain.window(100)) == ["We use MySQL."]
+        assert (
+            texts_of_items(await view.window(100))
+            == texts_of_items(await plain.window(100))
+            == ["We use MySQL."]
+        )
         assert await session.at("before").get_session_stats() == await plain.get_session_stats()
-        assert texts(await session.at("before").recall("what do we use?")) == ["We use MySQL."]
+        assert texts_of_items(await session.at("before").recall("what do we use?")) == ["We use MySQL."]
         assert (await session.at("before").diff("before")).messages.added == ()
         assert len((await session.at("before").diff(session)).messages.added) == 1
         await session.tag("before", move=True)
-        assert texts(await view.window(100)) == ["We use MySQL."], "it stays where it was"
+        assert texts_of_items(await view.window(100)) == ["We use MySQL."], "it stays where it was"
         for use in (session.at("after").window(100), session.fork(at="after"), session.diff("after")):
             with pytest.raises(NotFoundError, match="there are: before"):
                 await use
@@ -203,12 +220,12 @@ async def test_a_deleted_session_is_gone_and_its_name_is_free(url: str) -> None:
             await session.ingest("user", "Old.")
             child = await session.fork(session_id="child")
             assert [branch.session_id for branch in await session.delete()] == ["child"]
-            assert await listed(storage) == ["child"]
+            assert await session_ids(storage) == ["child"]
             await child.close()
             with pytest.raises(SessionNotFoundError):
                 await session.delete()
             await session.ingest("user", "New.")
-            assert texts(await session.window(100)) == ["New."]
+            assert texts_of_items(await session.window(100)) == ["New."]
         with pytest.raises(HandleError):
             await session.delete()
 

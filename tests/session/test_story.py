@@ -1,4 +1,4 @@
-"""Random stories told to a session: whatever happens, what it shows is whole, within budget, and the past stays put."""
+"""Random stories told to a session: its answers are whole, within budget, and the past stays put."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from acms import (
     ToolCall,
     ToolResult,
     ValidationError,
+    View,
     open_storage,
 )
 from acms.recall.planner import LEAST_BUDGET
 from acms.text import chat_messages
-from acms.view import View
 from tests.servers.stores import another
 from tests.support.counters import COUNTERS
 from tests.support.provider import check_valid
-from tests.support.talk import log_of, seen
+from tests.support.talk import comparable_answers, log_of
 
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
 WORDS = ["orders", "database", "Decision: cache", "数据库", "x" * 60, "  indented\n", "thanks", "🙂"]
@@ -66,7 +66,7 @@ steps = st.one_of(
 
 @dataclass
 class Story:
-    """A session, the clock of whoever talks to it, and what was seen of its past."""
+    """A session, the clock of its user, and the observations of its past."""
 
     url: str
     counter: Any
@@ -88,7 +88,7 @@ class Story:
             await self.gap_free()
             await self.look(40, 200, "orders database")
             for version, said in self.seen.items():
-                assert await seen(self.session.at(version)) == said
+                assert await comparable_answers(self.session.at(version)) == said
             await self.session.close()
 
     def open(self, store: Any) -> ACMS:
@@ -150,7 +150,7 @@ class Story:
 
     async def remember(self, place: int) -> None:
         version = await self.at(place)
-        self.seen.setdefault(version, await seen(self.session.at(version)))
+        self.seen.setdefault(version, await comparable_answers(self.session.at(version)))
 
     # ── what must hold ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -215,31 +215,31 @@ class Story:
         assert all(one.status == "closed" for one in found[:-1])
 
 
-def tell(url: str, told: list[tuple[Any, ...]], counter: Any) -> None:
+def run_story(url: str, told: list[tuple[Any, ...]], counter: Any) -> None:
     asyncio.run(Story(url, counter).tell(told))
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, min_size=1, max_size=25), st.sampled_from(COUNTERS))
 def test_a_story_in_memory(told: list[tuple[Any, ...]], counter: Any) -> None:
-    tell("memory://", told, counter)
+    run_story("memory://", told, counter)
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, min_size=1, max_size=25), st.sampled_from(COUNTERS))
 def test_a_story_in_a_file(told: list[tuple[Any, ...]], counter: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        tell(f"sqlite:///{Path(folder) / 'log.db'}?durability=relaxed", told, counter)
+        run_story(f"sqlite:///{Path(folder) / 'log.db'}?durability=relaxed", told, counter)
 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(told=st.lists(steps, min_size=1, max_size=25), counter=st.sampled_from(COUNTERS))
 def test_a_story_on_postgres(told: list[tuple[Any, ...]], counter: Any, postgres_home: str) -> None:
-    tell(another(postgres_home), told, counter)
+    run_story(another(postgres_home), told, counter)
 
 
 @pytest.mark.slow
 @settings(max_examples=3000, suppress_health_check=list(HealthCheck))
 @given(st.lists(steps, min_size=10, max_size=60), st.sampled_from(COUNTERS))
 def test_many_long_stories(told: list[tuple[Any, ...]], counter: Any) -> None:
-    tell("memory://", told, counter)
+    run_story("memory://", told, counter)

@@ -12,10 +12,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from acms import ACMS, ACMSConfig, Origin, Privacy, PrivacyConfig, Prompt, open_storage, sync
+from acms import (
+    ACMS,
+    ACMSConfig,
+    ConflictError,
+    EntryNotFoundError,
+    IdempotencyMismatchError,
+    Origin,
+    Privacy,
+    PrivacyConfig,
+    Prompt,
+    Synced,
+    ValidationError,
+    open_storage,
+    sync,
+)
 from acms.codecs import OpenAIChat
-from acms.errors import ConflictError, EntryNotFoundError, IdempotencyMismatchError, ValidationError
-from acms.results import Synced
 from acms.storage import MemoryStorage
 from tests.providers.validators import openai_chat
 from tests.support.talk import Storage, session_on
@@ -23,19 +35,19 @@ from tests.support.talk import Storage, session_on
 pytestmark = pytest.mark.anyio
 
 
-def user(text: str, key: str | None = None) -> dict[str, Any]:
+def user_message(text: str, key: str | None = None) -> dict[str, Any]:
     return {"role": "user", "content": text} | ({} if key is None else {"id": key})
 
 
-def users(texts: str) -> list[dict[str, Any]]:
-    return [user(text) for text in texts]
+def user_messages(texts: str) -> list[dict[str, Any]]:
+    return [user_message(text) for text in texts]
 
 
 async def in_force(session: ACMS) -> str:
     return "".join([entry.content for entry in await session.entries()])
 
 
-def counts(done: Synced) -> tuple[int, int, int, int, int]:
+def sync_counts(done: Synced) -> tuple[int, int, int, int, int]:
     return (
         len(done.appended), len(done.replaced), len(done.retracted), len(done.unchanged), len(done.inserted),
     )  # fmt: skip
@@ -46,37 +58,42 @@ def counts(done: Synced) -> tuple[int, int, int, int, int]:
 
 async def test_the_same_list_twice_is_stored_once(storage: Storage) -> None:
     async with session_on(storage) as session:
-        first = await session.sync(users("abca"))
-        assert counts(first) == (4, 0, 0, 0, 0)
-        again = await session.sync(users("abca"))
+        first = await session.sync(user_messages("abca"))
+        assert sync_counts(first) == (4, 0, 0, 0, 0)
+        again = await session.sync(user_messages("abca"))
         assert again.unchanged == first.appended
-        assert counts(again) == (0, 0, 0, 4, 0)
+        assert sync_counts(again) == (0, 0, 0, 4, 0)
     async with session_on(storage) as another:
-        assert (await another.sync(users("abca"))).unchanged == first.appended
+        assert (await another.sync(user_messages("abca"))).unchanged == first.appended
 
 
 async def test_two_that_hand_over_the_same_news_at_once_store_them_once(url: str) -> None:
     """The store looks at keys before it looks at versions, and took the second for a misused key."""
-    before, after = [user("a", "1")], [user("b", "1"), user("c", "2"), user("d", "3")]
+    before, after = (
+        [user_message("a", "1")],
+        [user_message("b", "1"), user_message("c", "2"), user_message("d", "3")],
+    )
     async with ACMS("s", open_storage(url), None) as one, ACMS("s", open_storage(url), None) as two:
         for session in (one, two):
             await session.sync(before)
         for round_ in range(10):
-            news = [user(f"{text['content']}{round_}", text["id"]) for text in after]
-            more = [user("e", f"new {round_}")]
-            await asyncio.gather(one.sync([*news, *more]), two.sync([*news, *more, user("f", f"f {round_}")]))
+            news = [user_message(f"{text['content']}{round_}", text["id"]) for text in after]
+            more = [user_message("e", f"new {round_}")]
+            await asyncio.gather(
+                one.sync([*news, *more]), two.sync([*news, *more, user_message("f", f"f {round_}")])
+            )
         assert (await in_force(one)).count("e") == 10
         assert (await in_force(two)).count("f") == 10
 
 
 async def test_an_edit_that_was_undone_is_not_what_the_log_says(storage: Storage) -> None:
     async with session_on(storage) as session:
-        await session.sync([user("a", "k")])
-        await session.sync([user("b", "k")])
-        (last,) = (await session.sync([user("c", "k")])).replaced
+        await session.sync([user_message("a", "k")])
+        await session.sync([user_message("b", "k")])
+        (last,) = (await session.sync([user_message("c", "k")])).replaced
         await session.retract(last)
         assert await in_force(session) == "b"
-        await session.sync([user("c", "k")])
+        await session.sync([user_message("c", "k")])
         assert await in_force(session) == "c"
 
 
@@ -101,73 +118,74 @@ async def test_what_became_of_a_list(
     storage: Storage, before: str, after: str, gone: Any, expected: tuple[int, ...], left: str
 ) -> None:
     async with session_on(storage) as session:
-        await session.sync(users(before))
-        assert counts(await session.sync(users(after), gone=gone)) == expected
+        await session.sync(user_messages(before))
+        assert sync_counts(await session.sync(user_messages(after), gone=gone)) == expected
         assert await in_force(session) == left
-        again = await session.sync(users(after), gone=gone)
-        assert counts(again)[:3] == (0, 0, 0)
+        again = await session.sync(user_messages(after), gone=gone)
+        assert sync_counts(again)[:3] == (0, 0, 0)
 
 
 async def test_what_was_removed_comes_back_at_its_place(storage: Storage) -> None:
     async with session_on(storage) as session:
-        await session.sync(users("abc"))
-        await session.sync(users("ac"), gone="retract")
-        done = await session.sync(users("abc"), gone="retract")
-        assert counts(done) == (0, 1, 0, 2, 0)
+        await session.sync(user_messages("abc"))
+        await session.sync(user_messages("ac"), gone="retract")
+        done = await session.sync(user_messages("abc"), gone="retract")
+        assert sync_counts(done) == (0, 1, 0, 2, 0)
         assert await in_force(session) == "abc"
 
 
 async def test_what_the_user_retracted_stays_away(storage: Storage) -> None:
     async with session_on(storage) as session:
-        done = await session.sync(users("abc"))
+        done = await session.sync(user_messages("abc"))
         await session.retract(done.appended[1])
-        assert counts(await session.sync(users("abcd"))) == (1, 0, 0, 3, 0)
+        assert sync_counts(await session.sync(user_messages("abcd"))) == (1, 0, 0, 3, 0)
         assert await in_force(session) == "acd"
 
 
 async def test_what_was_erased_is_not_stored_again(storage: Storage) -> None:
     async with session_on(storage) as session:
-        done = await session.sync(users("abc"))
+        done = await session.sync(user_messages("abc"))
         await session.erase(done.appended[1])
-        done = await session.sync(users("abcd"))
-        assert (counts(done), done.erased) == ((1, 0, 0, 2, 0), (1,))
+        done = await session.sync(user_messages("abcd"))
+        assert (sync_counts(done), done.erased) == ((1, 0, 0, 2, 0), (1,))
         assert await in_force(session) == "acd"
 
 
 async def test_what_was_erased_is_not_stored_again_under_its_key(storage: Storage) -> None:
     said = [
-        user(text, f"k{at}") for at, text in enumerate(("one", "two words", "three", "four words are here"))
+        user_message(text, f"k{at}")
+        for at, text in enumerate(("one", "two words", "three", "four words are here"))
     ]
     async with session_on(storage) as session:
         done = await session.sync(said)
         await session.erase(done.appended[0])
         await session.erase(done.appended[1])
-        done = await session.sync([*said, user("five", "k5")])
-        assert (counts(done), done.erased) == ((1, 0, 0, 2, 0), (0, 1))
+        done = await session.sync([*said, user_message("five", "k5")])
+        assert (sync_counts(done), done.erased) == ((1, 0, 0, 2, 0), (0, 1))
         assert await in_force(session) == "threefour words are herefive"
 
 
 async def test_what_is_taken_for_an_erased_message_is_not_told_as_unchanged(storage: Storage) -> None:
-    """A new key may be a new message: whoever asks is told that it was passed over."""
+    """A new key may be a new message: the result reports that it was passed over."""
     async with session_on(storage) as session:
-        done = await session.sync([user("yes", "a"), user("end", "b")])
+        done = await session.sync([user_message("yes", "a"), user_message("end", "b")])
         await session.erase(done.appended[0])
-        again = await session.sync([user("no", "new"), user("end", "b")], gone="retract")
+        again = await session.sync([user_message("no", "new"), user_message("end", "b")], gone="retract")
         assert again == Synced(unchanged=done.appended[1:], erased=(0,), ids=((), done.appended[1:]))
 
 
 @pytest.mark.parametrize(
     "new",
     [
-        [user("this is something quite different from it", "new")],
+        [user_message("this is something quite different from it", "new")],
         [{"role": "assistant", "content": "two words", "id": "new"}],
-        [user("two words", "new"), user("two words", "newer")],
+        [user_message("two words", "new"), user_message("two words", "newer")],
     ],
 )
 async def test_a_new_message_where_one_was_erased_is_stored(
     storage: Storage, new: list[dict[str, Any]]
 ) -> None:
-    said = [user("one", "k0"), user("two words", "k1"), user("three", "k2")]
+    said = [user_message("one", "k0"), user_message("two words", "k1"), user_message("three", "k2")]
     async with session_on(storage) as session:
         done = await session.sync(said)
         await session.erase(done.appended[1])
@@ -178,80 +196,98 @@ async def test_a_new_message_where_one_was_erased_is_stored(
 
 async def test_what_was_cleared_is_said_anew(storage: Storage) -> None:
     async with session_on(storage) as session:
-        await session.sync(users("ab"))
+        await session.sync(user_messages("ab"))
         await session.clear()
-        assert counts(await session.sync(users("ab"))) == (2, 0, 0, 0, 0)
+        assert sync_counts(await session.sync(user_messages("ab"))) == (2, 0, 0, 0, 0)
 
 
 async def test_what_was_cleared_comes_back_under_its_key_only_to_a_list_that_is_all_there_is(
     storage: Storage,
 ) -> None:
     async with session_on(storage) as session:
-        keyed = [{**one, "key": f"k{at}"} for at, one in enumerate(users("ab"))]
+        keyed = [{**one, "key": f"k{at}"} for at, one in enumerate(user_messages("ab"))]
         await session.sync(keyed)
         await session.clear()
-        assert counts(await session.sync([*keyed, *users("c")])) == (1, 0, 0, 2, 0)
+        assert sync_counts(await session.sync([*keyed, *user_messages("c")])) == (1, 0, 0, 2, 0)
         assert await in_force(session) == "c"
-        assert counts(await session.sync([*keyed, *users("c")], gone="retract")) == (0, 2, 0, 1, 0)
+        assert sync_counts(await session.sync([*keyed, *user_messages("c")], gone="retract")) == (
+            0,
+            2,
+            0,
+            1,
+            0,
+        )
         assert await in_force(session) == "abc"
 
 
 async def test_instructions_are_known_wherever_they_stand(storage: Storage) -> None:
     rules, other = {"role": "system", "content": "S"}, {"role": "system", "content": "T"}
     async with session_on(storage) as session:
-        await session.sync([rules, *users("abc")])
-        assert counts(await session.sync([rules, *users("cd")], gone="retract")) == (1, 0, 0, 2, 0)
-        assert counts(await session.sync([other, *users("cd")])) == (0, 1, 0, 2, 0)
+        await session.sync([rules, *user_messages("abc")])
+        assert sync_counts(await session.sync([rules, *user_messages("cd")], gone="retract")) == (
+            1,
+            0,
+            0,
+            2,
+            0,
+        )
+        assert sync_counts(await session.sync([other, *user_messages("cd")])) == (0, 1, 0, 2, 0)
         assert await in_force(session) == "Tabcd"
-        assert counts(await session.sync([other, *users("cd")])) == (0, 0, 0, 3, 0)
+        assert sync_counts(await session.sync([other, *user_messages("cd")])) == (0, 0, 0, 3, 0)
 
 
 async def test_instructions_that_came_later_are_appended_alone(storage: Storage) -> None:
     rules = {"role": "system", "content": "S"}
     async with session_on(storage) as session:
-        await session.sync(users("ab"))
-        assert counts(await session.sync([rules, *users("ab")])) == (1, 0, 0, 2, 1)
-        assert counts(await session.sync([rules, *users("ab")])) == (0, 0, 0, 3, 0)
+        await session.sync(user_messages("ab"))
+        assert sync_counts(await session.sync([rules, *user_messages("ab")])) == (1, 0, 0, 2, 1)
+        assert sync_counts(await session.sync([rules, *user_messages("ab")])) == (0, 0, 0, 3, 0)
 
 
 async def test_what_acms_wrote_is_passed_over(storage: Storage) -> None:
     seen = [
-        user("<recalled>\nold\n</recalled>"),
-        user("<summary>\nold\n</summary>"),
+        user_message("<recalled>\nold\n</recalled>"),
+        user_message("<summary>\nold\n</summary>"),
         {"role": "tool", "tool_call_id": "c1", "content": "no result: interrupted"},
-        user("<recalled>\nold\n</recalled>\na"),
-        user("b"),
+        user_message("<recalled>\nold\n</recalled>\na"),
+        user_message("b"),
     ]
     async with session_on(storage) as session:
         done = await session.sync(seen)
         assert done.ignored == (0, 1, 2)
         assert await in_force(session) == "ab"
-        assert counts(await session.sync(users("ab"))) == (0, 0, 0, 2, 0)
+        assert sync_counts(await session.sync(user_messages("ab"))) == (0, 0, 0, 2, 0)
 
 
 async def test_a_list_that_is_behind_a_correction_does_not_take_it_back(storage: Storage) -> None:
     for key in ("k", None):
         async with session_on(storage, f"s-{key}") as session:
-            asked, answered = user("a", key and "q"), user("MySQL", key)
+            asked, answered = user_message("a", key and "q"), user_message("MySQL", key)
             await session.sync([asked, answered])
             old = (await session.entries())[-1].id
             await session.replace(old, "PostgreSQL")
         async with session_on(storage, f"s-{key}") as session:  # another process
-            done = await session.sync([asked, answered, user("b", key and "q2")])
-            assert (counts(done), await in_force(session)) == ((1, 0, 0, 2, 0), "aPostgreSQLb")
-            assert counts(await session.sync([asked, answered], gone="retract")) == (0, 0, 1, 2, 0)
+            done = await session.sync([asked, answered, user_message("b", key and "q2")])
+            assert (sync_counts(done), await in_force(session)) == ((1, 0, 0, 2, 0), "aPostgreSQLb")
+            assert sync_counts(await session.sync([asked, answered], gone="retract")) == (0, 0, 1, 2, 0)
             await session.replace(old, "SQLite")
-            assert counts(await session.sync([asked, user("PostgreSQL", key)])) == (0, 0, 0, 2, 0)
+            assert sync_counts(await session.sync([asked, user_message("PostgreSQL", key)])) == (
+                0,
+                0,
+                0,
+                2,
+                0,
+            )
 
 
 async def test_a_list_may_take_back_its_own_edits_also_behind_a_correction(storage: Storage) -> None:
     async with session_on(storage) as session:
         for text in "aba":
-            await session.sync([user(text, "k")])
+            await session.sync([user_message(text, "k")])
             assert await in_force(session) == text
         await session.replace("k", "c")
         for text in "da":
-            await session.sync([user(text, "k")])
+            await session.sync([user_message(text, "k")])
             assert await in_force(session) == text
 
 
@@ -260,14 +296,20 @@ async def test_a_list_may_take_back_its_own_edits_also_behind_a_correction(stora
 
 async def test_a_key_names_a_message_through_its_edits(storage: Storage) -> None:
     async with session_on(storage) as session:
-        await session.sync([user("a", "k1"), user("b", "k2")])
-        done = await session.sync([user("a", "k1"), user("B", "k2")])
-        assert counts(done) == (0, 1, 0, 1, 0)
+        await session.sync([user_message("a", "k1"), user_message("b", "k2")])
+        done = await session.sync([user_message("a", "k1"), user_message("B", "k2")])
+        assert sync_counts(done) == (0, 1, 0, 1, 0)
         assert (await session.get("k2")).id == done.replaced[0]
         await session.replace("k2", "BB")
         assert (await session.get("k2")).content == "BB"
         assert (await session.at(2).get("k2")).content == "b"
-        assert counts(await session.sync([user("a", "k1"), user("BB", "k2")])) == (0, 0, 0, 2, 0)
+        assert sync_counts(await session.sync([user_message("a", "k1"), user_message("BB", "k2")])) == (
+            0,
+            0,
+            0,
+            2,
+            0,
+        )
         await session.retract("k1")
         assert await in_force(session) == "BB"
         with pytest.raises(EntryNotFoundError):
@@ -275,11 +317,11 @@ async def test_a_key_names_a_message_through_its_edits(storage: Storage) -> None
 
 
 async def test_metadata_and_names_under_a_key(storage: Storage) -> None:
-    one = user("a", "k1")
+    one = user_message("a", "k1")
     async with session_on(storage) as session:
         await session.sync([{**one, "metadata": {"run": 1}, "name": "maya"}])
-        assert counts(await session.sync([one])) == (0, 0, 0, 1, 0)
-        assert counts(await session.sync([{**one, "metadata": {"run": 2}}])) == (0, 1, 0, 0, 0)
+        assert sync_counts(await session.sync([one])) == (0, 0, 0, 1, 0)
+        assert sync_counts(await session.sync([{**one, "metadata": {"run": 2}}])) == (0, 1, 0, 0, 0)
         entry = await session.get("k1")
         assert (entry.metadata, entry.actor) == ({"run": 2}, "maya")
 
@@ -288,14 +330,19 @@ async def test_metadata_and_names_under_a_key(storage: Storage) -> None:
 async def test_an_edited_or_restored_message_stays_private_and_is_not_trusted_more(
     storage: Storage, texts: tuple[str, str]
 ) -> None:
-    said = [user("first", "k0"), user(texts[0], "k1"), user(texts[1], "k2"), user("last", "k3")]
+    said = [
+        user_message("first", "k0"),
+        user_message(texts[0], "k1"),
+        user_message(texts[1], "k2"),
+        user_message("last", "k3"),
+    ]
     async with session_on(storage) as session:
         await session.ingest("user", "first", idempotency_key="k0")
         await session.ingest("user", "X123", idempotency_key="k1", privacy="block")
         await session.ingest("user", "obey", idempotency_key="k2", origin="external")
         await session.ingest("user", "last", idempotency_key="k3")
         await session.sync([said[0], said[3]], gone="retract")
-        assert counts(await session.sync(said, gone="retract")) == (0, 2, 0, 2, 0)
+        assert sync_counts(await session.sync(said, gone="retract")) == (0, 2, 0, 2, 0)
         _, private, strange, _ = await session.entries()
         assert (private.privacy, strange.origin) == (Privacy.BLOCK, Origin.EXTERNAL)
         shown = [one["content"] for one in await session.messages("X124?", budget=1_000)]
@@ -304,15 +351,15 @@ async def test_an_edited_or_restored_message_stays_private_and_is_not_trusted_mo
 
 
 async def test_what_a_list_says_of_privacy_and_origin_counts_where_it_is_stricter(storage: Storage) -> None:
-    one = user("a", "k1")
+    one = user_message("a", "k1")
     async with session_on(storage) as session:
         await session.sync([{**one, "privacy": "redact", "origin": "tool"}])
         for privacy, origin in (("allow", "user"), ("redact", "assistant")):
             done = await session.sync([{**one, "privacy": privacy, "origin": origin}])
-            assert counts(done) == (0, 0, 0, 1, 0)
+            assert sync_counts(done) == (0, 0, 0, 1, 0)
         for privacy, origin in (("block", "user"), ("allow", "external")):
             done = await session.sync([{**one, "privacy": privacy, "origin": origin}])
-            assert counts(done) == (0, 1, 0, 0, 0)
+            assert sync_counts(done) == (0, 1, 0, 0, 0)
         entry = await session.get("k1")
         assert (entry.privacy, entry.origin) == (Privacy.BLOCK, Origin.EXTERNAL)
         with pytest.raises(ValidationError) as caught:
@@ -321,19 +368,19 @@ async def test_what_a_list_says_of_privacy_and_origin_counts_where_it_is_stricte
 
 
 async def test_with_keys_an_insertion_alone_is_appended(storage: Storage) -> None:
-    known = [user("a", "k1"), user("b", "k2")]
+    known = [user_message("a", "k1"), user_message("b", "k2")]
     async with session_on(storage) as session:
         await session.sync(known)
-        done = await session.sync([known[0], user("x", "k3"), known[1]])
-        assert counts(done) == (1, 0, 0, 2, 1)
+        done = await session.sync([known[0], user_message("x", "k3"), known[1]])
+        assert sync_counts(done) == (1, 0, 0, 2, 1)
         assert done.inserted == done.appended
 
 
 async def test_an_insertion_can_be_refused(storage: Storage) -> None:
     async with session_on(storage) as session:
-        await session.sync(users("ab"))
+        await session.sync(user_messages("ab"))
         with pytest.raises(ConflictError, match=r"messages\[1\]") as caught:
-            await session.sync(users("axb"), insert="refuse")
+            await session.sync(user_messages("axb"), insert="refuse")
         assert not caught.value.retryable
         assert caught.value.options
         assert await in_force(session) == "ab"
@@ -342,7 +389,7 @@ async def test_an_insertion_can_be_refused(storage: Storage) -> None:
 async def test_an_edited_call_stays_in_its_group(storage: Storage) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "disk", "arguments": "{}"}}
     said = [
-        user("disk?", "k1"),
+        user_message("disk?", "k1"),
         {"role": "assistant", "content": None, "tool_calls": [call], "id": "k2"},
         {"role": "tool", "tool_call_id": "c1", "content": "40%", "id": "k3"},
     ]
@@ -350,59 +397,62 @@ async def test_an_edited_call_stays_in_its_group(storage: Storage) -> None:
         await session.sync(said)
         changed = {"name": "disk", "arguments": '{"host": "db1"}'}
         said[1] = {**said[1], "tool_calls": [{**call, "function": changed}]}
-        assert counts(await session.sync(said)) == (0, 1, 0, 2, 0)
+        assert sync_counts(await session.sync(said)) == (0, 1, 0, 2, 0)
         messages = await session.messages("disk?", budget=1_000)
         assert [one.get("tool_call_id") for one in messages] == [None, None, "c1"]
         assert messages[1]["tool_calls"][0]["function"] == changed
 
 
-def call(key: str, *ids: str, text: str | None = None) -> dict[str, Any]:
+def call_message(key: str, *ids: str, text: str | None = None) -> dict[str, Any]:
     calls = [{"id": id, "type": "function", "function": {"name": "disk", "arguments": "{}"}} for id in ids]
     return {"role": "assistant", "content": text, "id": key} | ({"tool_calls": calls} if calls else {})
 
 
-def result(key: str, id: str) -> dict[str, Any]:
+def result_message(key: str, id: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": id, "content": f"of {id}", "id": key}
 
 
-QUESTION, ANSWER = user("disk?", "k1"), call("k9", text="40 %")
+QUESTION, ANSWER = user_message("disk?", "k1"), call_message("k9", text="40 %")
 REWRITES: dict[str, list[list[dict[str, Any]]]] = {
     "an answer that becomes a call": [
-        [QUESTION, call("k2", text="let me look")],
-        [QUESTION, call("k2", "c1", text="let me look")],
-        [QUESTION, call("k2", "c1", "c2", text="let me look"), result("k3", "c1")],
-        [QUESTION, call("k2", "c1", "c2", text="let me look"), result("k3", "c1"), result("k4", "c2"), ANSWER],
+        [QUESTION, call_message("k2", text="let me look")],
+        [QUESTION, call_message("k2", "c1", text="let me look")],
+        [QUESTION, call_message("k2", "c1", "c2", text="let me look"), result_message("k3", "c1")],
+        [QUESTION, call_message("k2", "c1", "c2", text="let me look"), result_message("k3", "c1"),
+            result_message("k4", "c2"), ANSWER],
     ],
     "a call and its result under another id": [
-        [QUESTION, call("k2", "c1"), result("k3", "c1"), ANSWER],
-        [QUESTION, call("k2", "c2"), result("k3", "c2"), ANSWER],
+        [QUESTION, call_message("k2", "c1"), result_message("k3", "c1"), ANSWER],
+        [QUESTION, call_message("k2", "c2"), result_message("k3", "c2"), ANSWER],
     ],
     "another id before the result came": [
-        [QUESTION, call("k2", "c1")],
-        [QUESTION, call("k2", "c2")],
-        [QUESTION, call("k2", "c2"), result("k3", "c2"), ANSWER],
+        [QUESTION, call_message("k2", "c1")],
+        [QUESTION, call_message("k2", "c2")],
+        [QUESTION, call_message("k2", "c2"), result_message("k3", "c2"), ANSWER],
     ],
     "a second call while the first is answered": [
-        [QUESTION, call("k2", "c1"), result("k3", "c1")],
-        [QUESTION, call("k2", "c1", "c2"), result("k3", "c1"), result("k4", "c2"), ANSWER],
+        [QUESTION, call_message("k2", "c1"), result_message("k3", "c1")],
+        [QUESTION, call_message("k2", "c1", "c2"), result_message("k3", "c1"), result_message("k4", "c2"), ANSWER],
     ],
     "a call that is found behind its result": [
-        [QUESTION, call("k2", text="let me look"), result("k3", "c1"), ANSWER],
-        [QUESTION, call("k2", "c1"), result("k3", "c1"), ANSWER],
+        [QUESTION, call_message("k2", text="let me look"), result_message("k3", "c1"), ANSWER],
+        [QUESTION, call_message("k2", "c1"), result_message("k3", "c1"), ANSWER],
     ],
     "a call that is no longer made": [
-        [QUESTION, call("k2", "c1"), result("k3", "c1"), ANSWER],
-        [QUESTION, call("k2", text="let me look"), result("k3", "c1"), ANSWER],
-        [QUESTION, call("k2", "c1"), result("k3", "c1"), ANSWER],
+        [QUESTION, call_message("k2", "c1"), result_message("k3", "c1"), ANSWER],
+        [QUESTION, call_message("k2", text="let me look"), result_message("k3", "c1"), ANSWER],
+        [QUESTION, call_message("k2", "c1"), result_message("k3", "c1"), ANSWER],
     ],
     "a result that was removed while the other came twice": [
-        [QUESTION, call("k2", "c1", "c2"), result("k3", "c1"), result("k4", "c2"), ANSWER],
-        [QUESTION, call("k2", "c1", "c2"), result("k4", "c2"), ANSWER],
-        [QUESTION, call("k2", "c1", "c2"), result("k4", "c2"), ANSWER, result("k5", "c2")],
+        [QUESTION, call_message("k2", "c1", "c2"), result_message("k3", "c1"), result_message("k4", "c2"), ANSWER],
+        [QUESTION, call_message("k2", "c1", "c2"), result_message("k4", "c2"), ANSWER],
+        [QUESTION, call_message("k2", "c1", "c2"), result_message("k4", "c2"), ANSWER, result_message("k5", "c2")],
     ],
     "calls that change places": [
-        [QUESTION, call("k2", "c1"), result("k3", "c1"), call("k4", "c2"), result("k5", "c2"), ANSWER],
-        [QUESTION, call("k2", "c2"), result("k3", "c2"), call("k4", "c1"), result("k5", "c1"), ANSWER],
+        [QUESTION, call_message("k2", "c1"), result_message("k3", "c1"), call_message("k4", "c2"),
+            result_message("k5", "c2"), ANSWER],
+        [QUESTION, call_message("k2", "c2"), result_message("k3", "c2"), call_message("k4", "c1"),
+            result_message("k5", "c1"), ANSWER],
     ],
 }  # fmt: skip
 
@@ -420,89 +470,98 @@ async def test_a_rewritten_call_is_shown_with_its_results(storage: Storage, name
         for held in REWRITES[name]:
             await session.sync(held, gone="retract")
             assert list(await session.messages("?", budget=10_000)) == await shown_at_once(held)
-            assert counts(await session.sync(held, gone="retract")) == (0, 0, 0, len(held), 0)
+            assert sync_counts(await session.sync(held, gone="retract")) == (0, 0, 0, len(held), 0)
         prompt = Prompt(OpenAIChat("gpt-4o")).history(session).user("next")
         openai_chat((await prompt.render(budget=10_000)).payload)
 
 
-def asked(id: str, text: str | None = None) -> dict[str, Any]:
+def call_without_key(id: str, text: str | None = None) -> dict[str, Any]:
     """A call without a key of its own."""
-    return {name: value for name, value in call("", id, text=text).items() if name != "id"}
+    return {name: value for name, value in call_message("", id, text=text).items() if name != "id"}
 
 
-def got(id: str, text: str) -> dict[str, Any]:
+def result_without_key(id: str, text: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": id, "content": text}
 
 
 ANYHOW = [
-    user("a"),
-    asked("c0"),
-    got("c0", "x"),
-    asked("c0"),
-    got("c0", "y"),
-    user("b"),
-    asked("c0"),
-    got("c0", "z"),
+    user_message("a"),
+    call_without_key("c0"),
+    result_without_key("c0", "x"),
+    call_without_key("c0"),
+    result_without_key("c0", "y"),
+    user_message("b"),
+    call_without_key("c0"),
+    result_without_key("c0", "z"),
 ]
-PARALLEL = [user("a"), call("k", "c1", "c2"), got("c1", "x"), got("c2", "y"), user("b")]
+PARALLEL = [
+    user_message("a"),
+    call_message("k", "c1", "c2"),
+    result_without_key("c1", "x"),
+    result_without_key("c2", "y"),
+    user_message("b"),
+]
 CHANGED: dict[str, tuple[list[Any], list[Any], tuple[int, ...], list[str]]] = {
     "a result": (
-        [user("a"), asked("c1"), got("c1", "x"), user("b")],
-        [user("a"), asked("c1"), got("c1", "-"), user("b"), user("c")],
+        [user_message("a"), call_without_key("c1"), result_without_key("c1", "x"), user_message("b")],
+        [user_message("a"), call_without_key("c1"), result_without_key("c1", "-"),
+            user_message("b"), user_message("c")],
         (1, 1, 0, 3, 0),
         ["a", "disk({})", "-", "b", "c"],
     ),
     "what is said beside a call": (
-        [user("a"), asked("c1", "so"), got("c1", "x")],
-        [user("a"), asked("c1", "so long"), got("c1", "x"), user("b")],
+        [user_message("a"), call_without_key("c1", "so"), result_without_key("c1", "x")],
+        [user_message("a"), call_without_key("c1", "so long"), result_without_key("c1", "x"), user_message("b")],
         (1, 1, 0, 2, 0),
         ["a", "so long\ndisk({})", "x", "b"],
     ),
     "a call and its result at once": (
-        [user("a"), asked("c1", "so"), got("c1", "x"), user("b")],
-        [user("a"), asked("c1"), got("c1", "-"), user("b")],
+        [user_message("a"), call_without_key("c1", "so"), result_without_key("c1", "x"), user_message("b")],
+        [user_message("a"), call_without_key("c1"), result_without_key("c1", "-"), user_message("b")],
         (0, 2, 0, 2, 0),
         ["a", "disk({})", "-", "b"],
     ),
     "a result in a list trimmed at its start": (
-        [user("a"), asked("c1", "so"), got("c1", "x"), user("b")],
-        [asked("c1"), got("c1", "-"), user("b")],
+        [user_message("a"), call_without_key("c1", "so"), result_without_key("c1", "x"), user_message("b")],
+        [call_without_key("c1"), result_without_key("c1", "-"), user_message("b")],
         (0, 2, 0, 1, 0),
         ["a", "disk({})", "-", "b"],
     ),
     "results under an id that comes again": (
         ANYHOW,
-        [*ANYHOW[:2], got("c0", "-"), asked("c0"), got("c0", "-"), *ANYHOW[5:]],
+        [*ANYHOW[:2], result_without_key("c0", "-"), call_without_key("c0"),
+            result_without_key("c0", "-"), *ANYHOW[5:]],
         (0, 2, 0, 6, 0),
         ["a", "disk({})", "-", "disk({})", "-", "b", "disk({})", "z"],
     ),
     "a new call under an old id": (
         ANYHOW[:3],
-        [*ANYHOW[:2], got("c0", "-"), *ANYHOW[3:]],
+        [*ANYHOW[:2], result_without_key("c0", "-"), *ANYHOW[3:]],
         (5, 1, 0, 2, 0),
         ["a", "disk({})", "-", "disk({})", "y", "b", "disk({})", "z"],
     ),
     "another turn under an old id": (
-        [user("a"), asked("c0", "so"), got("c0", "x")],
-        [user("a"), asked("c0", "so"), got("c0", "x"), user("b"), asked("c0", "and"), got("c0", "y")],
+        [user_message("a"), call_without_key("c0", "so"), result_without_key("c0", "x")],
+        [user_message("a"), call_without_key("c0", "so"), result_without_key("c0", "x"),
+            user_message("b"), call_without_key("c0", "and"), result_without_key("c0", "y")],
         (3, 0, 0, 3, 0),
         ["a", "so\ndisk({})", "x", "b", "and\ndisk({})", "y"],
     ),
     "another turn instead, under an old id": (
-        [user("a"), user("b"), asked("c0", "so"), got("c0", "x")],
-        [user("a"), asked("c0", "and"), got("c0", "y")],
+        [user_message("a"), user_message("b"), call_without_key("c0", "so"), result_without_key("c0", "x")],
+        [user_message("a"), call_without_key("c0", "and"), result_without_key("c0", "y")],
         (2, 0, 0, 1, 0),
         ["a", "b", "so\ndisk({})", "x", "and\ndisk({})", "y"],
     ),
     "results that changed places": (
         PARALLEL[:4],
-        [*PARALLEL[:2], PARALLEL[3], got("c1", "-")],
+        [*PARALLEL[:2], PARALLEL[3], result_without_key("c1", "-")],
         (0, 1, 0, 3, 0),
         ["a", "disk({})\ndisk({})", "-", "y"],
     ),
     "both results of one message": (
         PARALLEL,
-        [*PARALLEL[:2], got("c1", "-"), got("c2", "-"), user("b")],
+        [*PARALLEL[:2], result_without_key("c1", "-"), result_without_key("c2", "-"), user_message("b")],
         (0, 2, 0, 3, 0),
         ["a", "disk({})\ndisk({})", "-", "-", "b"],
     ),
@@ -519,17 +578,20 @@ async def test_a_call_and_its_result_are_known_by_the_id_of_the_call(
         expected, left = (2, 0, 3, 1, 0), [left[0], *left[4:]]
     async with session_on(storage) as session:
         await session.sync(before)
-        assert counts(await session.sync(after, gone=gone)) == expected
+        assert sync_counts(await session.sync(after, gone=gone)) == expected
         assert [entry.content for entry in await session.entries()] == left
-        assert counts(await session.sync(after, gone=gone)) == (0, 0, 0, len(after), 0)
+        assert sync_counts(await session.sync(after, gone=gone)) == (0, 0, 0, len(after), 0)
         prompt = Prompt(OpenAIChat("gpt-4o")).history(session).user("next")
         openai_chat((await prompt.render(budget=10_000)).payload)
 
 
 async def test_results_that_are_cleared_again_and_again_leave_one_log(storage: Storage) -> None:
     def held(cleared: int) -> list[dict[str, Any]]:
-        pairs = [(asked(f"c{n}"), got(f"c{n}", "-" if n < cleared else f"of {n}")) for n in range(20)]
-        return [user("begin"), *[one for pair in pairs for one in pair]]
+        pairs = [
+            (call_without_key(f"c{n}"), result_without_key(f"c{n}", "-" if n < cleared else f"of {n}"))
+            for n in range(20)
+        ]
+        return [user_message("begin"), *[one for pair in pairs for one in pair]]
 
     async with session_on(storage) as session:
         for cleared in (0, 2, 10, 20):
@@ -543,30 +605,38 @@ async def test_an_answer_that_was_streamed_is_one_message(storage: Storage) -> N
     answer = "hello world, how are you"
     async with session_on(storage) as session:
         for length in (5, 10, 12, 24):
-            await session.sync([user("q"), call("", text=answer[:length]) | {"id": None}])
+            await session.sync([user_message("q"), call_message("", text=answer[:length]) | {"id": None}])
         assert [entry.content for entry in await session.entries()] == ["q", answer]
-        looked = asked("c1", answer)
-        done = await session.sync([user("q"), looked, got("c1", "x"), user("so")])
-        assert counts(done) == (2, 1, 0, 1, 0)
+        looked = call_without_key("c1", answer)
+        done = await session.sync(
+            [user_message("q"), looked, result_without_key("c1", "x"), user_message("so")]
+        )
+        assert sync_counts(done) == (2, 1, 0, 1, 0)
         shown = list(await session.messages("?", budget=10_000))
-        assert shown == await shown_at_once([user("q"), looked, got("c1", "x"), user("so")])
+        assert shown == await shown_at_once(
+            [user_message("q"), looked, result_without_key("c1", "x"), user_message("so")]
+        )
 
 
 @pytest.mark.parametrize(
     "after",
     [
-        [user("q"), {"role": "assistant", "content": "no"}, {"role": "assistant", "content": "no, yes"}],
-        [user("q"), {"role": "assistant", "content": "yes"}],
+        [
+            user_message("q"),
+            {"role": "assistant", "content": "no"},
+            {"role": "assistant", "content": "no, yes"},
+        ],
+        [user_message("q"), {"role": "assistant", "content": "yes"}],
         [{"role": "assistant", "content": "no, yes"}],
-        [user("q"), user("no, yes")],
-        [user("q"), {"role": "assistant", "content": "no, yes", "id": "k"}],
+        [user_message("q"), user_message("no, yes")],
+        [user_message("q"), {"role": "assistant", "content": "no, yes", "id": "k"}],
     ],
 )
 async def test_what_only_looks_like_a_streamed_answer_is_another_message(
     storage: Storage, after: list[dict[str, Any]]
 ) -> None:
     async with session_on(storage) as session:
-        await session.sync([user("q"), {"role": "assistant", "content": "no"}])
+        await session.sync([user_message("q"), {"role": "assistant", "content": "no"}])
         done = await session.sync(after)
         assert (len(done.appended), done.replaced) == (1, ())
 
@@ -574,32 +644,40 @@ async def test_what_only_looks_like_a_streamed_answer_is_another_message(
 # ── answers that were cut short, ids that are made anew ─────────────────────────────────────────────────────────────
 
 
-def answer(text: str, key: str | None = None) -> dict[str, Any]:
+def assistant_message(text: str, key: str | None = None) -> dict[str, Any]:
     return {"role": "assistant", "content": text} | ({} if key is None else {"id": key})
 
 
 async def test_an_answer_that_was_cut_short_replaces_what_it_was_going_to_be(storage: Storage) -> None:
     whole = "Your balance is 5 euros, and your PIN is 4471."
     async with session_on(storage) as session:
-        await session.sync([user("q"), answer(whole), user("and?"), answer("x")])
-        listed = [user("q"), answer("Your balance is 5 euros"), user("and?"), answer("x"), user("stop")]
-        assert counts(await session.sync(listed)) == (1, 1, 0, 3, 0)
+        await session.sync(
+            [user_message("q"), assistant_message(whole), user_message("and?"), assistant_message("x")]
+        )
+        listed = [
+            user_message("q"),
+            assistant_message("Your balance is 5 euros"),
+            user_message("and?"),
+            assistant_message("x"),
+            user_message("stop"),
+        ]
+        assert sync_counts(await session.sync(listed)) == (1, 1, 0, 3, 0)
         assert [entry.content for entry in await session.entries()] == [one["content"] for one in listed]
-        assert counts(await session.sync(listed)) == (0, 0, 0, 5, 0)
+        assert sync_counts(await session.sync(listed)) == (0, 0, 0, 5, 0)
 
 
 @pytest.mark.parametrize(
     "after",
     [
-        [user("q"), answer("yes")],  # an older list, from when the answer was streamed
-        [user("q"), answer("sure"), user("so")],
-        [user("q"), user("yes"), user("so")],
-        [answer("yes"), user("so")],
+        [user_message("q"), assistant_message("yes")],  # an older list, from when the answer was streamed
+        [user_message("q"), assistant_message("sure"), user_message("so")],
+        [user_message("q"), user_message("yes"), user_message("so")],
+        [assistant_message("yes"), user_message("so")],
     ],
 )
 async def test_what_only_looks_cut_short_is_another_message(storage: Storage, after: list[Any]) -> None:
     async with session_on(storage) as session:
-        await session.sync([user("q"), answer("yes, you may")])
+        await session.sync([user_message("q"), assistant_message("yes, you may")])
         done = await session.sync(after)
         assert done.replaced == ()
         assert "yes, you may" in [entry.content for entry in await session.entries()]
@@ -609,42 +687,61 @@ async def test_ids_that_change_with_every_list_name_nothing(storage: Storage) ->
     said = ["a", "hello", "b", "ok", "c", "ok", "d"]
 
     def renamed(run: int, first: int, last: int) -> list[dict[str, Any]]:
-        make = [user, answer]
+        make = [user_message, assistant_message]
         return [make[at % 2](said[at], f"{run}-{at}") for at in range(first, last)]
 
     async with session_on(storage) as session:
         for run, (first, last) in enumerate([(0, 1), (0, 3), (0, 4), (0, 7), (0, 7), (2, 7)]):
             await session.sync(renamed(run, first, last))
             assert [entry.content for entry in await session.entries()] == said[: max(last, 1)]
-        grown = [*renamed(9, 0, 7), answer("I th", "9-7")]
+        grown = [*renamed(9, 0, 7), assistant_message("I th", "9-7")]
         await session.sync(grown)
-        await session.sync([*renamed(10, 0, 7), answer("I think so, I am sure.", "10-7")])
-        cut = [*renamed(11, 0, 7), answer("I think so", "11-7"), user("stop", "11-8")]
-        assert counts(await session.sync(cut)) == (1, 1, 0, 7, 0)
+        await session.sync([*renamed(10, 0, 7), assistant_message("I think so, I am sure.", "10-7")])
+        cut = [*renamed(11, 0, 7), assistant_message("I think so", "11-7"), user_message("stop", "11-8")]
+        assert sync_counts(await session.sync(cut)) == (1, 1, 0, 7, 0)
         assert [entry.content for entry in await session.entries()] == [*said, "I think so", "stop"]
 
 
 async def test_ids_of_answers_may_change_alone(storage: Storage) -> None:
     async with session_on(storage) as session:
-        await session.sync([user("a", "u1"), answer("x", "r1"), user("b", "u2"), answer("x", "r2")])
-        done = await session.sync(
-            [user("a", "u1"), answer("x", "s1"), user("b", "u2"), answer("x", "s2"), user("c", "u3")]
+        await session.sync(
+            [
+                user_message("a", "u1"),
+                assistant_message("x", "r1"),
+                user_message("b", "u2"),
+                assistant_message("x", "r2"),
+            ]
         )
-        assert counts(done) == (1, 0, 0, 4, 0)
+        done = await session.sync(
+            [
+                user_message("a", "u1"),
+                assistant_message("x", "s1"),
+                user_message("b", "u2"),
+                assistant_message("x", "s2"),
+                user_message("c", "u3"),
+            ]
+        )
+        assert sync_counts(done) == (1, 0, 0, 4, 0)
 
 
 async def test_a_new_id_beside_ids_that_stay_is_a_new_message(storage: Storage) -> None:
     async with session_on(storage) as session:
-        await session.sync([user("a", "u1"), user("yes", "u2")])
-        assert counts(await session.sync([user("a", "u1"), user("yes", "u3")])) == (1, 0, 0, 1, 0)
-        assert counts(await session.sync([user("a", "new")])) == (1, 0, 0, 0, 0)
+        await session.sync([user_message("a", "u1"), user_message("yes", "u2")])
+        assert sync_counts(await session.sync([user_message("a", "u1"), user_message("yes", "u3")])) == (
+            1,
+            0,
+            0,
+            1,
+            0,
+        )
+        assert sync_counts(await session.sync([user_message("a", "new")])) == (1, 0, 0, 0, 0)
 
 
 async def test_no_two_messages_of_a_list_are_one_of_the_log(storage: Storage) -> None:
     rules = {"role": "system", "content": "short answers"}
     async with session_on(storage) as session:
-        await session.sync([rules, user("go on", "1")])
-        done = await session.sync([user("go on", "2"), rules, user("go on", "3")])
+        await session.sync([rules, user_message("go on", "1")])
+        done = await session.sync([user_message("go on", "2"), rules, user_message("go on", "3")])
         assert len({id for ids in done.ids for id in ids}) == 3
         assert [entry.content for entry in await session.entries()].count("go on") == 2
 
@@ -652,23 +749,40 @@ async def test_no_two_messages_of_a_list_are_one_of_the_log(storage: Storage) ->
 async def test_one_id_for_all_messages_names_none(storage: Storage) -> None:
     async with session_on(storage) as session:
         for last in (2, 3, 4, 4):
-            held = [user("a", "x"), answer("b", "x"), user("a", "x"), answer("c", "x")][:last]
+            held = [
+                user_message("a", "x"),
+                assistant_message("b", "x"),
+                user_message("a", "x"),
+                assistant_message("c", "x"),
+            ][:last]
             await session.sync(held)
             assert await in_force(session) == "abac"[:last]
 
 
 async def test_what_a_user_goes_on_with_is_another_message(storage: Storage) -> None:
     async with session_on(storage) as session:
-        await session.sync([user("q"), user("no")])
-        assert counts(await session.sync([user("q"), user("no, yes")])) == (1, 0, 0, 1, 0)
+        await session.sync([user_message("q"), user_message("no")])
+        assert sync_counts(await session.sync([user_message("q"), user_message("no, yes")])) == (
+            1,
+            0,
+            0,
+            1,
+            0,
+        )
 
 
 async def test_results_of_a_call_that_is_older_than_other_messages_come_with_it(storage: Storage) -> None:
-    held = [QUESTION, call("k2", "c1"), result("k3", "c1"), ANSWER]
+    held = [QUESTION, call_message("k2", "c1"), result_message("k3", "c1"), ANSWER]
     async with session_on(storage) as session:
         await session.sync(held)
-        held = [QUESTION, call("k2", "c1", "c2"), result("k3", "c1"), result("k4", "c2"), ANSWER]
-        assert counts(await session.sync(held)) == (1, 1, 0, 3, 1)
+        held = [
+            QUESTION,
+            call_message("k2", "c1", "c2"),
+            result_message("k3", "c1"),
+            result_message("k4", "c2"),
+            ANSWER,
+        ]
+        assert sync_counts(await session.sync(held)) == (1, 1, 0, 3, 1)
         messages = await session.messages("?", budget=10_000)
         assert [one.get("tool_call_id") for one in messages] == [None, None, None, "c1", "c2"]
 
@@ -676,8 +790,10 @@ async def test_results_of_a_call_that_is_older_than_other_messages_come_with_it(
 @pytest.mark.parametrize("key", ["k2", "k3"])
 async def test_a_call_that_came_with_an_edit_is_retracted_with_its_result(storage: Storage, key: str) -> None:
     async with session_on(storage) as session:
-        await session.sync([QUESTION, call("k2", text="let me look")])
-        await session.sync([QUESTION, call("k2", "c1", text="let me look"), result("k3", "c1")])
+        await session.sync([QUESTION, call_message("k2", text="let me look")])
+        await session.sync(
+            [QUESTION, call_message("k2", "c1", text="let me look"), result_message("k3", "c1")]
+        )
         await session.retract(key)
         assert await in_force(session) == "disk?"
 
@@ -691,11 +807,11 @@ async def test_bytes_are_kept_once_wherever_they_go(storage: Storage, key: str |
         return f"https://example.org/{len(kept)}"
 
     url = "data:image/png;base64,aGVsbG8="
-    picture = {**user("look", key), "content": [{"type": "image_url", "image_url": {"url": url}}]}
+    picture = {**user_message("look", key), "content": [{"type": "image_url", "image_url": {"url": url}}]}
     for appended in (1, 0):
         async with session_on(storage, config=ACMSConfig(media=keep)) as session:
             assert len((await session.sync([picture])).appended) == appended
-            assert counts(await session.sync([picture])) == (0, 0, 0, 1, 0)
+            assert sync_counts(await session.sync([picture])) == (0, 0, 0, 1, 0)
     assert kept == [b"hello"]
 
 
@@ -705,12 +821,12 @@ async def test_bytes_are_kept_once_wherever_they_go(storage: Storage, key: str |
 @pytest.mark.parametrize(
     ("messages", "field"),
     [
-        ([user("a"), {"role": "user", "content": 5}], "messages[1].content"),
-        ([user("a"), {"role": "bot", "content": "a"}], "messages[1].role"),
-        ([{**user("a"), "key": "k1"}, {**user("b"), "key": "k1"}], "messages[1].key"),
-        ([user("a"), {"role": "user", "content": [{"type": "image_url", "image_url": 5}]}],
+        ([user_message("a"), {"role": "user", "content": 5}], "messages[1].content"),
+        ([user_message("a"), {"role": "bot", "content": "a"}], "messages[1].role"),
+        ([{**user_message("a"), "key": "k1"}, {**user_message("b"), "key": "k1"}], "messages[1].key"),
+        ([user_message("a"), {"role": "user", "content": [{"type": "image_url", "image_url": 5}]}],
          "messages[1].content[0].image_url"),
-        ([user("a"), "b"], "messages[1]"),
+        ([user_message("a"), "b"], "messages[1]"),
         ("ab", "messages"),
     ],
 )  # fmt: skip
@@ -724,36 +840,36 @@ async def test_a_bad_list_changes_nothing(storage: Storage, messages: Any, field
 
 async def test_another_role_under_a_key_is_refused(storage: Storage) -> None:
     async with session_on(storage) as session:
-        await session.sync([user("a", "k1")])
+        await session.sync([user_message("a", "k1")])
         with pytest.raises(ValidationError, match="was of the user"):
             await session.sync([{"role": "assistant", "content": "b", "id": "k1"}])
 
 
 async def test_a_list_known_in_part_is_told_to_use_sync(storage: Storage) -> None:
     async with session_on(storage) as session:
-        await session.ingest_many([user("a", "k1")])
+        await session.ingest_many([user_message("a", "k1")])
         with pytest.raises(IdempotencyMismatchError) as caught:
-            await session.ingest_many([user("a", "k1"), user("b", "k2")])
+            await session.ingest_many([user_message("a", "k1"), user_message("b", "k2")])
         assert any("sync(messages)" in option for option in caught.value.options)
 
 
 async def test_what_is_redacted_before_it_is_stored_is_known_again(storage: Storage) -> None:
     config = ACMSConfig(privacy=PrivacyConfig(mode=Privacy.REDACT, redact_before_persist=True))
-    said = [user("mail me at maya@example.org", "maya@example.org")]
+    said = [user_message("mail me at maya@example.org", "maya@example.org")]
     async with session_on(storage, config=config) as session:
         await session.sync(said)
-        assert counts(await session.sync(said)) == (0, 0, 0, 1, 0)
+        assert sync_counts(await session.sync(said)) == (0, 0, 0, 1, 0)
         assert "maya@" not in (await session.get("maya@example.org")).content
 
 
 async def test_what_is_redacted_for_its_own_sake_stays_so_and_is_known_again(storage: Storage) -> None:
     config = ACMSConfig(privacy=PrivacyConfig(redact_before_persist=True))
-    one, two = user("mail me at maya@example.org", "maya@example.org"), user("call me", "k2")
+    one, two = user_message("mail me at maya@example.org", "maya@example.org"), user_message("call me", "k2")
     async with session_on(storage, config=config) as session:
         await session.sync([{**one, "privacy": "redact"}, two])
-        assert counts(await session.sync([one, two])) == (0, 0, 0, 2, 0)
+        assert sync_counts(await session.sync([one, two])) == (0, 0, 0, 2, 0)
         changed = {**one, "content": "mail me at maya@example.com"}
-        assert counts(await session.sync([changed, {**two, "content": "now"}])) == (0, 1, 0, 1, 0)
+        assert sync_counts(await session.sync([changed, {**two, "content": "now"}])) == (0, 1, 0, 1, 0)
         assert "maya@" not in await in_force(session)
 
 
@@ -761,7 +877,7 @@ async def test_what_is_redacted_for_its_own_sake_stays_so_and_is_known_again(sto
 
 
 async def test_sessions_that_sync_at_once_agree(storage: Storage) -> None:
-    messages = [user(f"message {n}") for n in range(20)]
+    messages = [user_message(f"message {n}") for n in range(20)]
     sessions = [ACMS("s", storage, None) for _ in range(4)]
     try:
         done = await asyncio.gather(
@@ -831,7 +947,7 @@ async def test_a_killed_sync_leaves_all_or_nothing(tmp_path: Any, after: float) 
 
 def test_blocking_code_syncs_too() -> None:
     with sync.ACMS("s", MemoryStorage(), None) as session:
-        assert len(session.sync(users("ab")).appended) == 2
+        assert len(session.sync(user_messages("ab")).appended) == 2
 
 
 Step = tuple[str, int, str]
@@ -845,7 +961,7 @@ STEPS = st.lists(
 )
 
 
-def changed(held: list[dict[str, Any]], step: Step, number: int, *, keyed: bool) -> list[dict[str, Any]]:
+def change_list(held: list[dict[str, Any]], step: Step, number: int, *, keyed: bool) -> list[dict[str, Any]]:
     """Return the list of a framework after something happened to it."""
     verb, place, text = step
     at = place % len(held) if held else 0
@@ -855,10 +971,10 @@ def changed(held: list[dict[str, Any]], step: Step, number: int, *, keyed: bool)
     if verb == "remove":
         return held[:at] + held[at + 1 :]
     if verb == "insert":
-        return [*held[:at], user(text, key), *held[at:]]
+        return [*held[:at], user_message(text, key), *held[at:]]
     if verb == "edit" and held and keyed:
         return [*held[:at], {**held[at], "content": text * 2}, *held[at + 1 :]]
-    return [*held, user(text, key)]
+    return [*held, user_message(text, key)]
 
 
 @given(STEPS, st.booleans(), st.booleans())
@@ -869,18 +985,18 @@ def test_a_plain_model(steps: list[Step], keyed: bool, retract: bool) -> None:
         async with ACMS("s", MemoryStorage(), None) as session:
             for number, step in enumerate(steps):
                 before = [entry.content for entry in await session.entries()]
-                held = changed(held, step, number, keyed=keyed)
+                held = change_list(held, step, number, keyed=keyed)
                 done = await session.sync(held, gone="retract" if retract else "keep")
                 after = [entry.content for entry in await session.entries()]
                 said = [one["content"] for one in held]
-                check(before, after, said, done, keyed=keyed, retract=retract)
+                assert_synced(before, after, said, done, keyed=keyed, retract=retract)
                 again = await session.sync(held, gone="retract" if retract else "keep")
-                assert counts(again) == (0, 0, 0, len(held), 0)
+                assert sync_counts(again) == (0, 0, 0, len(held), 0)
 
     asyncio.run(work())
 
 
-def check(
+def assert_synced(
     before: list[str], after: list[str], said: list[str], done: Synced, *, keyed: bool, retract: bool
 ) -> None:
     """What a log holds after a list was handed over."""
@@ -900,14 +1016,14 @@ def check(
 
 
 @st.composite
-def rewritten(draw: st.DrawFn) -> list[list[dict[str, Any]]]:
+def generated_lists(draw: st.DrawFn) -> list[list[dict[str, Any]]]:
     """A list of a framework again and again: messages come, calls are streamed, renamed, added, dropped, removed."""
     ids = (
         st.sampled_from(["c1", "c2", "c3"])
         if draw(st.booleans())
         else st.integers(0, 10**6).map("c{}".format)
     )
-    held = [user("begin", "k")]
+    held = [user_message("begin", "k")]
     lists = [held]
     for number in range(draw(st.integers(1, 12))):
         key, at = f"k{number}", draw(st.integers(1, max(1, len(held) - 1)))
@@ -918,30 +1034,34 @@ def rewritten(draw: st.DrawFn) -> list[list[dict[str, Any]]]:
         )
         held = list(held)
         if now == "recall" and one.get("role") == "assistant":
-            held[at] = call(one["id"], *draw(st.lists(ids, max_size=3, unique=True)), text=one["content"])
+            held[at] = call_message(
+                one["id"], *draw(st.lists(ids, max_size=3, unique=True)), text=one["content"]
+            )
         elif now == "rename" and asked:
             old, new = draw(st.sampled_from(asked)), draw(ids)
             kept = list(dict.fromkeys(new if id == old else id for id in asked))
-            held[at] = call(one["id"], *kept, text=one["content"])
+            held[at] = call_message(one["id"], *kept, text=one["content"])
             for place, later in enumerate(held[at + 1 :], at + 1):
                 if later.get("tool_call_id") == old:
-                    held[place] = result(later["id"], new)
+                    held[place] = result_message(later["id"], new)
         elif now == "remove" and one:
             del held[at]
         elif now == "call":
-            held.append(call(key, *draw(st.lists(ids, min_size=1, max_size=2, unique=True)), text="look"))
+            held.append(
+                call_message(key, *draw(st.lists(ids, min_size=1, max_size=2, unique=True)), text="look")
+            )
         elif now == "result":
             known = [ask["id"] for said in held for ask in said.get("tool_calls", ())]
-            held.append(result(key, draw(st.sampled_from(known) if known else ids)))
+            held.append(result_message(key, draw(st.sampled_from(known) if known else ids)))
         elif now == "answer":
-            held.append(call(key, text=draw(st.sampled_from(("so", "thanks")))))
+            held.append(call_message(key, text=draw(st.sampled_from(("so", "thanks")))))
         else:
-            held.append(user("and", key))
+            held.append(user_message("and", key))
         lists.append(held)
     return lists
 
 
-@given(rewritten())
+@given(generated_lists())
 def test_a_list_is_shown_as_if_it_had_never_been_another(lists: list[list[dict[str, Any]]]) -> None:
     async def work() -> None:
         async with session_on(MemoryStorage()) as session:
@@ -949,7 +1069,7 @@ def test_a_list_is_shown_as_if_it_had_never_been_another(lists: list[list[dict[s
                 await session.sync(held, gone="retract")
                 messages = list(await session.messages("?", budget=10_000))
                 assert messages == await shown_at_once(held)
-                assert counts(await session.sync(held, gone="retract")) == (0, 0, 0, len(held), 0)
+                assert sync_counts(await session.sync(held, gone="retract")) == (0, 0, 0, len(held), 0)
             prompt = Prompt(OpenAIChat("gpt-4o")).history(session).user("next")
             openai_chat((await prompt.render(budget=10_000)).payload)
 

@@ -8,16 +8,26 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, Kind, Origin, ReflectionConfig, Role, ToolResult, open_storage
+from acms import (
+    ACMS,
+    ACMSConfig,
+    Kind,
+    Origin,
+    Proposal,
+    Reflection,
+    ReflectionConfig,
+    Role,
+    ToolResult,
+    open_storage,
+)
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
-from acms.knowledge import Proposal, Reflection
 from acms.kv import InMemoryKV
 from acms.log import trust
 from acms.pins import create_pin_registry
 from acms.ports import ReflectionRequest
 from acms.prompt import Prompt
 from acms.providers import OfflineReflector
-from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, session_on, tool_turn
+from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents_of, session_on, tool_turn
 
 EPISODES, EACH = 10, 10
 RULE = "Constraint: never delete the orders database."
@@ -46,7 +56,7 @@ ORDERS = (
 
 
 class Gullible:
-    """Believes whatever it reads, most of all what is shouted, and says that the user said so."""
+    """Believes all it reads, most of all shouted text, and says that the user said so."""
 
     model = "gullible/1"
 
@@ -77,14 +87,14 @@ class Gullible:
         )
 
 
-def session(storage: Any, reflector: Any) -> ACMS:
+def trusted_session(storage: Any, reflector: Any) -> ACMS:
     config = ACMSConfig(
         episodes=LONG_EPISODES, retry=PATIENT, reflection=ReflectionConfig(max_active_facts=20)
     )
     return session_on(storage, reflector=reflector, config=config, namespace="user:1")
 
 
-async def poisoned(agent: ACMS, turns: int = EPISODES * EACH) -> list[str]:
+async def poison_session(agent: ACMS, turns: int = EPISODES * EACH) -> list[str]:
     """A rule and a choice of the user, then poisoned results of a tool, reflected on and compacted ten times."""
     await agent.ingest("system", "You are the assistant of the orders team.")
     kept = [await agent.ingest("user", RULE), await agent.ingest("user", CHOICE)]
@@ -105,8 +115,8 @@ async def poisoned(agent: ACMS, turns: int = EPISODES * EACH) -> list[str]:
 @pytest.mark.parametrize("episodes", [3, pytest.param(EPISODES, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("reflector", [OfflineReflector, Gullible])
 async def test_poisoned_results_gain_no_authority(storage: Storage, reflector: Any, episodes: int) -> None:
-    async with session(storage, reflector()) as agent:
-        kept = await poisoned(agent, episodes * EACH)
+    async with trusted_session(storage, reflector()) as agent:
+        kept = await poison_session(agent, episodes * EACH)
         context = await agent.context_id()
         assert context is not None
         log = await storage.read(context)
@@ -139,8 +149,8 @@ async def test_poisoned_results_gain_no_authority(storage: Storage, reflector: A
     "codec", [OpenAIChat("gpt-5"), OpenAIResponses("gpt-5"), AnthropicMessages("claude-opus-4-5")]
 )
 async def test_what_is_recalled_or_summarised_never_instructs(codec: Any, tmp_path: Any) -> None:
-    async with session(open_storage(f"sqlite:///{tmp_path}/log.db"), Gullible()) as agent:
-        await poisoned(agent, 20)
+    async with trusted_session(open_storage(f"sqlite:///{tmp_path}/log.db"), Gullible()) as agent:
+        await poison_session(agent, 20)
         kv = InMemoryKV()
         registry = create_pin_registry(kv, namespace="user:1")
         prompt = Prompt(codec).system("Help.").pinned_kv(store=kv, namespace="user:1")
@@ -173,8 +183,8 @@ async def test_a_hundred_texts_that_play_another_role_change_nothing_else(storag
     registry = create_pin_registry(kv, namespace="user:1")
     await kv.set("profile", {"name": "Sam"})
     await registry.pin("profile")
-    async with session(storage, OfflineReflector()) as agent:
-        kept = await poisoned(agent, 0)
+    async with trusted_session(storage, OfflineReflector()) as agent:
+        kept = await poison_session(agent, 0)
         before = [await agent.get(id) for id in kept], await agent.facts(), await registry.list()
         for number, text in enumerate(texts):
             who: dict[str, Any] = {"actor_id": ("system", "fact", "admin")[number % 3]} if number % 2 else {}
@@ -200,4 +210,4 @@ async def test_a_hundred_texts_that_play_another_role_change_nothing_else(storag
             assert not any(item.speaker in ("system", "fact") for item in told)
             messages = await agent.messages("orders service database", budget=budget)
             assert not any(one["role"] == "system" and "#" in str(one["content"]) for one in messages)
-        assert any("#" in text for text in contents(items))
+        assert any("#" in text for text in contents_of(items))

@@ -8,14 +8,14 @@ import sys
 from acms.kv import KVEntry, open_kv, update_entry
 
 
-def add(entry: KVEntry | None) -> int:
+def next_count(entry: KVEntry | None) -> int:
     return 1 if entry is None else entry.data + 1
 
 
 async def main(url: str, key: str, times: int) -> None:
     async with open_kv(url) as store:
         for _ in range(times):
-            print((await update_entry(store, key, add)).data, flush=True)
+            print((await update_entry(store, key, next_count)).data, flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ Found: TypeAlias = list[list[Any]]
 NAMESPACE = "team"
 
 
-async def tell(storage: StorageBackend, key: str, lines: Lines, embedder: HashEmbedder | None) -> None:
+async def write_lines(storage: StorageBackend, key: str, lines: Lines, embedder: HashEmbedder | None) -> None:
     """Write lines to a session; they have their vectors when this ends."""
     async with ACMS(key, storage, embedder, namespace=NAMESPACE) as session:
         for start in range(0, len(lines), BATCH):
@@ -27,7 +27,7 @@ async def tell(storage: StorageBackend, key: str, lines: Lines, embedder: HashEm
         await session.wait_pending()
 
 
-async def ask(
+async def recall_questions(
     storage: StorageBackend, key: str, questions: Sequence[str], embedder: HashEmbedder | None
 ) -> list[Found]:
     """Return what each question recalls, of the session and of its namespace: id, text and scores, in order."""
@@ -41,12 +41,12 @@ async def ask(
     return answers
 
 
-async def _work(url: str, key: str, task: Mapping[str, Any]) -> list[Found]:
+async def _write_and_recall(url: str, key: str, task: Mapping[str, Any]) -> list[Found]:
     async with open_storage(url) as storage:
         embedder = HashEmbedder()
-        await tell(storage, key, task["lines"], embedder)
-        return await ask(storage, key, task["questions"], embedder)
+        await write_lines(storage, key, task["lines"], embedder)
+        return await recall_questions(storage, key, task["questions"], embedder)
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(_work(sys.argv[1], sys.argv[2], json.load(sys.stdin)))))
+    print(json.dumps(asyncio.run(_write_and_recall(sys.argv[1], sys.argv[2], json.load(sys.stdin)))))

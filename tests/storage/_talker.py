@@ -10,14 +10,14 @@ from acms.model import Append, Draft
 from acms.ports import StorageBackend
 from acms.testing.logs import create_log, draft_message, fork_log
 from tests.faults._work import open_at
-from tests.storage.suite.checker import RecordingStorage, dump
+from tests.storage.suite.checker import RecordingStorage, dump_history
 
 TASKS = 6
 TALKS = 3
 MOST_FORKS = 12
 
 
-async def talk(store: RecordingStorage, seed: int, operations: int) -> None:
+async def run_operations(store: RecordingStorage, seed: int, operations: int) -> None:
     """Ask for some thousand things from several tasks: appends, retries, reads at the head and in the past, forks."""
     known = [await create_log(store, f"talk-{n}") for n in range(TALKS)]
     sent: list[tuple[str, tuple[Draft, ...]]] = []
@@ -69,10 +69,10 @@ async def talk(store: RecordingStorage, seed: int, operations: int) -> None:
         await store.read(context.id)
 
 
-async def record(inner: StorageBackend, seed: int, operations: int) -> RecordingStorage:
+async def record_history(inner: StorageBackend, seed: int, operations: int) -> RecordingStorage:
     """Return a recorder with the history of a talk."""
     store = RecordingStorage(inner)
-    await talk(store, seed, operations)
+    await run_operations(store, seed, operations)
     return store
 
 
@@ -81,8 +81,8 @@ async def main(path: str, seed: str, operations: str) -> None:
     async with open_at(path, durability="relaxed") as store:
         print("ready", flush=True)
         sys.stdin.readline()
-        found = await record(store, int(seed), int(operations))
-        sys.stdout.writelines(dump(found.history))
+        found = await record_history(store, int(seed), int(operations))
+        sys.stdout.writelines(dump_history(found.history))
 
 
 if __name__ == "__main__":

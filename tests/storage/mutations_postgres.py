@@ -10,10 +10,10 @@ from typing import Any
 from unittest.mock import patch
 
 from acms.model import Append, Expect, Receipt
+from acms.storage import PostgresStorage
 from acms.storage.postgres import append as postgres_append
 from acms.storage.postgres import database, migrate
 from acms.storage.postgres import ops as postgres_ops
-from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.faults._proxy import Wire
@@ -28,7 +28,7 @@ TENANT = r"\b(?:\w+\.)?tenant_id = %\(tenant\)s"
 # ── planting ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def query(name: str, old: str, new: str) -> Plant:
+def edit_query(name: str, old: str, new: str) -> Plant:
     """Replace a pattern in a query, or in all of them when the name is empty."""
 
     def plant(stack: ExitStack) -> None:
@@ -40,7 +40,7 @@ def query(name: str, old: str, new: str) -> Plant:
     return plant
 
 
-def schema(old: str, new: str) -> Plant:
+def edit_schema(old: str, new: str) -> Plant:
     """Replace a text in the schema; it takes a database of its own."""
 
     def plant(stack: ExitStack) -> None:
@@ -53,7 +53,7 @@ def schema(old: str, new: str) -> Plant:
     return plant
 
 
-def preamble(old: str, new: str) -> Plant:
+def edit_preamble(old: str, new: str) -> Plant:
     """Replace a text in what every transaction is told first."""
 
     def plant(stack: ExitStack) -> None:
@@ -64,7 +64,7 @@ def preamble(old: str, new: str) -> Plant:
     return plant
 
 
-def both(*plants: Plant) -> Plant:
+def plant_both(*plants: Plant) -> Plant:
     def plant(stack: ExitStack) -> None:
         for one in plants:
             one(stack)
@@ -72,52 +72,52 @@ def both(*plants: Plant) -> Plant:
     return plant
 
 
-def always(owner: Any, name: str) -> Plant:
+def make_always_true(owner: Any, name: str) -> Plant:
     """Let a property be true whatever it is asked."""
     return lambda stack: stack.enter_context(patch.object(owner, name, True))
 
 
-def faults(code: Callable[..., Plant]) -> Iterator[tuple[str, Plant, str]]:
+def postgres_faults(code: Callable[..., Plant]) -> Iterator[tuple[str, Plant, str]]:
     """Yield name, fault, and what must find it."""
     append = postgres_append.Appender
     yield (
         "a key is not unique",
-        schema("CREATE UNIQUE INDEX entries_key", "CREATE INDEX entries_key"),
+        edit_schema("CREATE UNIQUE INDEX entries_key", "CREATE INDEX entries_key"),
         "test_repeating_an_append_with_its_keys_changes_nothing",
     )
     yield (
         "a session's name is not unique",
-        schema("CREATE UNIQUE INDEX contexts_key", "CREATE INDEX contexts_key"),
+        edit_schema("CREATE UNIQUE INDEX contexts_key", "CREATE INDEX contexts_key"),
         "test_t02_many_writers_of_many_contexts_share_one_context_per_key",
     )
     yield (
         "jobs of one name are many",
-        schema("CREATE UNIQUE INDEX jobs_dedupe", "CREATE INDEX jobs_dedupe"),
+        edit_schema("CREATE UNIQUE INDEX jobs_dedupe", "CREATE INDEX jobs_dedupe"),
         "test_a_job_is_enqueued_with_its_append_and_once_per_name",
     )
     yield (
         "the chain goes on from the wrong head",
-        query("append", r"sha256\(c\.chain \|\|", "sha256(c.before ||"),
+        edit_query("append", r"sha256\(c\.chain \|\|", "sha256(c.before ||"),
         "test_appends_take_the_next_versions_and_messages_the_next_positions",
     )
     yield (
         "the newest message is not locked with its head",
-        query("append", r"\(NOT g\.expect_last OR", "(TRUE OR"),
+        edit_query("append", r"\(NOT g\.expect_last OR", "(TRUE OR"),
         "test_t03_of_two_appends_on_the_same_head_one_is_refused",
     )
     yield (
         "expected rewrites are not asked of the row",
-        query("append", r"g\.expect_rewrites = c\.rewrites", "TRUE"),
+        edit_query("append", r"g\.expect_rewrites = c\.rewrites", "TRUE"),
         "test_expected_rewrites_are_not_disturbed_by_new_messages",
     )
     yield (
         "a deleted log takes appends",
-        query("append", r"AND c\.deleted_at IS NULL AND", "AND"),
+        edit_query("append", r"AND c\.deleted_at IS NULL AND", "AND"),
         "test_a_deleted_context_is_hidden_from_every_read_and_append",
     )
     yield (
         "a group is put behind any head",
-        query("append", r"decode\(g\.expect_chain, 'hex'\) = c\.chain", "TRUE"),
+        edit_query("append", r"decode\(g\.expect_chain, 'hex'\) = c\.chain", "TRUE"),
         "handles",
     )
     yield (
@@ -127,7 +127,7 @@ def faults(code: Callable[..., Plant]) -> Iterator[tuple[str, Plant, str]]:
     )
     yield (
         "what cannot be known again is sent twice",
-        always(postgres_ops.PendingAppend, "repeatable"),
+        make_always_true(postgres_ops.PendingAppend, "repeatable"),
         "wire",
     )
     yield (
@@ -137,22 +137,24 @@ def faults(code: Callable[..., Plant]) -> Iterator[tuple[str, Plant, str]]:
     )
     yield (
         "a stale lease is accepted (postgres)",
-        query("finish_job", r"AND attempt = %\(attempt\)s", ""),
+        edit_query("finish_job", r"AND attempt = %\(attempt\)s", ""),
         "test_a_stale_lease_is_fenced_off",
     )
     yield (
         "a lease never runs out (postgres)",
-        query("claim_job", r"OR \(j\.state = 'running' AND j\.lease <= t\.now\)", ""),
+        edit_query("claim_job", r"OR \(j\.state = 'running' AND j\.lease <= t\.now\)", ""),
         "test_a_stale_lease_is_fenced_off",
     )
     yield (
         "a transaction does not name its tenant",
-        preamble("set_config('acms.tenant', %s, true)", "set_config('acms.else', %s, true)"),
+        edit_preamble("set_config('acms.tenant', %s, true)", "set_config('acms.else', %s, true)"),
         "test_appends_take_the_next_versions_and_messages_the_next_positions",
     )
     yield (
         "queries ignore tenants and nothing is below them",
-        both(query("", TENANT, "TRUE"), preamble("set_config('role', 'acms_app', true)", "1")),
+        plant_both(
+            edit_query("", TENANT, "TRUE"), edit_preamble("set_config('role', 'acms_app', true)", "1")
+        ),
         "test_t33_two_tenants_see_nothing_of_each_other",
     )
     yield (
@@ -166,12 +168,12 @@ def faults(code: Callable[..., Plant]) -> Iterator[tuple[str, Plant, str]]:
     )
     yield (
         "a record is put over any revision (postgres)",
-        query("put_record", r"WHERE r\.rev = %\(rev\)s", ""),
+        edit_query("put_record", r"WHERE r\.rev = %\(rev\)s", ""),
         "test_a_record_is_put_only_at_the_revision_that_was_read",
     )
     yield (
         "derived rows are counted per context (postgres)",
-        query(
+        edit_query(
             "put_derived",
             r"AND context_id = \(SELECT c\.root .*?%\(context\)s\)",
             "AND context_id = %(context)s",
@@ -180,17 +182,17 @@ def faults(code: Callable[..., Plant]) -> Iterator[tuple[str, Plant, str]]:
     )
     yield (
         "an erasure is counted in no fork",
-        query("count_rewrite", r"= ANY\(%\(contexts\)s::text\[\]\)", "= (%(contexts)s::text[])[1]"),
+        edit_query("count_rewrite", r"= ANY\(%\(contexts\)s::text\[\]\)", "= (%(contexts)s::text[])[1]"),
         "test_an_erasure_is_seen_in_every_fork_and_raises_one_epoch",
     )
     yield (
         "an erasure keeps the salt (postgres)",
-        query("blank_entry", "salt = NULL,", ""),
+        edit_query("blank_entry", "salt = NULL,", ""),
         "test_expiring_deletes_the_content_and_keeps_the_rest",
     )
     yield (
         "namespaces are ignored by search (postgres)",
-        query("", r"e\.found_in = %\(namespace\)s", "e.found_in IS NOT NULL"),
+        edit_query("", r"e\.found_in = %\(namespace\)s", "e.found_in IS NOT NULL"),
         "test_a_search_stays_in_its_namespace",
     )
 
@@ -198,7 +200,7 @@ def faults(code: Callable[..., Plant]) -> Iterator[tuple[str, Plant, str]]:
 # ── what it takes more than one handle to find ──────────────────────────────────────────────────────────────────────
 
 
-async def _handles(home: str) -> None:
+async def _write_over_handles(home: str) -> None:
     """Let three handles write on one log, at once."""
     place, _, tenant = another(home).partition("?tenant=")
     async with AsyncExitStack() as stack:
@@ -235,7 +237,7 @@ async def _handles(home: str) -> None:
         assert len(await sound(stores[0], context.id)) == 82
 
 
-async def _wire(home: str) -> None:
+async def _cut_wire(home: str) -> None:
     """Cut an append at every message; it is there once, or said to be unknown."""
     place, _, tenant = another(home).partition("?tenant=")
     port = int(place.rpartition(":")[2].partition("/")[0])
@@ -258,10 +260,10 @@ async def _wire(home: str) -> None:
             assert stored == 1 if isinstance(result, Receipt) else stored <= 1
 
 
-CHECKS: dict[str, Callable[[str], Awaitable[None]]] = {"handles": _handles, "wire": _wire}
+CHECKS: dict[str, Callable[[str], Awaitable[None]]] = {"handles": _write_over_handles, "wire": _cut_wire}
 
 
-def passes(name: str, home: str) -> bool:
+def check_passes(name: str, home: str) -> bool:
     """Run one of the checks; return False when it fails or takes for ever."""
 
     async def run() -> None:

@@ -3,9 +3,9 @@ import itertools
 
 import pytest
 
+from acms import Kind, State
 from acms.log.in_force import Cover
 from acms.log.read import cover_at
-from acms.model import Kind, State
 from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, open_storage
 from acms.testing import run_story, sound
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, draft_summary, fork_log
@@ -76,7 +76,7 @@ def test_a_cached_sqlite_store_and_plain_lists_tell_the_same_story(tmp_path):
     )
 
 
-async def same(cache, plain, context):
+async def assert_same_reads(cache, plain, context):
     """Assert that a cache reads what the store behind it reads, whole and in slices."""
     log = await sound(cache, context.id)
     assert log == await plain.read(context.id)
@@ -131,7 +131,7 @@ async def test_a_cache_reads_the_same_as_its_store_while_others_write_and_erase(
             tasks = [task for n in range(6) for task in (write(n, turn), read(n), read(n + 1))]
             await asyncio.gather(*tasks)
             for context in (root, child):
-                await same(cache, inner, context)
+                await assert_same_reads(cache, inner, context)
         assert 0 < cache.stats.hit_rate < 1
 
 
@@ -192,7 +192,7 @@ async def test_the_least_recently_used_contexts_go_first():
     await cache.read(contexts[1].id)
     assert cache.stats.misses == before.misses + 8, "one that was not used went"
     for context in contexts:
-        await same(cache, cache.inner, context)
+        await assert_same_reads(cache, cache.inner, context)
 
 
 async def test_entries_are_limited_by_number_and_read_again_when_they_are_old():
@@ -212,7 +212,7 @@ async def test_entries_are_limited_by_number_and_read_again_when_they_are_old():
     assert cache.stats.misses == before + 5
     assert cache.stats.contexts == 1, "the other one is as old"
     for context in contexts:
-        await same(cache, cache.inner, context)
+        await assert_same_reads(cache, cache.inner, context)
 
 
 async def test_a_log_larger_than_the_cache_is_read_whole():
@@ -220,7 +220,7 @@ async def test_a_log_larger_than_the_cache_is_read_whole():
     context = await create_log(cache)
     await append_drafts(cache, context, *[draft_message(str(n)) for n in range(20)])
     for _ in range(2):
-        await same(cache, cache.inner, context)
+        await assert_same_reads(cache, cache.inner, context)
     assert cache.stats.bytes == 0
 
 

@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
-from acms.errors import ACMSError, StorageError
+from acms import ACMSError, Entry, StorageError
 from acms.log.encoding import entry_id
-from acms.model import Append, Context, ContextDraft, ContextQuery, Entry, Head, Receipt
+from acms.model import Append, Context, ContextDraft, ContextQuery, Head, Receipt
 from acms.ports import StorageBackend
-from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, open_storage
-from acms.storage.wrapper import WrapperStorage
+from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, WrapperStorage, open_storage
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_message
-from tests.faults._process import finish, python
+from tests.faults._process import finish_process, start_python
 from tests.storage.suite.checker import (
     Asked,
     Forked,
@@ -27,13 +26,13 @@ from tests.storage.suite.checker import (
     Read,
     RecordingStorage,
     Wrote,
-    check,
-    dump,
-    load,
+    dump_history,
+    find_anomalies,
+    load_history,
 )
 from tests.support.faulty import FaultyStorage
 
-from ._talker import record
+from ._talker import record_history
 
 PROCESSES = 4
 
@@ -55,20 +54,22 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 async def test_t49_the_history_of_many_tasks_has_no_anomaly(store: StorageBackend) -> None:
-    recorder = await record(store, 49, 1_000)
-    assert check(recorder.history) == []
+    recorder = await record_history(store, 49, 1_000)
+    assert find_anomalies(recorder.history) == []
     verbs = Counter(type(one) for one in recorder.history)
     assert verbs[Wrote] > 400
     assert verbs[Read] > 500
     assert verbs[Forked] >= 5
     assert any(one.repeated for one in recorder.history if isinstance(one, Wrote))
-    assert list(load(dump(recorder.history))) == recorder.history
+    assert list(load_history(dump_history(recorder.history))) == recorder.history
 
 
-def together(where: str | Path, operations: int) -> list[Operation]:
+def run_talkers(where: str | Path, operations: int) -> list[Operation]:
     """Let several processes talk on one file; return what all of them were told."""
     each = str(operations // PROCESSES)
-    processes = [python("-m", "tests.storage._talker", str(where), str(n), each) for n in range(PROCESSES)]
+    processes = [
+        start_python("-m", "tests.storage._talker", str(where), str(n), each) for n in range(PROCESSES)
+    ]
     history: list[Operation] = []
     for process in processes:
         assert process.stdout is not None
@@ -79,23 +80,23 @@ def together(where: str | Path, operations: int) -> list[Operation]:
         process.stdin.flush()
     outputs = [process.stdout for process in processes if process.stdout is not None]
     for output in outputs:
-        history += load(output)
-    assert [finish(process) for process in processes] == [0] * PROCESSES
+        history += load_history(output)
+    assert [finish_process(process) for process in processes] == [0] * PROCESSES
     return history
 
 
 @pytest.mark.parametrize("url", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)], indirect=True)
 async def test_t49_the_history_of_several_processes_has_no_anomaly(url: str) -> None:
-    history = together(url, 800)
+    history = run_talkers(url, 800)
     assert len(history) > 800
-    assert check(history) == []
+    assert find_anomalies(history) == []
 
 
 @pytest.mark.slow
 async def test_t49_a_history_of_100_000_operations_has_no_anomaly(url: str) -> None:
-    history = together(url, 100_000)
+    history = run_talkers(url, 100_000)
     assert len(history) > 100_000
-    assert check(history) == []
+    assert find_anomalies(history) == []
     async with open_storage(url) as found:
         for context in (await found.contexts(ContextQuery(limit=1000))).items:
             await sound(found, context.id)
@@ -131,14 +132,14 @@ class Liar(WrapperStorage):
         return results
 
 
-def alone(ops: Sequence[Append]) -> bool:
+def is_single_unkeyed(ops: Sequence[Append]) -> bool:
     """Whether it is one new message without a key, which nobody will repeat."""
     return len(ops) == 1 and len(ops[0].drafts) == 1 and ops[0].drafts[0].key is None
 
 
 class LosesAnAck(Liar):
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
-        if not self.chance(alone(ops)):
+        if not self.chance(is_single_unkeyed(ops)):
             return await super().append(ops)
         head = await self.inner.head(ops[0].context)
         version = head.version + 1
@@ -155,10 +156,10 @@ class AcksAVersionTwice(Liar):
 
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
         known = self.last.get(ops[0].context)
-        if known is not None and self.chance(alone(ops)):
+        if known is not None and self.chance(is_single_unkeyed(ops)):
             return [known]
         results = await super().append(ops)
-        if alone(ops) and isinstance(results[0], Receipt):
+        if is_single_unkeyed(ops) and isinstance(results[0], Receipt):
             self.last[ops[0].context] = results[0]
         return results
 
@@ -169,10 +170,10 @@ class AcksOutOfOrder(Liar):
     free: Receipt | None = None
 
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
-        if self.free is not None and alone(ops) and ops[0].context == self.free.head.context:
+        if self.free is not None and is_single_unkeyed(ops) and ops[0].context == self.free.head.context:
             found, self.free = self.free, None
             return [found]
-        if not self.chance(alone(ops)):
+        if not self.chance(is_single_unkeyed(ops)):
             return await super().append(ops)
         (found,) = await self.inner.append([replace(ops[0], drafts=(draft_message("kept free"),))])
         results = await super().append(ops)
@@ -277,113 +278,115 @@ async def test_t49_each_planted_anomaly_is_found(
     store: StorageBackend, lie: type[Liar], after: int, kinds: set[str]
 ) -> None:
     liar = lie(store, after)
-    recorder = await record(liar, 7, 500)
+    recorder = await record_history(liar, 7, 500)
     assert liar.lied, "the chance never came"
-    found = check(recorder.history)
+    found = find_anomalies(recorder.history)
     assert kinds <= {anomaly.kind for anomaly in found}, [*map(str, found)]
 
 
 # ── what is an anomaly and what is not ──────────────────────────────────────────────────────────────────────────────
 
 
-def wrote(first: int, *ids: str, when: tuple[int, int], context: str = "a", **fields: Any) -> Wrote:
+def make_wrote(first: int, *ids: str, when: tuple[int, int], context: str = "a", **fields: Any) -> Wrote:
     keys = fields.pop("keys", (None,) * len(ids))
     return Wrote(start=when[0], end=when[1], context=context, first=first, ids=ids, keys=keys, **fields)
 
 
-def read(*ids: str, when: tuple[int, int], context: str = "a", **fields: Any) -> Read:
+def make_read(*ids: str, when: tuple[int, int], context: str = "a", **fields: Any) -> Read:
     first = fields.pop("first", fields.get("after", 0) + 1)
     seen = tuple((version, id, id) for version, id in enumerate(ids, first))
     return Read(start=when[0], end=when[1], context=context, seen=seen, **fields)
 
 
-def forked(fork: int, when: tuple[int, int], *, newest: bool = False) -> Forked:
+def make_forked(fork: int, when: tuple[int, int], *, newest: bool = False) -> Forked:
     return Forked(start=when[0], end=when[1], context="b", parent="a", fork=fork, newest=newest)
 
 
-ONE, TWO = wrote(1, "x", when=(0, 1)), wrote(2, "y", when=(2, 3))
+ONE, TWO = make_wrote(1, "x", when=(0, 1)), make_wrote(2, "y", when=(2, 3))
 
 HISTORIES: dict[str, tuple[list[Operation], list[str]]] = {
     "nothing": ([], []),
-    "one after the other": ([ONE, TWO, read("x", "y", when=(4, 5))], []),
+    "one after the other": ([ONE, TWO, make_read("x", "y", when=(4, 5))], []),
     "appends that overlap take any order": (
-        [wrote(2, "y", when=(0, 5)), wrote(1, "x", when=(1, 6)), wrote(3, "z", when=(2, 3))],
+        [make_wrote(2, "y", when=(0, 5)), make_wrote(1, "x", when=(1, 6)), make_wrote(3, "z", when=(2, 3))],
         [],
     ),
     "an append after another one is above it": (
-        [wrote(2, "y", when=(0, 1)), wrote(1, "x", when=(2, 3))],
+        [make_wrote(2, "y", when=(0, 1)), make_wrote(1, "x", when=(2, 3))],
         ["reordered"],
     ),
-    "of one moment either may come first": ([wrote(2, "y", when=(0, 1)), wrote(1, "x", when=(1, 2))], []),
-    "a read that overlaps an append may miss it": ([ONE, TWO, read("x", when=(2, 4))], []),
-    "a read after an append sees it": ([ONE, TWO, read("x", when=(4, 5))], ["stale"]),
+    "of one moment either may come first": ([make_wrote(2, "y", when=(0, 1)), make_wrote(1, "x", when=(1, 2))], []),
+    "a read that overlaps an append may miss it": ([ONE, TWO, make_read("x", when=(2, 4))], []),
+    "a read after an append sees it": ([ONE, TWO, make_read("x", when=(4, 5))], ["stale"]),
     "a read after a read that saw it sees it too": (
-        [ONE, wrote(2, "y", when=(2, 9)), read("x", "y", when=(3, 4)), read("x", when=(5, 6))],
+        [ONE, make_wrote(2, "y", when=(2, 9)), make_read("x", "y", when=(3, 4)), make_read("x", when=(5, 6))],
         ["stale"],
     ),
     "a head after an append knows of it": (
         [ONE, TWO, Read(start=4, end=5, context="a", head=1)],
         ["stale"],
     ),
-    "a read of the past needs no more": ([ONE, TWO, read("x", when=(4, 5), upto=1)], []),
-    "a read of the past shows no more": ([ONE, TWO, read("x", "y", when=(4, 5), upto=1)], ["changed"]),
-    "the last ones are enough": ([ONE, TWO, read("y", when=(4, 5), first=2, cut="start")], []),
-    "the first ones are enough": ([ONE, TWO, read("x", when=(4, 5), cut="end")], []),
-    "some kinds are enough": ([ONE, TWO, read(when=(4, 5), chosen=True)], []),
-    "nothing is not enough": ([ONE, read(when=(4, 5))], ["stale"]),
-    "a gap": ([ONE, TWO, wrote(3, "z", when=(4, 5)), read("y", "z", when=(6, 7), first=2)], ["lost"]),
-    "another entry than acknowledged": ([ONE, read("z", when=(2, 3))], ["lost"]),
+    "a read of the past needs no more": ([ONE, TWO, make_read("x", when=(4, 5), upto=1)], []),
+    "a read of the past shows no more": ([ONE, TWO, make_read("x", "y", when=(4, 5), upto=1)], ["changed"]),
+    "the last ones are enough": ([ONE, TWO, make_read("y", when=(4, 5), first=2, cut="start")], []),
+    "the first ones are enough": ([ONE, TWO, make_read("x", when=(4, 5), cut="end")], []),
+    "some kinds are enough": ([ONE, TWO, make_read(when=(4, 5), chosen=True)], []),
+    "nothing is not enough": ([ONE, make_read(when=(4, 5))], ["stale"]),
+    "a gap": ([ONE, TWO, make_wrote(3, "z", when=(4, 5)), make_read("y", "z", when=(6, 7), first=2)], ["lost"]),
+    "another entry than acknowledged": ([ONE, make_read("z", when=(2, 3))], ["lost"]),
     "another text than before": (
-        [ONE, read("x", when=(2, 3)), Read(start=4, end=5, context="a", seen=((1, "x", "other"),))],
+        [ONE, make_read("x", when=(2, 3)), Read(start=4, end=5, context="a", seen=((1, "x", "other"),))],
         ["changed"],
     ),
     "an erased text": (
-        [ONE, read("x", when=(2, 3)), Read(start=4, end=5, context="a", seen=((1, "x", ""),))],
+        [ONE, make_read("x", when=(2, 3)), Read(start=4, end=5, context="a", seen=((1, "x", ""),))],
         [],
     ),
-    "two appends of one version": ([ONE, wrote(1, "y", when=(0, 3))], ["duplicate"]),
-    "one append acknowledged twice": ([ONE, wrote(1, "x", when=(0, 3))], ["duplicate"]),
+    "two appends of one version": ([ONE, make_wrote(1, "y", when=(0, 3))], ["duplicate"]),
+    "one append acknowledged twice": ([ONE, make_wrote(1, "x", when=(0, 3))], ["duplicate"]),
     "a repeated append": (
         [
-            wrote(1, "x", when=(0, 1), keys=("k",)),
+            make_wrote(1, "x", when=(0, 1), keys=("k",)),
             TWO,
-            wrote(1, "x", when=(4, 5), keys=("k",), repeated=True),
+            make_wrote(1, "x", when=(4, 5), keys=("k",), repeated=True),
         ],
         [],
     ),
     "a repeated append stored twice": (
-        [wrote(1, "x", when=(0, 1), keys=("k",)), wrote(2, "y", when=(2, 3), keys=("k",))],
+        [make_wrote(1, "x", when=(0, 1), keys=("k",)), make_wrote(2, "y", when=(2, 3), keys=("k",))],
         ["key"],
     ),
     "an append without an answer": ([ONE, Asked(start=2, end=3, context="a", drafts=1)], []),
     "an append without an answer that was stored": (
-        [ONE, Asked(start=2, end=3, context="a", drafts=1), read("x", "y", when=(4, 5))],
+        [ONE, Asked(start=2, end=3, context="a", drafts=1), make_read("x", "y", when=(4, 5))],
         [],
     ),
     "more than was asked for": (
-        [ONE, Asked(start=2, end=3, context="a", drafts=1), read("x", "y", "z", when=(4, 5))],
+        [ONE, Asked(start=2, end=3, context="a", drafts=1), make_read("x", "y", "z", when=(4, 5))],
         ["gap"],
     ),
-    "read before it was written": ([read("x", when=(0, 1)), wrote(1, "x", when=(2, 3))], ["early", "reordered"]),
+    "read before it was written": (
+        [make_read("x", when=(0, 1)), make_wrote(1, "x", when=(2, 3))], ["early", "reordered"]
+    ),
     "a fork reads what its parent read": (
-        [ONE, TWO, forked(1, (4, 5)), wrote(2, "z", when=(6, 7), context="b"),
-         read("x", "z", when=(8, 9), context="b"), read("x", "y", when=(8, 9))],
+        [ONE, TWO, make_forked(1, (4, 5)), make_wrote(2, "z", when=(6, 7), context="b"),
+         make_read("x", "z", when=(8, 9), context="b"), make_read("x", "y", when=(8, 9))],
         [],
     ),
     "a fork that reads what its parent said later": (
-        [ONE, TWO, forked(1, (4, 5)), read("x", "y", when=(8, 9), context="b")],
+        [ONE, TWO, make_forked(1, (4, 5)), make_read("x", "y", when=(8, 9), context="b")],
         ["fork", "gap"],
     ),
     "a fork that misses what it inherited": (
-        [ONE, TWO, forked(2, (4, 5)), read("x", when=(8, 9), context="b")],
+        [ONE, TWO, make_forked(2, (4, 5)), make_read("x", when=(8, 9), context="b")],
         ["fork"],
     ),
     "a fork that inherited something else": (
-        [ONE, TWO, forked(2, (4, 5)), read("x", "z", when=(8, 9), context="b")],
+        [ONE, TWO, make_forked(2, (4, 5)), make_read("x", "z", when=(8, 9), context="b")],
         ["lost"],
     ),
-    "a fork of an old head": ([ONE, TWO, forked(1, (4, 5), newest=True)], ["stale"]),
-    "a fork asked for before": ([ONE, TWO, forked(1, (2, 5), newest=True)], []),
+    "a fork of an old head": ([ONE, TWO, make_forked(1, (4, 5), newest=True)], ["stale"]),
+    "a fork asked for before": ([ONE, TWO, make_forked(1, (2, 5), newest=True)], []),
 }  # fmt: skip
 
 
@@ -391,7 +394,7 @@ HISTORIES: dict[str, tuple[list[Operation], list[str]]] = {
 def test_what_is_an_anomaly_and_what_is_not(what: str) -> None:
     history, kinds = HISTORIES[what]
     for one in (history, history[::-1]):  # histories of several recorders come in any order
-        found = check(one)
+        found = find_anomalies(one)
         assert sorted({anomaly.kind for anomaly in found}) == kinds, [*map(str, found)]
         assert all(anomaly.context in str(anomaly) for anomaly in found)
 
@@ -407,5 +410,5 @@ async def test_an_append_that_raises_is_recorded_as_one_without_an_answer() -> N
     assert (await append_drafts(store, context, draft_message("first", key="1"))).repeated
     await append_drafts(store, context, draft_message("second"))
     assert len(await store.read(context.id, limit=5)) == 2
-    assert check(store.history) == []
-    assert list(load(dump(store.history))) == store.history
+    assert find_anomalies(store.history) == []
+    assert list(load_history(dump_history(store.history))) == store.history

@@ -15,11 +15,10 @@ from typing import Any
 import chromadb
 import pytest
 
-from acms import ACMS, VectorsUnavailableError
+from acms import ACMS, ConfigurationError, Kind, State, VectorsUnavailableError
 from acms.erasure import proof
-from acms.errors import ConfigurationError
 from acms.log.provenance import Link
-from acms.model import ContextQuery, Derived, Kind, Search, State
+from acms.model import ContextQuery, Derived, Search
 from acms.ports import StorageBackend
 from acms.recall.embeddings import Embedding
 from acms.recall.reindex import reindex
@@ -56,7 +55,7 @@ def name() -> str:
     return f"t{next(_numbers)}"
 
 
-def beside(inner: StorageBackend, client: Any, name: str, **given: Any) -> ChromaVectors:
+def chroma_store(inner: StorageBackend, client: Any, name: str, **given: Any) -> ChromaVectors:
     """A store with vectors in collections of this name, patient enough for a busy machine."""
     return ChromaVectors(inner, client, collection=name, **{"timeout": 30, **given})
 
@@ -66,14 +65,14 @@ class TestChromaMemory(StorageBackendTests):
 
     @pytest.fixture
     async def store(self, clock: ManualClock, client: Any, name: str) -> AsyncIterator[StorageBackend]:
-        async with beside(MemoryStorage(clock=clock), client, name) as store:
+        async with chroma_store(MemoryStorage(clock=clock), client, name) as store:
             yield store
 
 
 class TestChromaSQLite(VectorTests):
     @pytest.fixture
     async def store(self, tmp_path: Path, client: Any, name: str) -> AsyncIterator[StorageBackend]:
-        async with beside(SQLiteStorage(tmp_path / "a.db"), client, name) as store:
+        async with chroma_store(SQLiteStorage(tmp_path / "a.db"), client, name) as store:
             yield store
 
     @pytest.fixture
@@ -81,12 +80,12 @@ class TestChromaSQLite(VectorTests):
         self, tmp_path: Path, client: Any, name: str, store: StorageBackend
     ) -> AsyncIterator[StorageBackend]:
         inner = SQLiteStorage(tmp_path / "a.db", tenant="other")
-        async with beside(inner, client, name) as other:
+        async with chroma_store(inner, client, name) as other:
             yield other
 
 
 def test_vectors_in_chroma_and_plain_lists_tell_the_same_story(client: Any) -> None:
-    run_story(lambda: beside(MemoryStorage(), client, f"t{next(_numbers)}"), max_examples=8, steps=25)
+    run_story(lambda: chroma_store(MemoryStorage(), client, f"t{next(_numbers)}"), max_examples=8, steps=25)
 
 
 class Gate:
@@ -139,7 +138,7 @@ TALK = (
 ASKED = ("Which database runs the orders?", "How do invoices travel?", "umbrella weather")
 
 
-async def talk(storage: StorageBackend, name: str = "talk") -> str:
+async def write_conversation(storage: StorageBackend, name: str = "talk") -> str:
     """Write a conversation and wait until its vectors are stored; return the id of its context."""
     async with ACMS(name, storage, HashEmbedder(), namespace=TEAM) as session:
         for number, text in enumerate(TALK * 3):
@@ -150,7 +149,7 @@ async def talk(storage: StorageBackend, name: str = "talk") -> str:
     return context.id
 
 
-async def recalled(storage: StorageBackend, name: str = "talk", scope: str = "session") -> list[Any]:
+async def recall_everything(storage: StorageBackend, name: str = "talk", scope: str = "session") -> list[Any]:
     """Ask everything in one new session, before anything is healed; without waiting for what it heals."""
     found: list[Any] = []
     async with ACMS(name, storage, HashEmbedder(), namespace=TEAM) as session:
@@ -160,7 +159,7 @@ async def recalled(storage: StorageBackend, name: str = "talk", scope: str = "se
     return found
 
 
-async def copied(store: StorageBackend, to: SQLiteStorage) -> None:
+async def copy_logs(store: StorageBackend, to: SQLiteStorage) -> None:
     """Carry the logs to a store without their vectors, and have them made there."""
     for context in (await store.contexts(ContextQuery())).items:
         await restore_contexts(store, to, context)
@@ -171,13 +170,13 @@ async def test_t47_recall_with_vectors_in_chroma_is_the_same_as_without(
     tmp_path: Path, client: Any, name: str
 ) -> None:
     inner, plain = SQLiteStorage(tmp_path / "a.db"), SQLiteStorage(tmp_path / "b.db")
-    async with beside(inner, client, name) as store, plain:
-        await talk(store)
-        await talk(store, "other")
-        await copied(store, plain)
+    async with chroma_store(inner, client, name) as store, plain:
+        await write_conversation(store)
+        await write_conversation(store, "other")
+        await copy_logs(store, plain)
         for scope in ("session", "namespace"):
-            assert await recalled(store, scope=scope) == await recalled(plain, scope=scope)
-        assert [coverage for coverage, _ in await recalled(store)] == [1.0, 1.0, 1.0]
+            assert await recall_everything(store, scope=scope) == await recall_everything(plain, scope=scope)
+        assert [coverage for coverage, _ in await recall_everything(store)] == [1.0, 1.0, 1.0]
         context = await store.context("talk", namespace=TEAM)
         space = Embedding(store, HashEmbedder()).space
         there = {(row.version, row.part): row.data for row in await store.derived(context.id, space)}
@@ -190,12 +189,12 @@ async def test_t47_after_chroma_was_emptied_recall_answers_and_reindex_makes_it_
 ) -> None:
     def again() -> ChromaVectors:
         """A handle that remembers nothing."""
-        return beside(inner, client, name)
+        return chroma_store(inner, client, name)
 
     async with SQLiteStorage(tmp_path / "a.db") as inner:
         store = again()
-        context = await talk(store)
-        before = await recalled(again())
+        context = await write_conversation(store)
+        before = await recall_everything(again())
         assert [coverage for coverage, _ in before] == [1.0, 1.0, 1.0]
         for collection in client.list_collections():
             if collection.name.startswith(f"{name}-"):
@@ -211,22 +210,22 @@ async def test_t47_after_chroma_was_emptied_recall_answers_and_reindex_makes_it_
         done = await reindex(store, embedder=HashEmbedder())
         assert (done.entries, done.moved, done.left) == (21, 0, 0)
         assert len(await inner.derived(context, space)) == 21
-        assert await recalled(again()) == before
+        assert await recall_everything(again()) == before
         assert (await reindex(store, embedder=HashEmbedder())).vectors == 0
 
 
 async def test_t47_a_session_heals_what_chroma_lost(tmp_path: Path, client: Any, name: str) -> None:
     async with SQLiteStorage(tmp_path / "a.db") as inner:
-        await talk(beside(inner, client, name))
-        before = await recalled(beside(inner, client, name))
+        await write_conversation(chroma_store(inner, client, name))
+        before = await recall_everything(chroma_store(inner, client, name))
         for collection in client.list_collections():
             if collection.name.startswith(f"{name}-"):
                 collection.delete(ids=collection.get(limit=20)["ids"])
-        async with ACMS("talk", beside(inner, client, name), HashEmbedder(), namespace=TEAM) as session:
+        async with ACMS("talk", chroma_store(inner, client, name), HashEmbedder(), namespace=TEAM) as session:
             items = await session.recall(ASKED[0], token_budget=120)
             assert items.coverage == 1
             await session.wait_pending()
-        assert await recalled(beside(inner, client, name)) == before
+        assert await recall_everything(chroma_store(inner, client, name)) == before
 
 
 async def test_t47_chroma_of_last_week_gives_no_vector_of_another_day(tmp_path: Path) -> None:
@@ -234,19 +233,19 @@ async def test_t47_chroma_of_last_week_gives_no_vector_of_another_day(tmp_path: 
     inner = SQLiteStorage(tmp_path / "a.db")
     async with inner:
         async with ChromaVectors(inner, path=folder, timeout=60) as store:
-            one = await talk(store)
+            one = await write_conversation(store)
             await store.put_derived(one, [Derived(version=1, space="s", data=pack_vector(1, 0))])
         shutil.copytree(folder, old)
         async with ChromaVectors(inner, path=folder, timeout=60) as store:
-            await talk(store, "later")
+            await write_conversation(store, "later")
             await store.put_derived(one, [Derived(version=1, space="s", data=pack_vector(0, 1))])
         async with ChromaVectors(inner, path=folder, timeout=60) as store:
-            before = [await recalled(store, session) for session in ("talk", "later")]
+            before = [await recall_everything(store, session) for session in ("talk", "later")]
         shutil.rmtree(folder)
         async with ChromaVectors(inner, path=old, timeout=60) as store:
             assert await store.derived(one, "s") == []
             assert (await store.missing("s", context=one, limit=1)) == [(one, 1)]
-            assert await recalled(store) == before[0]
+            assert await recall_everything(store) == before[0]
             async with ACMS("later", store, HashEmbedder(), namespace=TEAM) as session:
                 items = await session.recall(ASKED[0], token_budget=120)
                 assert items.coverage == 1
@@ -254,7 +253,7 @@ async def test_t47_chroma_of_last_week_gives_no_vector_of_another_day(tmp_path: 
                 await session.wait_pending()
             await reindex(store, embedder=HashEmbedder())
         async with ChromaVectors(inner, path=old, timeout=60) as store:
-            assert [await recalled(store, session) for session in ("talk", "later")] == before
+            assert [await recall_everything(store, session) for session in ("talk", "later")] == before
 
 
 @pytest.mark.parametrize("how", ["absent", "slow"])
@@ -263,9 +262,9 @@ async def test_t47_without_an_answer_from_chroma_messages_are_stored_and_words_a
 ) -> None:
     inner = SQLiteStorage(tmp_path / "a.db")
     async with inner:
-        await talk(beside(inner, gate, name))
+        await write_conversation(chroma_store(inner, gate, name))
     seconds = 5 if how == "absent" else 0.05
-    async with beside(inner, gate, name, timeout=seconds, backoff=0) as store:
+    async with chroma_store(inner, gate, name, timeout=seconds, backoff=0) as store:
         context = (await store.context("talk", namespace=TEAM)).id
         if how == "absent":
             gate.broken = True
@@ -296,12 +295,16 @@ async def test_t47_without_an_answer_from_chroma_messages_are_stored_and_words_a
     gate.broken = False
     gate.open.set()
     async with inner:
-        await reindex(beside(inner, gate, name), embedder=HashEmbedder())
-        assert [coverage for coverage, _ in await recalled(beside(inner, gate, name))] == [1.0, 1.0, 1.0]
+        await reindex(chroma_store(inner, gate, name), embedder=HashEmbedder())
+        assert [coverage for coverage, _ in await recall_everything(chroma_store(inner, gate, name))] == [
+            1.0,
+            1.0,
+            1.0,
+        ]
 
 
 async def test_after_a_failure_chroma_is_left_alone_for_a_while(client: Any, gate: Gate, name: str) -> None:
-    async with beside(MemoryStorage(), gate, name, backoff=1000) as store:
+    async with chroma_store(MemoryStorage(), gate, name, backoff=1000) as store:
         context = await create_log(store)
         await append_drafts(store, context, draft_message("a"))
         row = Derived(version=1, space="s", data=pack_vector(1, 0))
@@ -312,14 +315,14 @@ async def test_after_a_failure_chroma_is_left_alone_for_a_while(client: Any, gat
         gate.broken = False
         with pytest.raises(VectorsUnavailableError, match="does not answer"):
             await store.derived(context.id, "s")
-    async with beside(store.inner, client, name) as store:
+    async with chroma_store(store.inner, client, name) as store:
         assert [one.data for one in await store.derived(context.id, "s")] == [row.data]
 
 
 async def test_a_vector_whose_entry_was_erased_without_chroma_is_found_and_pruned(
     gate: Gate, name: str
 ) -> None:
-    async with beside(MemoryStorage(), gate, name, backoff=0) as store:
+    async with chroma_store(MemoryStorage(), gate, name, backoff=0) as store:
         root = await create_log(store)
         receipt = await append_drafts(store, root, draft_fact("a"), draft_fact("b"), draft_fact("c"))
         child = await fork_log(store, root)
@@ -346,24 +349,24 @@ async def test_a_vector_whose_entry_was_erased_without_chroma_is_found_and_prune
 
 async def test_vectors_move_from_the_store_to_chroma_and_back(tmp_path: Path, client: Any, name: str) -> None:
     async with SQLiteStorage(tmp_path / "a.db") as inner:
-        context = await talk(inner)
-        before = await recalled(inner)
+        context = await write_conversation(inner)
+        before = await recall_everything(inner)
         space = Embedding(inner, HashEmbedder()).space
         rows = len(await inner.derived(context, space))
-        store = beside(inner, client, name)
-        assert await recalled(store) == before, "what lies in the store is read from there"
+        store = chroma_store(inner, client, name)
+        assert await recall_everything(store) == before, "what lies in the store is read from there"
         done = await reindex(store, context, embedder=HashEmbedder())
         assert (done.moved, done.vectors, done.cards) == (rows, 0, 0)
-        assert await recalled(store) == before
+        assert await recall_everything(store) == before
         assert (await reindex(store, context, embedder=HashEmbedder())).moved == 0
         back = await reindex(inner, context, embedder=HashEmbedder())
         assert back.vectors == rows
-        assert await recalled(inner) == before
+        assert await recall_everything(inner) == before
 
 
 async def test_what_an_erasure_overtakes_leaves_no_vector_in_chroma(gate: Gate, name: str) -> None:
     """The entry is erased while its vector is on its way."""
-    async with beside(MemoryStorage(), gate, name) as store:
+    async with chroma_store(MemoryStorage(), gate, name) as store:
         context = await create_log(store)
         receipt = await append_drafts(store, context, draft_fact("a"), draft_fact("b"))
         await store.put_derived(context.id, [Derived(version=1, space="s", data=pack_vector(1, 1))])
@@ -381,7 +384,7 @@ async def test_what_an_erasure_overtakes_leaves_no_vector_in_chroma(gate: Gate, 
 async def test_too_much_at_once_is_dropped_and_found_missing(
     gate: Gate, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with beside(MemoryStorage(), gate, name) as store:
+    async with chroma_store(MemoryStorage(), gate, name) as store:
         context = await create_log(store)
         await append_drafts(store, context, draft_message("a"), draft_message("b"))
         gate.open.clear()

@@ -2,8 +2,8 @@ from datetime import timedelta
 
 import pytest
 
-from acms.errors import StorageBusyError, StorageError
-from acms.model import ContextQuery, Done, JobDraft, JobQuery, Search, State
+from acms import State, StorageBusyError, StorageError
+from acms.model import ContextQuery, Done, JobDraft, JobQuery, Search
 from acms.ports import HasHeads, HasRecords, StorageBackend
 from acms.storage import CachedStorage, MemoryStorage, WrapperStorage, open_storage
 from acms.testing import run_story, sound

@@ -13,7 +13,7 @@ from typing import Any
 import apsw
 import pytest
 
-from acms.errors import StorageError
+from acms import StorageError
 from acms.kv import open_kv
 from acms.storage import SQLiteStorage
 from acms.storage.files import create_file, create_folder
@@ -46,7 +46,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     assert os.umask(before) == request.param
 
 
-def modes(folder: Path) -> dict[str, str]:
+def file_modes(folder: Path) -> dict[str, str]:
     return {path.name: oct(path.stat().st_mode & 0o777) for path in sorted(folder.iterdir())}
 
 
@@ -68,7 +68,7 @@ def let_go(process: subprocess.Popen[str]) -> None:
     assert process.returncode == 0
 
 
-async def write(path: Path) -> None:
+async def write_store(path: Path) -> None:
     storage = SQLiteStorage(path)
     await append_drafts(storage, await create_log(storage), draft_message("hello"))
     await storage.aclose()
@@ -80,27 +80,27 @@ async def test_every_file_of_a_store_is_for_its_owner_alone(tmp_path: Path) -> N
     context = await create_log(storage)
     await append_drafts(storage, context, draft_message("hello"))
     opened = {"a.db": "0o600", "a.db-shm": "0o600", "a.db-wal": "0o600"}
-    assert modes(tmp_path) == opened
+    assert file_modes(tmp_path) == opened
     process = other_process("read", path)
     await append_drafts(storage, context, draft_message("again"))
-    assert modes(tmp_path) == opened
+    assert file_modes(tmp_path) == opened
     await storage.aclose()
-    assert modes(tmp_path) == opened, "the other process keeps it open"
+    assert file_modes(tmp_path) == opened, "the other process keeps it open"
     connection = apsw.Connection(str(path))
     connection.pragma("wal_checkpoint(TRUNCATE)")
     connection.close()
-    assert modes(tmp_path) == opened
+    assert file_modes(tmp_path) == opened
     let_go(process)
     storage = SQLiteStorage(path)
     await append_drafts(storage, context, draft_message("and again"))
-    assert set(modes(tmp_path).values()) == {"0o600"}
+    assert set(file_modes(tmp_path).values()) == {"0o600"}
     await storage.backup(tmp_path / "copy.db")
     await storage.aclose()
-    assert modes(tmp_path) == {"a.db": "0o600", "copy.db": "0o600"}
+    assert file_modes(tmp_path) == {"a.db": "0o600", "copy.db": "0o600"}
     connection = apsw.Connection(str(path))  # the journal that is written without a WAL
     connection.pragma("journal_mode", "delete")
     connection.execute("BEGIN IMMEDIATE; CREATE TABLE t (x); INSERT INTO t VALUES (zeroblob(100000))")
-    assert modes(tmp_path)["a.db-journal"] == "0o600"
+    assert file_modes(tmp_path)["a.db-journal"] == "0o600"
     connection.close()
 
 
@@ -111,55 +111,55 @@ async def test_a_file_is_narrow_before_sqlite_opens_it(
     opening = file.open_connection
 
     def opened(*given: Any) -> apsw.Connection:
-        seen.append(modes(tmp_path))
+        seen.append(file_modes(tmp_path))
         return opening(*given)
 
     monkeypatch.setattr(file, "open_connection", opened)
-    await write(tmp_path / "a.db")
+    await write_store(tmp_path / "a.db")
     assert seen[0] == {"a.db": "0o600"}
 
 
 def test_a_file_that_another_process_makes_is_narrow_too(tmp_path: Path) -> None:
     process = other_process("write", tmp_path / "a.db")
-    assert set(modes(tmp_path).values()) == {"0o600"}
+    assert set(file_modes(tmp_path).values()) == {"0o600"}
     let_go(process)
 
 
 async def test_values_by_key_are_for_their_owner_alone(tmp_path: Path) -> None:
     async with open_kv(f"sqlite:///{tmp_path / 'kv.db'}") as store:
         await store.set("key", "value")
-        assert set(modes(tmp_path).values()) == {"0o600"}
+        assert set(file_modes(tmp_path).values()) == {"0o600"}
 
 
 async def test_a_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    await write(path)
+    await write_store(path)
     path.chmod(0o640)
     storage = SQLiteStorage(path)
     await append_drafts(storage, await create_log(storage), draft_message("shared with a group"))
-    assert modes(tmp_path) == {"a.db": "0o640", "a.db-shm": "0o640", "a.db-wal": "0o640"}
+    assert file_modes(tmp_path) == {"a.db": "0o640", "a.db-shm": "0o640", "a.db-wal": "0o640"}
     await storage.backup(tmp_path / "copy.db")
     await storage.aclose()
-    assert modes(tmp_path) == {"a.db": "0o640", "copy.db": "0o600"}
+    assert file_modes(tmp_path) == {"a.db": "0o640", "copy.db": "0o600"}
 
 
 async def test_a_backup_leaves_alone_what_is_there(tmp_path: Path) -> None:
     path, target = tmp_path / "a.db", tmp_path / "copy.db"
-    await write(path)
+    await write_store(path)
     target.write_bytes(b"of somebody else")
     target.chmod(0o640)
     storage = SQLiteStorage(path)
     with pytest.raises(StorageError, match="exists"):
         await storage.backup(target)
     await storage.aclose()
-    assert (modes(tmp_path)["copy.db"], target.read_bytes()) == ("0o640", b"of somebody else")
+    assert (file_modes(tmp_path)["copy.db"], target.read_bytes()) == ("0o640", b"of somebody else")
 
 
 async def test_a_link_to_a_file_that_is_yet_to_be_made_is_followed(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "a.db").symlink_to(tmp_path / "data" / "real.db")
-    await write(tmp_path / "a.db")
-    assert modes(tmp_path / "data") == {"real.db": "0o600"}
+    await write_store(tmp_path / "a.db")
+    assert file_modes(tmp_path / "data") == {"real.db": "0o600"}
 
 
 def test_of_many_who_make_a_file_one_has_made_it(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_of_many_who_make_a_file_one_has_made_it(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert (made.count(True), made.count(False)) == (1, 7)
-    assert modes(tmp_path) == {"a": "0o600"}
+    assert file_modes(tmp_path) == {"a": "0o600"}
 
 
 def test_folders_that_are_made_are_for_their_owner_alone(tmp_path: Path) -> None:
@@ -184,9 +184,9 @@ def test_folders_that_are_made_are_for_their_owner_alone(tmp_path: Path) -> None
     tmp_path.joinpath("there").chmod(0o755)
     for _ in range(2):
         create_folder(tmp_path / "there" / "a" / "b")
-    assert modes(tmp_path) == {"there": "0o755"}
-    assert modes(tmp_path / "there") == {"a": "0o700"}
-    assert modes(tmp_path / "there" / "a") == {"b": "0o700"}
+    assert file_modes(tmp_path) == {"there": "0o755"}
+    assert file_modes(tmp_path / "there") == {"a": "0o700"}
+    assert file_modes(tmp_path / "there" / "a") == {"b": "0o700"}
     create_file(tmp_path / "file")
     with pytest.raises(FileExistsError):
         create_folder(tmp_path / "file")

@@ -11,7 +11,7 @@ import threading
 import apsw
 import pytest
 
-from acms.errors import (
+from acms import (
     ConfigurationError,
     ConflictError,
     CorruptRecordError,
@@ -26,7 +26,7 @@ from acms.storage.sql import load_migrations
 from acms.storage.sqlite.schema import APPLICATION_ID
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_message
-from tests.faults._process import finish, python
+from tests.faults._process import finish_process, start_python
 from tests.storage.suite import KVMemoryTests
 
 
@@ -99,7 +99,7 @@ class TestAStoreThatCannotCompare(KVMemoryTests):
 # ── threads and processes ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def counting(entry):
+def next_count(entry):
     return 1 if entry is None else entry.data + 1
 
 
@@ -125,7 +125,7 @@ def test_threads_share_one_memory_and_lose_nothing():
     store = InMemoryKV()
 
     async def work():
-        await asyncio.gather(*(update_entry(store, "n", counting) for _ in range(50)))
+        await asyncio.gather(*(update_entry(store, "n", next_count) for _ in range(50)))
 
     in_threads(work)
     assert asyncio.run(store.get("n")).data == 200
@@ -135,7 +135,7 @@ def test_threads_with_a_handle_each_lose_nothing(tmp_path):
     async def work():
         async with SQLiteKV(tmp_path / "kv.db") as store:
             for _ in range(10):
-                await update_entry(store, "n", counting)
+                await update_entry(store, "n", next_count)
 
     in_threads(work)
 
@@ -148,11 +148,11 @@ def test_threads_with_a_handle_each_lose_nothing(tmp_path):
 
 async def counted_by_processes(url, processes=3, times=20):
     """Let processes count together; return every number one of them was answered."""
-    running = [python("-m", "tests.storage._counter", url, "n", str(times)) for _ in range(processes)]
+    running = [start_python("-m", "tests.storage._counter", url, "n", str(times)) for _ in range(processes)]
     seen = []
     for process in running:
         seen += [int(line) for line in await asyncio.to_thread(process.stdout.readlines)]
-        assert finish(process) == 0
+        assert finish_process(process) == 0
     return sorted(seen)
 
 
@@ -163,14 +163,14 @@ async def test_processes_on_one_file_lose_nothing(tmp_path):
 
 async def test_what_a_killed_process_was_answered_is_there(tmp_path):
     url = f"sqlite:///{tmp_path / 'kv.db'}"
-    process = python("-m", "tests.storage._counter", url, "n", "100000")
+    process = start_python("-m", "tests.storage._counter", url, "n", "100000")
     lines = [int(process.stdout.readline()) for _ in range(20)]
     os.kill(process.pid, signal.SIGKILL)
     lines += [int(line) for line in process.stdout if line.endswith("\n")]
-    assert finish(process) == -signal.SIGKILL
+    assert finish_process(process) == -signal.SIGKILL
     async with open_kv(url) as store:
         assert (await store.get("n")).data - lines[-1] in (0, 1), "one more may have been stored unanswered"
-        await update_entry(store, "n", counting)
+        await update_entry(store, "n", next_count)
 
 
 async def test_a_change_that_others_always_forestall_is_given_up(monkeypatch):
@@ -211,7 +211,7 @@ async def test_values_and_logs_share_a_file(tmp_path, first):
         async def write(n):
             await append_drafts(logs, context, draft_message(str(n)))
             await store.set(f"k{n}", n)
-            await update_entry(other, "n", counting)
+            await update_entry(other, "n", next_count)
 
         await asyncio.gather(*(write(n) for n in range(30)))
         assert len(await sound(logs, context.id)) == before + 30

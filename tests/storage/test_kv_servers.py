@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from redis.asyncio import Redis
 
-from acms.errors import (
+from acms import (
     ConfigurationError,
     ConflictError,
     CorruptRecordError,
@@ -27,13 +27,13 @@ from acms.errors import (
     ValidationError,
 )
 from acms.kv import PostgresKV, RedisKV, open_kv, update_entry
-from acms.storage.postgres.store import PostgresStorage
+from acms.storage import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.stores import another
 from tests.storage.suite import KVMemoryTests
-from tests.storage.test_kv import counted_by_processes, counting
+from tests.storage.test_kv import counted_by_processes, next_count
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def shared_url(postgres):
     postgres.drop_database(url)
 
 
-async def answered(call: Callable[[], Awaitable[Any]]) -> Any:
+async def await_available(call: Callable[[], Awaitable[Any]]) -> Any:
     """Return what a store with little patience answers, once its server does so in time."""
     async with asyncio.timeout(300):
         while True:
@@ -154,7 +154,11 @@ async def test_a_handle_serves_two_event_loops_at_once_and_one_after_the_other(u
 
 async def test_a_write_whose_answer_was_lost_may_be_sent_again(url):
     """What a repeated call finds of itself is no conflict; here all calls of a handle are repetitions of one."""
-    async with open_kv(url) as store, repeating(url, b"\1") as first, repeating(url, b"\2") as second:
+    async with (
+        open_kv(url) as store,
+        kv_with_fixed_entropy(url, b"\1") as first,
+        kv_with_fixed_entropy(url, b"\2") as second,
+    ):
         created = await first.compare_and_set("a", 1, expect=None)
         assert (await first.compare_and_set("a", 1, expect=None)).revision == created.revision
         changed = await second.compare_and_set("a", 2, expect=created.revision)
@@ -168,7 +172,7 @@ async def test_a_write_whose_answer_was_lost_may_be_sent_again(url):
         assert (found.data, found.revision) == (2, changed.revision)
 
 
-def repeating(url, digit):
+def kv_with_fixed_entropy(url, digit):
     """A handle whose writes all have the same revision, as a call has that is sent again."""
     if not url.startswith("postgresql"):
         return RedisKV(url, entropy=lambda length: digit * length)
@@ -213,20 +217,20 @@ loop.close()
 # ── PostgreSQL ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def execute(url, statement):
+def run_statement(url, statement):
     with psycopg.connect(url, autocommit=True) as connection:
         cursor = connection.execute(statement)
         return cursor.fetchall() if cursor.description else []
 
 
-def backends(url, wanted):
+def count_connections(url, wanted):
     """Count the connections of others to a database; those that were closed take a moment to go."""
     query = (
         "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"  # not autovacuum
         " AND datname = current_database() AND pid <> pg_backend_pid()"
     )
     for _ in range(500):
-        found = execute(url, query)[0][0]
+        found = run_statement(url, query)[0][0]
         if found == wanted:
             break
     return found
@@ -234,7 +238,7 @@ def backends(url, wanted):
 
 def end_connections(url):
     """End every other connection to a database, as a server that restarts does."""
-    execute(
+    run_statement(
         url,
         "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
         " WHERE datname = current_database() AND pid <> pg_backend_pid()",
@@ -243,7 +247,7 @@ def end_connections(url):
 
 async def test_handles_that_start_together_make_one_table(postgres_url):
     handles = [PostgresKV(postgres_url, connections=1) for _ in range(8)]
-    await asyncio.gather(*(update_entry(handle, "n", counting) for handle in handles))
+    await asyncio.gather(*(update_entry(handle, "n", next_count) for handle in handles))
     assert (await handles[0].get("n")).data == 8
     await asyncio.gather(*(handle.aclose() for handle in handles))
 
@@ -270,7 +274,7 @@ async def test_values_and_logs_share_a_database(postgres_url, first):
 async def test_the_calls_of_a_handle_that_is_being_opened_open_it_once(shared_url):
     async with PostgresKV(shared_url) as store:
         await asyncio.gather(*(store.set(f"k{n}", n) for n in range(20)))
-        (backends,) = execute(
+        (backends,) = run_statement(
             shared_url,
             "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
             " AND datname = current_database()",
@@ -310,7 +314,7 @@ async def test_calls_survive_connections_that_were_cut(shared_url):
         for call in (
             lambda: store.get("a"),
             lambda: store.set("a", 1),
-            lambda: update_entry(store, "a", counting),
+            lambda: update_entry(store, "a", next_count),
         ):
             end_connections(shared_url)
             assert (await call()).created_at == stored.created_at
@@ -327,7 +331,7 @@ async def test_a_delete_whose_answer_was_lost_is_not_sent_again(shared_url):
             waiting = (
                 "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
             )
-            while not await asyncio.to_thread(execute, shared_url, waiting):
+            while not await asyncio.to_thread(run_statement, shared_url, waiting):
                 await asyncio.sleep(0.005)
             with pytest.raises(StorageUnavailableError, match="not known") as lost:
                 await call
@@ -341,13 +345,13 @@ async def test_values_share_the_connections_of_a_log_store(shared_url):
         store = logs.kv()
         await store.set("a", 1)
         assert store.tenant == "acme"
-        assert backends(shared_url, 1) == 1
+        assert count_connections(shared_url, 1) == 1
         await store.aclose()
         assert len(await sound(logs, (await logs.context("a")).id)) == 1
         async with logs.kv() as again:
             await logs.aclose()
             assert (await again.get("a")).data == 1
-    assert backends(shared_url, 0) == 0
+    assert count_connections(shared_url, 0) == 0
 
 
 async def test_tenants_behind_one_pooled_connection_stay_apart(pgbouncer_home):
@@ -368,7 +372,7 @@ async def test_a_server_that_only_reads_says_so(postgres_url):
     async with PostgresKV(postgres_url) as store:
         stored = await store.set("a", 1)
     name = postgres_url.rpartition("/")[2]
-    execute(postgres_url, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    run_statement(postgres_url, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     async with PostgresKV(postgres_url) as store:
         assert await store.get("a") == stored
         with pytest.raises(StorageReadOnlyError):
@@ -376,8 +380,8 @@ async def test_a_server_that_only_reads_says_so(postgres_url):
 
 
 async def test_who_may_not_make_the_table_is_told_so(postgres_url):
-    execute(postgres_url, "DROP ROLE IF EXISTS acms_kv_guest")
-    execute(postgres_url, "CREATE ROLE acms_kv_guest LOGIN PASSWORD 'guest'")
+    run_statement(postgres_url, "DROP ROLE IF EXISTS acms_kv_guest")
+    run_statement(postgres_url, "CREATE ROLE acms_kv_guest LOGIN PASSWORD 'guest'")
     try:
         guest = postgres_url.replace("postgres@", "acms_kv_guest:guest@", 1)
         async with PostgresKV(guest) as store:
@@ -386,11 +390,11 @@ async def test_who_may_not_make_the_table_is_told_so(postgres_url):
             assert refused.value.options
         async with PostgresKV(postgres_url) as owner:
             await owner.set("a", 1)
-        execute(postgres_url, "GRANT acms_app TO acms_kv_guest")
+        run_statement(postgres_url, "GRANT acms_app TO acms_kv_guest")
         async with PostgresKV(guest) as store:
             assert (await store.get("a")).data == 1
     finally:
-        execute(postgres_url, "DROP ROLE acms_kv_guest")
+        run_statement(postgres_url, "DROP ROLE acms_kv_guest")
 
 
 async def test_a_server_that_is_not_there_is_a_typed_error_in_time():
@@ -406,19 +410,19 @@ async def test_a_table_that_is_locked_is_a_typed_error_in_time(shared_url):
     async with PostgresKV(shared_url) as patient:
         await patient.set("a", 1)
     async with PostgresKV(shared_url, timeout_seconds=0.3) as store:
-        await answered(lambda: store.get("a"))
+        await await_available(lambda: store.get("a"))
         with psycopg.connect(shared_url) as other:
             other.execute("LOCK TABLE acms.kv")
             with pytest.raises(StorageUnavailableError) as late:
                 await store.get("a")
             assert late.value.retryable
-        assert (await answered(lambda: store.get("a"))).data == 1
+        assert (await await_available(lambda: store.get("a"))).data == 1
 
 
 # ── Redis ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def command(url, *words):
+async def send_command(url, *words):
     """Send a command as somebody else."""
     async with Redis.from_url(url, decode_responses=True) as client:
         return await client.execute_command(*words)
@@ -432,8 +436,8 @@ async def store(redis_url):
 
 async def test_an_entry_is_one_hash_under_the_prefix(redis_url, store):
     await store.set("a", {"n": 1}, {"x": 1})
-    assert await command(redis_url, "KEYS", "*") == ["acms:kv:a"]
-    found = await command(redis_url, "HGETALL", "acms:kv:a")
+    assert await send_command(redis_url, "KEYS", "*") == ["acms:kv:a"]
+    found = await send_command(redis_url, "HGETALL", "acms:kv:a")
     assert (found["data"], found["metadata"]) == ('{"n":1}', '{"x":1}')
     async with RedisKV(redis_url, prefix="") as bare:
         assert (await bare.get("acms:kv:a")).data == {"n": 1}
@@ -442,16 +446,18 @@ async def test_an_entry_is_one_hash_under_the_prefix(redis_url, store):
 async def test_a_value_goes_when_its_time_is_over(redis_url, store):
     async with RedisKV(redis_url, ttl_seconds=100) as short:
         await short.set("a", 1)
-        await command(redis_url, "EXPIRE", "acms:kv:a", 5)
+        await send_command(redis_url, "EXPIRE", "acms:kv:a", 5)
         entry = await short.set("a", 2)
-        assert 5 < await command(redis_url, "TTL", "acms:kv:a") <= 100, "each write starts the time anew"
-        await command(redis_url, "EXPIRE", "acms:kv:a", 0)
+        assert 5 < await send_command(redis_url, "TTL", "acms:kv:a") <= 100, "each write starts the time anew"
+        await send_command(redis_url, "EXPIRE", "acms:kv:a", 0)
         assert await short.get("a") is None
         with pytest.raises(ConflictError):
             await short.compare_and_set("a", 3, expect=entry.revision)
         await short.set("a", 4)
     await store.set("a", 5)
-    assert await command(redis_url, "TTL", "acms:kv:a") == -1, "a handle without a time keeps what it writes"
+    assert await send_command(redis_url, "TTL", "acms:kv:a") == -1, (
+        "a handle without a time keeps what it writes"
+    )
 
 
 @pytest.mark.parametrize(
@@ -468,7 +474,7 @@ async def test_a_value_goes_when_its_time_is_over(redis_url, store):
 )
 async def test_what_nobody_of_ours_wrote_is_reported_and_can_be_replaced(redis_url, store, damage):
     await store.set("a", 1)
-    await command(redis_url, *damage)
+    await send_command(redis_url, *damage)
     with pytest.raises(CorruptRecordError) as found:
         await store.get("a")
     assert found.value.options
@@ -485,19 +491,19 @@ async def test_what_nobody_of_ours_wrote_is_reported_and_can_be_replaced(redis_u
 )
 async def test_a_server_that_takes_no_writes_says_why(redis_url, store, setting, value, normal, kind):
     stored = await store.set("a", 1)
-    await command(redis_url, "CONFIG", "SET", setting, value)
+    await send_command(redis_url, "CONFIG", "SET", setting, value)
     try:
         with pytest.raises(kind):
             await store.set("a", 2)
         assert await store.get("a") == stored
     finally:
-        await command(redis_url, "CONFIG", "SET", setting, normal)
+        await send_command(redis_url, "CONFIG", "SET", setting, normal)
 
 
 async def test_a_replica_that_takes_no_writes_says_so(redis_server):
     async with RedisKV(redis_server.url) as store:
         stored = await store.set("a", 1)
-        await command(redis_server.url, "REPLICAOF", "127.0.0.1", "9")
+        await send_command(redis_server.url, "REPLICAOF", "127.0.0.1", "9")
         for call in (
             store.set("a", 2),
             store.delete("a"),
@@ -510,7 +516,7 @@ async def test_a_replica_that_takes_no_writes_says_so(redis_server):
 
 async def test_who_may_not_write_is_told_so(redis_url, store):
     await store.set("a", 1)
-    await command(redis_url, "ACL", "SETUSER", "guest", "on", ">guest", "~*", "+@read", "+@connection")
+    await send_command(redis_url, "ACL", "SETUSER", "guest", "on", ">guest", "~*", "+@read", "+@connection")
     try:
         guest = redis_url.replace("redis://", "redis://guest:guest@")
         async with RedisKV(guest) as reading:
@@ -524,7 +530,7 @@ async def test_who_may_not_write_is_told_so(redis_url, store):
             assert not refused.value.retryable
             assert "wrong" not in str(refused.value)
     finally:
-        await command(redis_url, "ACL", "DELUSER", "guest")
+        await send_command(redis_url, "ACL", "DELUSER", "guest")
 
 
 async def test_t47_without_a_server_every_call_is_refused_at_once_and_may_be_repeated(redis_server):
@@ -536,7 +542,7 @@ async def test_t47_without_a_server_every_call_is_refused_at_once_and_may_be_rep
             store.set("a", 2),
             store.delete("a"),
             store.compare_and_set("a", 2, expect=None),
-            update_entry(store, "a", counting),
+            update_entry(store, "a", next_count),
         ):
             with pytest.raises(StorageUnavailableError) as refused:
                 await call
@@ -559,7 +565,7 @@ async def test_t47_a_server_that_was_restarted_is_used_again_as_if_nothing_had_b
 
 async def test_t47_a_server_that_hangs_is_left_in_time(redis_server):
     async with RedisKV(redis_server.url, connections=2, timeout_seconds=0.3) as store:
-        await answered(lambda: store.set("a", 1))
+        await await_available(lambda: store.set("a", 1))
         os.kill(redis_server.pid, signal.SIGSTOP)
         try:
             found = await asyncio.gather(
@@ -568,28 +574,28 @@ async def test_t47_a_server_that_hangs_is_left_in_time(redis_server):
             assert {type(error) for error in found} == {StorageUnavailableError}
         finally:
             os.kill(redis_server.pid, signal.SIGCONT)
-        assert (await answered(lambda: store.set("b", 1))).data == 1
+        assert (await await_available(lambda: store.set("b", 1))).data == 1
 
 
 async def test_t47_a_server_that_was_emptied_is_an_empty_store(redis_url, store):
     stored = await store.set("a", 1)
-    await update_entry(store, "index", counting)
-    await command(redis_url, "FLUSHALL")
-    await command(redis_url, "SCRIPT", "FLUSH")
+    await update_entry(store, "index", next_count)
+    await send_command(redis_url, "FLUSHALL")
+    await send_command(redis_url, "SCRIPT", "FLUSH")
     assert await store.get("a") is None
     assert await store.delete("a") is False
     with pytest.raises(ConflictError):
         await store.compare_and_set("a", 2, expect=stored.revision)
-    assert (await update_entry(store, "index", counting)).data == 1
+    assert (await update_entry(store, "index", next_count)).data == 1
     assert (await store.compare_and_set("a", 2, expect=None)).data == 2
 
 
 async def test_t47_a_server_with_last_weeks_data_is_noticed_by_who_read_todays(redis_url, store):
     """A revision never comes back, not even when counters would."""
     await store.set("a", "last week")
-    old = await command(redis_url, "HGETALL", "acms:kv:a")
+    old = await send_command(redis_url, "HGETALL", "acms:kv:a")
     today = await store.set("a", "today")
-    await command(redis_url, "HSET", "acms:kv:a", *(word for pair in old.items() for word in pair))
+    await send_command(redis_url, "HSET", "acms:kv:a", *(word for pair in old.items() for word in pair))
     with pytest.raises(ConflictError):
         await store.compare_and_set("a", "tomorrow", expect=today.revision)
     assert (await store.get("a")).data == "last week"

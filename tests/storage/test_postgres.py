@@ -7,23 +7,24 @@ from typing import Any, NoReturn
 import psycopg
 import pytest
 
-from acms import open_storage
-from acms.errors import (
+from acms import (
     ConflictError,
     SchemaVersionError,
     SessionNotFoundError,
+    State,
     StorageUnavailableError,
     ValidationError,
+    open_storage,
 )
-from acms.model import Append, Context, JobDraft, Receipt, State
+from acms.model import Append, Context, JobDraft, Receipt
+from acms.storage import PostgresStorage
 from acms.storage.postgres import append as appending
 from acms.storage.postgres.append import Appender
 from acms.storage.postgres.pool import UnknownOutcomeError
-from acms.storage.postgres.store import PostgresStorage
 from acms.testing import run_story, sound
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, fork_log
 from tests.servers.postgres import Databases
-from tests.servers.stores import another, inside
+from tests.servers.stores import another, run_inside
 from tests.storage.suite import StorageBackendTests
 
 
@@ -152,7 +153,7 @@ async def test_no_record_stays_behind_an_erasure_it_raced_with(shared_url: str, 
                 await asyncio.sleep(0.1)
                 await holder.rollback()
             await asyncio.gather(*tasks, return_exceptions=True)
-            assert inside(shared_url, "SELECT count(*) FROM acms.records") == [(0,)]
+            assert run_inside(shared_url, "SELECT count(*) FROM acms.records") == [(0,)]
             if how == "delete":
                 await other.settings(context.id, {"deleted": False}, rev=2 * n - 1)
 
@@ -164,13 +165,13 @@ async def test_a_database_without_records_gets_them_by_a_migration(postgres_url:
     async with store:
         context = await create_log(store)
         await append_drafts(store, context, draft_message("one"))
-    inside(postgres_url, "DROP TABLE acms.records")
-    inside(postgres_url, "DELETE FROM acms.migrations WHERE version = 4")
+    run_inside(postgres_url, "DROP TABLE acms.records")
+    run_inside(postgres_url, "DELETE FROM acms.migrations WHERE version = 4")
     with pytest.raises(SchemaVersionError) as refused:
         await store.record(context.id, "a")
     assert refused.value.options == ("run acms migrate",)
     assert [step.version for step in await store.migrate()] == [4]
-    assert inside(postgres_url, partitions) == [(3,)]
+    assert run_inside(postgres_url, partitions) == [(3,)]
     async with store:
         assert (await store.put_record(context.id, "a", {"n": 1}, rev=0)).rev == 1
         assert len(await store.read(context.id)) == 1
@@ -184,11 +185,11 @@ def tenant_of(url: str, **given: Any) -> PostgresStorage:
     return PostgresStorage(home, tenant=tenant, **given)
 
 
-def unreachable(*_: Any, **__: Any) -> NoReturn:
+def raise_unavailable(*_: Any, **__: Any) -> NoReturn:
     raise StorageUnavailableError("nobody answers")
 
 
-def keyed(context: Context, key: str) -> Append:
+def keyed_append(context: Context, key: str) -> Append:
     return Append(context=context.id, drafts=(draft_message(f"under {key}", key=key),))
 
 
@@ -200,9 +201,9 @@ async def test_an_append_whose_keys_cannot_be_looked_up_is_refused_and_its_neigh
         await append_drafts(store, context, draft_message("first"))
         child = await fork_log(store, context)
         with monkeypatch.context() as broken:
-            broken.setattr(store._db, "ask", unreachable)
+            broken.setattr(store._db, "ask", raise_unavailable)
             plain = Append(context=context.id, drafts=(draft_message("plain"),))
-            refused, receipt = await store.append([keyed(child, "k"), plain])
+            refused, receipt = await store.append([keyed_append(child, "k"), plain])
         assert isinstance(refused, StorageUnavailableError)
         assert isinstance(receipt, Receipt)
         assert [entry.content for entry in await store.read(context.id)] == ["first", "plain"]
@@ -220,7 +221,7 @@ async def test_what_waits_behind_a_statement_that_nobody_answered_is_not_sent(
         contexts = [await create_log(store) for _ in range(5)]
         ops = [Append(context=one.id, drafts=(draft_message("one"),)) for one in contexts]
         with monkeypatch.context() as broken:
-            broken.setattr(store._db, "commit", unreachable)
+            broken.setattr(store._db, "commit", raise_unavailable)
             for result in await store.append(ops):
                 assert isinstance(result, StorageUnavailableError)
                 assert not result.unknown
@@ -242,7 +243,7 @@ async def test_an_append_of_which_nobody_knows_is_told_as_such(
         later = Append(context=context.id, drafts=(), jobs=(JobDraft(kind="k", dedupe="d"),))
         for patience in (10.0, 0.0):
             monkeypatch.setattr(store._db.pool, "patience", patience)
-            (result,) = await store.append([later if patience else keyed(context, "k")])
+            (result,) = await store.append([later if patience else keyed_append(context, "k")])
             assert isinstance(result, UnknownOutcomeError)
         assert await store.read(context.id) == []
 
@@ -278,7 +279,7 @@ async def test_a_repetition_of_what_is_erased_in_this_moment_is_said_anew(
             return rows
 
         monkeypatch.setattr(store._db, "one", raced)
-        (receipt,) = await store.append([keyed(context, "k")])
+        (receipt,) = await store.append([keyed_append(context, "k")])
         assert isinstance(receipt, Receipt)
         assert (receipt.versions, receipt.repeated) == ((2, 2), False)
         assert [entry.content for entry in await store.read(context.id)] == ["", "under k"]
@@ -287,7 +288,7 @@ async def test_a_repetition_of_what_is_erased_in_this_moment_is_said_anew(
 async def test_a_log_that_is_full_says_so(postgres_home: str) -> None:
     async with tenant_of(another(postgres_home)) as store:
         context = await create_log(store, "a full log")
-        inside(postgres_home, "UPDATE acms.contexts SET version = 4294967295 WHERE key = 'a full log'")
+        run_inside(postgres_home, "UPDATE acms.contexts SET version = 4294967295 WHERE key = 'a full log'")
         with pytest.raises(ValidationError, match="the log is full"):
             await append_drafts(store, context, draft_message("one more"))
 

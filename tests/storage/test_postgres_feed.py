@@ -8,11 +8,10 @@ import random
 
 import pytest
 
-from acms import open_storage
-from acms.errors import ValidationError
-from acms.model import Append, JobDraft, State
+from acms import State, ValidationError, open_storage
+from acms.model import Append, JobDraft
+from acms.storage import PostgresStorage
 from acms.storage.postgres.ops import Group, PendingAppend, build_append_statement
-from acms.storage.postgres.store import PostgresStorage
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, fork_log
 
 

@@ -11,7 +11,7 @@ import pytest
 from acms.kv import PostgresKV
 from acms.storage import open_storage
 from acms.storage.sql import load_queries
-from tests.servers.stores import inside
+from tests.servers.stores import run_inside
 
 #: Tables that hold nothing of any tenant.
 SHARED = {"migrations"}
@@ -24,12 +24,12 @@ def migrated(request: pytest.FixtureRequest) -> Iterator[str]:
     """A database in which every table of ours was made."""
     server = request.getfixturevalue(request.param)
     url = server.create_database()
-    asyncio.run(_make(url))
+    asyncio.run(_create_schema(url))
     yield url
     server.drop_database(url)
 
 
-async def _make(url: str) -> None:
+async def _create_schema(url: str) -> None:
     async with open_storage(url):
         pass
     kv = PostgresKV(url)
@@ -37,9 +37,9 @@ async def _make(url: str) -> None:
     await kv.aclose()
 
 
-def tables(url: str) -> set[str]:
+def table_names(url: str) -> set[str]:
     """The tables of the schema, partitions left out."""
-    found = inside(
+    found = run_inside(
         url,
         "SELECT relname FROM pg_class WHERE relnamespace = 'acms'::regnamespace AND relkind IN ('r', 'p')"
         " AND NOT relispartition",
@@ -48,7 +48,7 @@ def tables(url: str) -> set[str]:
 
 
 def test_every_unique_key_leads_with_the_tenant(migrated: str) -> None:
-    keys = inside(
+    keys = run_inside(
         migrated,
         "SELECT i.indrelid::regclass::text, i.indexrelid::regclass::text, a.attname FROM pg_index i"
         " JOIN pg_class c ON c.oid = i.indrelid"
@@ -58,11 +58,11 @@ def test_every_unique_key_leads_with_the_tenant(migrated: str) -> None:
     tenants = [(table, index) for table, index, first in keys if first == "tenant_id"]
     others = [(table, index) for table, index, first in keys if first != "tenant_id"]
     assert others == [("acms.migrations", "acms.migrations_pkey")]
-    assert {table.removeprefix("acms.") for table, _ in tenants} >= tables(migrated) - SHARED
+    assert {table.removeprefix("acms.") for table, _ in tenants} >= table_names(migrated) - SHARED
 
 
 def test_a_foreign_key_stays_within_a_tenant(migrated: str) -> None:
-    keys = inside(
+    keys = run_inside(
         migrated,
         "SELECT conrelid::regclass::text, pg_get_constraintdef(oid) FROM pg_constraint"
         " WHERE contype = 'f' AND connamespace = 'acms'::regnamespace AND conparentid = 0",
@@ -73,7 +73,7 @@ def test_a_foreign_key_stays_within_a_tenant(migrated: str) -> None:
 
 def test_the_net_under_the_tenants_has_no_hole(migrated: str) -> None:
     policies: dict[str, list[tuple[str, str, str]]] = {}
-    for table, name, verb, roles, condition, check in inside(
+    for table, name, verb, roles, condition, check in run_inside(
         migrated,
         "SELECT c.relname, p.polname, p.polcmd, ARRAY(SELECT coalesce(r.rolname, '') FROM unnest(p.polroles) o"
         " LEFT JOIN pg_roles r ON r.oid = o), pg_get_expr(p.polqual, c.oid), pg_get_expr(p.polwithcheck, c.oid)"
@@ -85,14 +85,14 @@ def test_the_net_under_the_tenants_has_no_hole(migrated: str) -> None:
             assert (roles, check) == ([""], None)
             policies.setdefault(table, []).append((name, verb, condition))
     own = ("tenant", "*", "(tenant_id = current_setting('acms.tenant'::text, true))")
-    assert policies == {table: [own] for table in tables(migrated) - SHARED}
-    forced = inside(
+    assert policies == {table: [own] for table in table_names(migrated) - SHARED}
+    forced = run_inside(
         migrated,
         "SELECT relname FROM pg_class WHERE relnamespace = 'acms'::regnamespace"
         " AND relrowsecurity AND relforcerowsecurity",
     )
     assert {name for (name,) in forced} == set(policies)
-    without = inside(
+    without = run_inside(
         migrated,
         "SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'acms'::regnamespace AND c.relkind IN ('r', 'p')"
         " AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'tenant_id')",
@@ -101,13 +101,13 @@ def test_the_net_under_the_tenants_has_no_hole(migrated: str) -> None:
 
 
 def test_the_role_of_every_statement_owns_nothing_and_may_do_only_what_the_queries_do(migrated: str) -> None:
-    assert inside(migrated, "SELECT classid::regclass::text FROM pg_shdepend WHERE deptype = 'o'"
+    assert run_inside(migrated, "SELECT classid::regclass::text FROM pg_shdepend WHERE deptype = 'o'"
                             " AND refobjid = 'acms_app'::regrole") == []  # fmt: skip
-    assert inside(migrated, "SELECT objid::regproc::text FROM pg_shdepend WHERE deptype = 'o' AND dbid ="
+    assert run_inside(migrated, "SELECT objid::regproc::text FROM pg_shdepend WHERE deptype = 'o' AND dbid ="
                             " (SELECT oid FROM pg_database WHERE datname = current_database())"
                             " AND refobjid = 'acms_search'::regrole") == [("acms.places",)]  # fmt: skip
     granted: dict[str, set[str]] = {}
-    for table, verb in inside(
+    for table, verb in run_inside(
         migrated,
         "SELECT table_name, privilege_type FROM information_schema.role_table_grants"
         " WHERE grantee = 'acms_app' AND table_schema = 'acms'",
@@ -125,14 +125,14 @@ def test_the_role_of_every_statement_owns_nothing_and_may_do_only_what_the_queri
         "kv": everything,
         "vectors": everything,
     }
-    assert granted == {table: wanted[table] for table in tables(migrated)}
-    attributes = inside(
+    assert granted == {table: wanted[table] for table in table_names(migrated)}
+    attributes = run_inside(
         migrated,
         "SELECT rolsuper OR rolbypassrls OR rolcreaterole OR rolcreatedb OR rolcanlogin OR rolreplication"
         " FROM pg_roles WHERE rolname IN ('acms_app', 'acms_search')",
     )
     assert attributes == [(False,), (False,)]
-    assert inside(
+    assert run_inside(
         migrated,
         "SELECT has_schema_privilege(r, 'acms', 'USAGE'), has_schema_privilege(r, 'acms', 'CREATE'),"
         " pg_has_role(r, 'acms_search', 'MEMBER') FROM (VALUES ('acms_app'::name)) AS roles (r)",
@@ -140,8 +140,8 @@ def test_the_role_of_every_statement_owns_nothing_and_may_do_only_what_the_queri
 
 
 def test_nobody_else_may_use_the_schema(migrated: str) -> None:
-    assert inside(migrated, "SELECT has_schema_privilege('public', 'acms', 'USAGE')") == [(False,)]
-    assert inside(
+    assert run_inside(migrated, "SELECT has_schema_privilege('public', 'acms', 'USAGE')") == [(False,)]
+    assert run_inside(
         migrated,
         "SELECT count(*) FROM information_schema.role_table_grants WHERE table_schema = 'acms' AND grantee = 'PUBLIC'",
     ) == [(0,)]

@@ -15,25 +15,30 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from acms import (
+    ACMSError,
+    ConfigurationError,
+    SchemaVersionError,
+    State,
+    StorageUnavailableError,
+    WorkerConfig,
+)
 from acms.cli.commands import app
-from acms.config import WorkerConfig
-from acms.errors import ACMSError, ConfigurationError, SchemaVersionError, StorageUnavailableError
 from acms.jobs.worker import Worker
-from acms.model import Done, JobDraft, State
+from acms.model import Done, JobDraft
 from acms.ports import HasHints, HasMigrations
-from acms.storage import open_storage
+from acms.storage import PostgresStorage, open_storage
 from acms.storage.postgres.migrate import ROLES
-from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_message, fork_log
 from tests.servers.postgres import Databases, Server
-from tests.servers.stores import inside
+from tests.servers.stores import run_inside
 
 PASSWORD = "s3cr et/@:%"
 WRITTEN = "s3cr%20et%2F%40%3A%25"
 
 
-async def works(url: str) -> None:
+async def assert_store_works(url: str) -> None:
     """Do with a store what every user does."""
     async with open_storage(url) as store:
         context = await create_log(store)
@@ -48,7 +53,7 @@ async def works(url: str) -> None:
         await store.settle(lease, Done())
 
 
-async def refused(url: str) -> ACMSError:
+async def open_error(url: str) -> ACMSError:
     """Return the error of a store that cannot be opened; it says what to do, and no secret."""
     store = open_storage(url)
     with pytest.raises(ACMSError) as caught:
@@ -101,7 +106,7 @@ async def test_the_options_of_a_url_reach_the_store(postgres_url: str) -> None:
         assert isinstance(store, HasHints)
         assert (store.tenant, store.durability) == ("a", "relaxed")
         assert (store._jobs.hints, store._db.pool.size, store._db.pool.patience) == (True, 2, 1.5)
-        assert ("mine",) in inside(postgres_url, "SELECT application_name FROM pg_stat_activity")
+        assert ("mine",) in run_inside(postgres_url, "SELECT application_name FROM pg_stat_activity")
 
 
 # ── a worker that is told ───────────────────────────────────────────────────────────────────────────────────────────
@@ -119,7 +124,7 @@ async def test_a_worker_is_woken_by_a_job_of_another_handle(postgres_url: str) -
         running = asyncio.create_task(worker.run())
         listening = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
         async with asyncio.timeout(300):
-            while not await asyncio.to_thread(inside, postgres_url, listening):
+            while not await asyncio.to_thread(run_inside, postgres_url, listening):
                 await asyncio.sleep(0)
         context = await create_log(other)
         await append_drafts(
@@ -136,27 +141,27 @@ async def test_a_worker_behind_a_pooler_does_not_listen(pgbouncer_url: str, post
         assert isinstance(store, HasHints)
         async with store.hints(lambda: None):
             await store.claim(["k"], lease=timedelta(seconds=30))
-            assert inside(postgres_url, "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%'") == []
+            assert run_inside(postgres_url, "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%'") == []
 
 
 # ── what can be wrong ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_server_that_is_down_is_said_to_be(tmp_path: Path) -> None:
-    error = await refused(f"postgresql://u:{WRITTEN}@127.0.0.1:1/db?retry_seconds=0")
+    error = await open_error(f"postgresql://u:{WRITTEN}@127.0.0.1:1/db?retry_seconds=0")
     assert isinstance(error, StorageUnavailableError)
     assert "server is running" in " ".join(error.options)
 
 
 @pytest.mark.parametrize("option", ["sslmode=x", "target_session_attrs=x"])
 async def test_an_option_that_the_driver_refuses_is_named_at_once(option: str) -> None:
-    error = await refused(f"postgresql://u:{WRITTEN}@127.0.0.1:1/db?{option}&retry_seconds=3600")
+    error = await open_error(f"postgresql://u:{WRITTEN}@127.0.0.1:1/db?{option}&retry_seconds=3600")
     assert isinstance(error, ConfigurationError)
     assert option.partition("=")[0] in str(error)
 
 
 async def test_a_database_that_is_missing_is_named_at_once(postgres_url: str) -> None:
-    error = await refused(f"{postgres_url}_not?retry_seconds=3600")
+    error = await open_error(f"{postgres_url}_not?retry_seconds=3600")
     assert isinstance(error, ConfigurationError)
     assert "does not exist" in str(error)
     assert any("CREATE DATABASE" in option for option in error.options)
@@ -187,7 +192,7 @@ class Town:
 
     def run(self, *statements: str) -> None:
         for statement in statements:
-            inside(self.admin, statement)
+            run_inside(self.admin, statement)
 
     def close(self) -> None:
         self.server.drop_database(self.admin)
@@ -203,11 +208,11 @@ def town(strict: Server) -> Iterator[Town]:
     one.close()
 
 
-def who(url: str) -> str:
+def user_of_url(url: str) -> str:
     return url.partition("://")[2].partition(":")[0]
 
 
-def migrate(url: str, *options: str) -> tuple[int, str]:
+def run_migrate(url: str, *options: str) -> tuple[int, str]:
     done = CliRunner().invoke(app, ["migrate", "--db", url, *options])
     assert "s3cr" not in done.output + done.stderr
     return done.exit_code, done.stdout + done.stderr
@@ -215,59 +220,59 @@ def migrate(url: str, *options: str) -> tuple[int, str]:
 
 async def test_a_plain_owner_who_may_make_roles_needs_no_administrator(town: Town) -> None:
     owner = town.user("CREATEROLE")
-    town.run(f"GRANT CREATE ON DATABASE {town.name} TO {who(owner)}")
-    await works(owner)
-    assert inside(
+    town.run(f"GRANT CREATE ON DATABASE {town.name} TO {user_of_url(owner)}")
+    await assert_store_works(owner)
+    assert run_inside(
         town.admin, "SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname = current_database()"
     ) == [("postgres",)]
 
 
 async def test_an_administrator_can_prepare_everything_for_an_owner_without_rights(town: Town) -> None:
     owner = town.user()
-    error = await refused(owner)
+    error = await open_error(owner)
     assert isinstance(error, ConfigurationError)
     (advice,) = error.options
     assert advice.startswith("let an administrator run in this database: ")
     town.run(*advice.partition(": ")[2].split("; "))
-    await works(owner)
+    await assert_store_works(owner)
     inherits = "SELECT pg_has_role('{}', '{}', 'USAGE')"
-    assert inside(town.admin, inherits.format(who(owner), "acms_app")) == [(True,)]
-    assert inside(town.admin, inherits.format(who(owner), "acms_search")) == [(False,)]
+    assert run_inside(town.admin, inherits.format(user_of_url(owner), "acms_app")) == [(True,)]
+    assert run_inside(town.admin, inherits.format(user_of_url(owner), "acms_search")) == [(False,)]
 
 
 async def test_a_member_works_with_what_the_owner_made_and_may_not_migrate_it(town: Town) -> None:
     owner, member = town.user("CREATEROLE"), town.user()
-    town.run(f"CREATE SCHEMA acms AUTHORIZATION {who(owner)}")
-    error = await asyncio.to_thread(migrate, member)
+    town.run(f"CREATE SCHEMA acms AUTHORIZATION {user_of_url(owner)}")
+    error = await asyncio.to_thread(run_migrate, member)
     assert error[0] == 1
     assert "run acms migrate as the owner" in error[1]
-    assert (await asyncio.to_thread(migrate, owner))[0] == 0
-    denied = await refused(member)
+    assert (await asyncio.to_thread(run_migrate, owner))[0] == 0
+    denied = await open_error(member)
     assert isinstance(denied, ConfigurationError)
     assert any("GRANT acms_app TO" in option for option in denied.options)
-    town.run(f"GRANT acms_app TO {who(member)}")
-    await works(member)
-    assert (await asyncio.to_thread(migrate, member, "--status"))[0] == 0
+    town.run(f"GRANT acms_app TO {user_of_url(member)}")
+    await assert_store_works(member)
+    assert (await asyncio.to_thread(run_migrate, member, "--status"))[0] == 0
     code, told = await asyncio.to_thread(
-        migrate, member
+        run_migrate, member
     )  # the vectors, which wait for an administrator, are left to do
     assert code == 1
-    assert f"run acms migrate as {who(owner)}" in told
+    assert f"run acms migrate as {user_of_url(owner)}" in told
     town.run("CREATE EXTENSION vector")
-    assert "applied 2, 3" in (await asyncio.to_thread(migrate, owner))[1]
-    assert "nothing to do" in (await asyncio.to_thread(migrate, member))[1]
-    await works(member)
+    assert "applied 2, 3" in (await asyncio.to_thread(run_migrate, owner))[1]
+    assert "nothing to do" in (await asyncio.to_thread(run_migrate, member))[1]
+    await assert_store_works(member)
 
 
 async def test_a_role_that_was_not_restored_is_named(town: Town) -> None:
     user = town.user()
     town.run(
         *(f"CREATE ROLE {role} NOLOGIN" for role in ROLES),
-        f"GRANT acms_app TO {who(user)}",
-        f"GRANT acms_search TO {who(user)} WITH INHERIT FALSE, SET TRUE",
-        f"CREATE SCHEMA acms AUTHORIZATION {who(user)}",
+        f"GRANT acms_app TO {user_of_url(user)}",
+        f"GRANT acms_search TO {user_of_url(user)} WITH INHERIT FALSE, SET TRUE",
+        f"CREATE SCHEMA acms AUTHORIZATION {user_of_url(user)}",
     )
-    await works(user)
+    await assert_store_works(user)
     town.run("DROP OWNED BY acms_app", "DROP ROLE acms_app")
     async with open_storage(user) as store:
         with pytest.raises(ConfigurationError, match="acms_app") as caught:
@@ -279,10 +284,10 @@ async def test_a_wrong_password_is_said_at_once_and_not_shown(town: Town) -> Non
     user = town.user("PASSWORD 'another'")
     rules = town.server.execute("SHOW hba_file")[0][0]
     before = Path(rules).read_text()
-    Path(rules).write_text(f"host all {who(user)} all scram-sha-256\n{before}")
+    Path(rules).write_text(f"host all {user_of_url(user)} all scram-sha-256\n{before}")
     try:
         town.server.execute("SELECT pg_reload_conf()")
-        error = await refused(user.replace("retry_seconds=0", "retry_seconds=3600"))
+        error = await open_error(user.replace("retry_seconds=0", "retry_seconds=3600"))
     finally:
         Path(rules).write_text(before)
         town.server.execute("SELECT pg_reload_conf()")
@@ -291,9 +296,9 @@ async def test_a_wrong_password_is_said_at_once_and_not_shown(town: Town) -> Non
 
 
 async def test_an_older_schema_names_the_command(postgres_url: str) -> None:
-    await works(postgres_url)
-    inside(postgres_url, "DELETE FROM acms.migrations WHERE version = 1")
-    error = await refused(postgres_url)
+    await assert_store_works(postgres_url)
+    run_inside(postgres_url, "DELETE FROM acms.migrations WHERE version = 1")
+    error = await open_error(postgres_url)
     assert isinstance(error, SchemaVersionError)
     assert "run acms migrate" in error.options
 

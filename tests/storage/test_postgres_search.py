@@ -15,14 +15,12 @@ import numpy as np
 import psycopg
 import pytest
 
-from acms import open_storage
-from acms.errors import ConfigurationError, ValidationError
-from acms.model import Context, ContextQuery, Derived, Search, State
+from acms import ConfigurationError, State, ValidationError, open_storage
+from acms.model import Context, ContextQuery, Derived, Search
 from acms.ports import StorageBackend
-from acms.storage import MemoryStorage
+from acms.storage import MemoryStorage, PostgresStorage
 from acms.storage.postgres import migrate, search
 from acms.storage.postgres.pool import Pool
-from acms.storage.postgres.store import PostgresStorage
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, pack_vector
 from tests.servers.postgres import Databases
 from tests.storage.suite.storage import HOSTILE
@@ -51,22 +49,22 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "EXACT", 0)
 
 
-def half(*numbers: float) -> bytes:
+def pack_half_floats(*numbers: float) -> bytes:
     return np.array(numbers, "<f2").tobytes()
 
 
-def directions(count: int, dimension: int, seed: int = 1) -> list[list[float]]:
+def random_directions(count: int, dimension: int, seed: int = 1) -> list[list[float]]:
     return np.random.default_rng(seed).normal(size=(count, dimension)).tolist()
 
 
-async def ids(store: StorageBackend, query: Search) -> list[str]:
+async def search_ids(store: StorageBackend, query: Search) -> list[str]:
     return [hit.id for hit in await store.search(query)]
 
 
 # ── words ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def texts(count: int) -> list[str]:
+def random_texts(count: int) -> list[str]:
     """Texts of common and rare words."""
     chance = random.Random(3)
     common = ["decision", "queue", "database", "invoice", "because", "service", "orders", "deploy"]
@@ -83,7 +81,7 @@ def texts(count: int) -> list[str]:
 async def test_the_index_of_words_finds_what_comparing_all_finds(tenant: StorageBackend) -> None:
     reference = MemoryStorage()
     same: dict[str, str] = {}
-    for one in texts(240), texts(60):
+    for one in random_texts(240), random_texts(60):
         mine, theirs = await create_log(tenant), await create_log(reference)
         for start in range(0, len(one), 60):
             drafts = [draft_fact(text) for text in one[start : start + 60]]
@@ -131,7 +129,9 @@ async def test_words_that_a_parser_would_join_or_drop_are_found(tenant: StorageB
     for number, (written, asked) in enumerate(WRITTEN):
         context = await create_log(tenant, namespace=f"n{number}")
         receipt = await append_drafts(tenant, context, draft_fact("nothing of the kind"), draft_fact(written))
-        assert await ids(tenant, Search(namespace=f"n{number}", terms=(asked,))) == [receipt.ids[1]], asked
+        assert await search_ids(tenant, Search(namespace=f"n{number}", terms=(asked,))) == [receipt.ids[1]], (
+            asked
+        )
 
 
 @pytest.mark.usefixtures("large")
@@ -161,13 +161,13 @@ async def test_t35_no_text_is_read_as_a_query_language(tenant: StorageBackend) -
 async def test_a_query_of_stop_words_only_is_answered(tenant: StorageBackend) -> None:
     context = await create_log(tenant)
     receipt = await append_drafts(tenant, context, draft_fact("to be or not to be"), draft_fact("nothing"))
-    assert await ids(tenant, Search(namespace="default", terms=("to", "be"))) == [receipt.ids[0]]
+    assert await search_ids(tenant, Search(namespace="default", terms=("to", "be"))) == [receipt.ids[0]]
 
 
 # ── vectors ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def filled(store: StorageBackend, vectors: Sequence[Sequence[float]], space: str) -> Context:
+async def fill_log(store: StorageBackend, vectors: Sequence[Sequence[float]], space: str) -> Context:
     context = await create_log(store)
     kind = "<f2" if "/f16/" in space else "<f4"
     for start in range(0, len(vectors), 200):
@@ -196,10 +196,10 @@ async def test_the_nearest_vectors_and_their_scores_are_those_of_comparing_all(
 ) -> None:
     reference = MemoryStorage()
     space = f"model/{dimension}/{kind}/said1"
-    vectors = directions(600, dimension)
+    vectors = random_directions(600, dimension)
     for one in (store, reference):
-        await filled(one, vectors, space)
-    for vector in directions(5, dimension, seed=2):
+        await fill_log(one, vectors, space)
+    for vector in random_directions(5, dimension, seed=2):
         query = Search(namespace="default", space=space, vector=tuple(vector), limit=20)
         found, expected = await store.search(query), await reference.search(query)
         assert [hit.score for hit in found] == [hit.score for hit in expected]
@@ -213,14 +213,14 @@ def superuser(postgres_url: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]
 
 
 async def test_the_index_of_vectors_is_used(store: PostgresStorage, superuser: Superuser) -> None:
-    await filled(store, directions(300, 256), "model/256/f16/said1")
+    await fill_log(store, random_directions(300, 256), "model/256/f16/said1")
     scans = "SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname = 'vectors_256'"
     superuser.execute("SELECT pg_stat_force_next_flush()")
     ((before,),) = superuser.execute(scans).fetchall()
     for exact, used in ((20_000, 0), (0, 1)):
         rows = superuser.execute(
             "SELECT * FROM acms.nearest('default', 'default', 'model/256/f16/said1', %s::real[], %s, 10)",
-            [directions(1, 256)[0], exact],
+            [random_directions(1, 256)[0], exact],
         ).fetchall()
         assert len(rows) == 10
         superuser.execute("SELECT pg_stat_force_next_flush()")
@@ -238,12 +238,12 @@ async def test_only_vectors_of_what_is_searched_are_indexed(
         draft_message("plain"),
         draft_message("marked", markers=("decision",)),
     )
-    good = half(1, 0, 0, 0, 0, 0, 0, 0)
+    good = pack_half_floats(1, 0, 0, 0, 0, 0, 0, 0)
     rows = [Derived(version=version, space=SPACE, data=good) for version in (1, 2, 3)]
     rows += [
-        Derived(version=1, space=SPACE, part=1, data=half(*(0,) * 8)),
-        Derived(version=1, space=SPACE, part=2, data=half(float("nan"), *(0,) * 7)),
-        Derived(version=1, space=SPACE, part=3, data=half(1, 2)),
+        Derived(version=1, space=SPACE, part=1, data=pack_half_floats(*(0,) * 8)),
+        Derived(version=1, space=SPACE, part=2, data=pack_half_floats(float("nan"), *(0,) * 7)),
+        Derived(version=1, space=SPACE, part=3, data=pack_half_floats(1, 2)),
         Derived(version=1, space=SPACE, part=4, data=b""),
         Derived(version=1, space="cards1", data=good),
         Derived(version=1, space="model/2/f32/said1", data=pack_vector(3e38, -1e-40)),
@@ -256,7 +256,9 @@ async def test_only_vectors_of_what_is_searched_are_indexed(
         (1, SPACE, 0, "[1,0,0,0,0,0,0,0]"),
         (3, SPACE, 0, "[1,0,0,0,0,0,0,0]"),
     ]
-    await store.put_derived(context.id, [Derived(version=1, space=SPACE, data=half(0, 1, *(0,) * 6))])
+    await store.put_derived(
+        context.id, [Derived(version=1, space=SPACE, data=pack_half_floats(0, 1, *(0,) * 6))]
+    )
     await store.put_derived(context.id, [Derived(version=3, space=SPACE, data=b"")])
     assert superuser.execute(held).fetchall()[1:] == [(1, SPACE, 0, "[0,1,0,0,0,0,0,0]")]
 
@@ -270,8 +272,8 @@ async def test_vectors_of_half_width_are_compared_by_every_store(
             context = await create_log(one)
             receipt = await append_drafts(one, context, draft_fact("north"), draft_fact("east"))
             rows = [
-                Derived(version=1, space="m/2/f16/said1", data=half(0, 1)),
-                Derived(version=2, space="m/2/f16/said1", data=half(1, 0)),
+                Derived(version=1, space="m/2/f16/said1", data=pack_half_floats(0, 1)),
+                Derived(version=2, space="m/2/f16/said1", data=pack_half_floats(1, 0)),
             ]
             await one.put_derived(context.id, rows)
             hits = await one.search(Search(namespace="default", space="m/2/f16/said1", vector=(3.0, 4.0)))
@@ -292,13 +294,13 @@ async def test_spaces_that_name_no_dimension_are_compared_whole(tenant: StorageB
     ]
     await tenant.put_derived(context.id, rows)
     query = Search(namespace="default", space="s", vector=(1.0, 0.2), terms=("nowhere",))
-    assert sorted(await ids(tenant, query)) == sorted(receipt.ids)
+    assert sorted(await search_ids(tenant, query)) == sorted(receipt.ids)
 
 
 # ── what is gone, and what belongs to others ────────────────────────────────────────────────────────────────────────
 
 
-def pages(superuser: Superuser, pattern: str) -> bytes:
+def relation_bytes(superuser: Superuser, pattern: str) -> bytes:
     """Return the bytes of all relations of a name, after what is dead was removed from them."""
     superuser.execute("VACUUM (INDEX_CLEANUP ON, FREEZE) acms.entries")
     superuser.execute("VACUUM (INDEX_CLEANUP ON, FREEZE) acms.derived")
@@ -322,26 +324,26 @@ async def test_t38_erased_content_is_in_neither_index(
     receipt = await append_drafts(
         store, context, draft_fact("xylophonequartz is secret"), draft_fact("plain words")
     )
-    vectors = directions(2, 256)
+    vectors = random_directions(2, 256)
     space = "model/256/f16/said1"
-    rows = [Derived(version=n, space=space, data=half(*one)) for n, one in enumerate(vectors, 1)]
+    rows = [Derived(version=n, space=space, data=pack_half_floats(*one)) for n, one in enumerate(vectors, 1)]
     await store.put_derived(context.id, rows)
     asked = (
         Search(namespace="default", terms=("xylophonequartz",)),
         Search(namespace="default", space=space, vector=tuple(vectors[0])),
     )
-    trace = half(*vectors[0])[:64]
-    assert trace in pages(superuser, "^vectors")
+    trace = pack_half_floats(*vectors[0])[:64]
+    assert trace in relation_bytes(superuser, "^vectors")
     assert [len(await store.search(query)) > 0 for query in asked] == [True, True]
     await store.blank(context.id, [1], to=to, audit={})
     assert await store.search(asked[0]) == []
-    assert receipt.ids[0] not in await ids(store, asked[1])
+    assert receipt.ids[0] not in await search_ids(store, asked[1])
     assert superuser.execute("SELECT version FROM acms.vectors").fetchall() == [(2,)]
     assert superuser.execute("SELECT version FROM acms.entries WHERE found_in IS NOT NULL").fetchall() == [
         (2,)
     ]
-    assert trace not in pages(superuser, "^vectors")
-    assert b"xylophon" not in pages(superuser, "^entries")
+    assert trace not in relation_bytes(superuser, "^vectors")
+    assert b"xylophon" not in relation_bytes(superuser, "^entries")
 
 
 async def test_other_tenants_stay_invisible_without_the_predicate(
@@ -352,7 +354,9 @@ async def test_other_tenants_stay_invisible_without_the_predicate(
         for one in (store, other):
             context = await create_log(one)
             await append_drafts(one, context, draft_fact("secret"))
-            await one.put_derived(context.id, [Derived(version=1, space=SPACE, data=half(*range(1, 9)))])
+            await one.put_derived(
+                context.id, [Derived(version=1, space=SPACE, data=pack_half_floats(*range(1, 9)))]
+            )
     assert superuser.execute("SELECT count(*) FROM acms.vectors").fetchall() == [(2,)]
     for tenant, seen in (("other", 1), ("default", 1), ("nobody", 0), ("", 0)):
         with superuser.transaction():
@@ -404,7 +408,7 @@ async def test_the_function_that_sees_all_tenants_is_the_only_one_and_is_closed(
 # ── pgvector: absent, old, added later ──────────────────────────────────────────────────────────────────────────────
 
 
-async def migrated(url: str, *, vectors: bool = True) -> list[int]:
+async def apply_migrations_to(url: str, *, vectors: bool = True) -> list[int]:
     pool = Pool(url, size=1, patience=5.0, statement_seconds=30.0)
     try:
         return [step.version for step in await migrate.apply_migrations(pool, partitions=4, vectors=vectors)]
@@ -416,24 +420,26 @@ async def migrated(url: str, *, vectors: bool = True) -> list[int]:
 async def test_without_pgvector_vectors_are_compared_one_by_one_until_a_migration_adds_them(
     postgres_url: str, superuser: Superuser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert await migrated(postgres_url, vectors=False) == [1, 4, 5]
+    assert await apply_migrations_to(postgres_url, vectors=False) == [1, 4, 5]
     monkeypatch.setattr(migrate, "_UNUSED", "SELECT false")  # as if it had been used long since
     space = "model/256/f16/said1"
-    vectors = directions(30, 256)
+    vectors = random_directions(30, 256)
     query = Search(namespace="default", space=space, vector=tuple(vectors[7]), limit=3)
     async with PostgresStorage(postgres_url) as before:
         assert superuser.execute("SELECT to_regclass('acms.vectors')").fetchall() == [(None,)]
-        context = await filled(before, vectors, space)
+        context = await fill_log(before, vectors, space)
         async with before.for_tenant("other") as other:
-            await filled(other, vectors[:2], space)
+            await fill_log(other, vectors[:2], space)
         first = await before.search(query)
         assert first[0].id.split("_")[2] == "8"
-        assert await migrated(postgres_url) == [2, 3]
-        assert await migrated(postgres_url) == []
+        assert await apply_migrations_to(postgres_url) == [2, 3]
+        assert await apply_migrations_to(postgres_url) == []
         assert superuser.execute("SELECT count(*) FROM acms.vectors").fetchall() == [(32,)]
         # a process from before goes on, and what it writes is indexed
         later = await append_drafts(before, context, draft_fact("later"))
-        await before.put_derived(context.id, [Derived(version=31, space=space, data=half(*vectors[7]))])
+        await before.put_derived(
+            context.id, [Derived(version=31, space=space, data=pack_half_floats(*vectors[7]))]
+        )
         assert len(await before.search(query)) == 3
     async with PostgresStorage(postgres_url) as after:
         found = await after.search(query)
@@ -446,7 +452,7 @@ def owner_url(postgres: Databases, postgres_url: str) -> Iterator[str]:
     """An empty database of a user who may not create extensions; the roles are there."""
     name, database = f"owner_{secrets.token_hex(4)}", urlsplit(postgres_url).path.lstrip("/")
     other = postgres.create_database()
-    asyncio.run(migrated(other, vectors=False))
+    asyncio.run(apply_migrations_to(other, vectors=False))
     postgres.drop_database(other)
     postgres.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'p'")
     postgres.execute(f"GRANT acms_app, acms_search TO {name}")
@@ -467,10 +473,10 @@ def test_an_owner_who_may_not_create_the_extension_gets_vectors_once_it_is_there
         async with PostgresStorage(owner_url) as store, store.for_tenant("other") as other:
             assert "vectors_left_out" in caplog.text
             for one in (store, other):
-                await filled(one, directions(3, 8), space)
+                await fill_log(one, random_directions(3, 8), space)
         with psycopg.connect(postgres_url, autocommit=True) as superuser:
             superuser.execute("CREATE EXTENSION vector")
-            assert await migrated(owner_url) == [2, 3]
+            assert await apply_migrations_to(owner_url) == [2, 3]
             rows = superuser.execute("SELECT tenant_id, count(*) FROM acms.vectors GROUP BY 1 ORDER BY 1")
             assert rows.fetchall() == [("default", 3), ("other", 3)]
 
@@ -482,9 +488,9 @@ async def test_a_server_without_pgvector_searches_all_the_same_and_says_what_is_
     postgres15_url: str,
 ) -> None:
     space = "model/256/f16/said1"
-    vectors = directions(30, 256)
+    vectors = random_directions(30, 256)
     async with PostgresStorage(postgres15_url) as store:
-        await filled(store, vectors, space)
+        await fill_log(store, vectors, space)
         near = await store.search(Search(namespace="default", space=space, vector=tuple(vectors[7]), limit=3))
         words = await store.search(Search(namespace="default", terms=("fact", "11")))
     assert (near[0].id.split("_")[2], words[0].id.split("_")[2]) == ("8", "c")
@@ -499,7 +505,7 @@ async def test_a_server_without_pgvector_searches_all_the_same_and_says_what_is_
         (True, None),
         (True, None),
     ]
-    assert await migrated(postgres15_url) == []
+    assert await apply_migrations_to(postgres15_url) == []
 
 
 async def test_a_pgvector_that_is_too_old_is_refused(postgres_url: str, superuser: Superuser) -> None:
@@ -510,4 +516,4 @@ async def test_a_pgvector_that_is_too_old_is_refused(postgres_url: str, superuse
         await PostgresStorage(postgres_url).contexts(ContextQuery())
     assert "ALTER EXTENSION vector UPDATE" in str(refused.value.options)
     with pytest.raises(ConfigurationError):
-        await migrated(postgres_url)
+        await apply_migrations_to(postgres_url)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from acms import ACMS, open_storage, storage
+from acms import ACMS, ConfigurationError, HandleError, NotFoundError, ValidationError, open_storage, storage
 from acms.branches import copying
-from acms.errors import ConfigurationError, HandleError, NotFoundError, ValidationError
 from acms.model import ContextQuery
 from acms.storage import MemoryStorage, Shards, SQLiteStorage, urls
 from acms.testing.logs import append_drafts, create_log, draft_message
@@ -41,7 +40,7 @@ def written(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
-async def keys(store: storage.Handle) -> set[str | None]:
+async def context_keys(store: storage.Handle) -> set[str | None]:
     return {context.key for context in (await store.contexts(ContextQuery())).items}
 
 
@@ -60,8 +59,8 @@ async def test_every_tenant_has_its_shard_and_sees_only_itself(
             assert store.tenant == tenant
             await append_drafts(store, await create_log(store, tenant), draft_message(f"this is {tenant}"))
         for tenant in ("acme", "initech", "somebody"):
-            assert await keys(shards.of(tenant)) == {tenant}
-        assert await keys(shards.of("hooli")) == set()
+            assert await context_keys(shards.of(tenant)) == {tenant}
+        assert await context_keys(shards.of("hooli")) == set()
         assert shards.of("acme").durability == "relaxed"
     assert (tmp_path / "eu.db").exists(), "a relative file lies beside the one that names it"
     assert (tmp_path / "folder" / "us 1.db").exists()
@@ -78,9 +77,9 @@ async def test_a_url_opens_the_store_of_one_tenant(written: Callable[[str], Path
         assert store.path.name == "us 1.db"
         await create_log(store, "a")
     async with open_storage(str(file)) as store:
-        assert (store.tenant, await keys(store)) == ("default", set())
+        assert (store.tenant, await context_keys(store)) == ("default", set())
     async with Shards(file) as shards:
-        assert await keys(shards.of("acme")) == {"a"}
+        assert await context_keys(shards.of("acme")) == {"a"}
     with pytest.raises(ConfigurationError, match="does not name a store"):
         open_storage(f"{file}?tenant=acme&mode=ro")
 
@@ -139,11 +138,11 @@ async def test_tenants_of_a_server_share_its_connections(
             store = shards.of(tenant)
             await append_drafts(store, await create_log(store, tenant), draft_message(f"this is {tenant}"))
         for tenant in ("acme", "initech", "hooli"):
-            assert await keys(shards.of(tenant)) == {tenant}
+            assert await context_keys(shards.of(tenant)) == {tenant}
         pools = {id(store._db.pool) for store in map(shards.of, ("acme", "initech", "hooli"))}  # type: ignore[attr-defined]
         assert len(pools) == 1
     async with open_storage(f"{shards.path}?tenant=acme") as store:
-        assert await keys(store) == {"acme"}
+        assert await context_keys(store) == {"acme"}
 
 
 async def test_a_tenant_moves_by_a_copy_and_one_line(written: Callable[[str], Path]) -> None:
@@ -161,7 +160,7 @@ async def test_a_tenant_moves_by_a_copy_and_one_line(written: Callable[[str], Pa
     ):
         assert (await copying.copy(old, after.of("acme"), verify=True)).problems == ()
         assert (await after.of("acme").head(context.id)).chain == head.chain
-        assert await keys(after.of("hooli")) == set()
+        assert await context_keys(after.of("hooli")) == set()
 
 
 # ── files that say something wrong ──────────────────────────────────────────────────────────────────────────────────

@@ -12,27 +12,18 @@ import apsw
 import pytest
 
 import acms
-from acms.branches import export
-from acms.errors import (
+from acms import (
     ConflictError,
     CorruptRecordError,
+    Entry,
     LeaseLostError,
     SchemaVersionError,
     SessionNotFoundError,
-)
-from acms.log.encoding import genesis_hash, verify_chain
-from acms.model import (
-    Append,
-    ContextQuery,
-    Derived,
-    Entry,
-    Expect,
-    JobDraft,
-    JobQuery,
-    Receipt,
-    Search,
     State,
 )
+from acms.branches import export
+from acms.log.encoding import genesis_hash, verify_chain
+from acms.model import Append, ContextQuery, Derived, Expect, JobDraft, JobQuery, Receipt, Search
 from acms.storage import SQLiteStorage
 from acms.storage.sql import load_migrations, load_queries
 from acms.storage.sqlite.writer import Answer, StoppedError
@@ -206,7 +197,7 @@ async def test_rows_computed_for_a_head_that_moved_are_computed_again(store, sec
 # ── the answer of the writer ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def waiting(answer, seen):
+async def await_into(answer, seen):
     try:
         seen.append(await answer)
     except asyncio.CancelledError:
@@ -216,7 +207,7 @@ async def waiting(answer, seen):
 
 async def test_an_answer_resumes_its_task_before_it_returns():
     answer, seen = Answer(), []
-    task = asyncio.create_task(waiting(answer, seen))
+    task = asyncio.create_task(await_into(answer, seen))
     await asyncio.sleep(0)
     asyncio.get_running_loop().call_soon(lambda: (answer.answer([1]), seen.append("returned")))
     await task
@@ -226,7 +217,7 @@ async def test_an_answer_resumes_its_task_before_it_returns():
 
 async def test_an_answer_that_comes_after_a_cancellation_changes_nothing():
     answer, seen = Answer(), []
-    task = asyncio.create_task(waiting(answer, seen))
+    task = asyncio.create_task(await_into(answer, seen))
     await asyncio.sleep(0)
     task.cancel()
     answer.answer([1])
@@ -240,7 +231,7 @@ async def test_a_cancellation_that_comes_after_the_answer_is_of_what_the_task_do
     answer, seen = Answer(), []
 
     async def go_on():
-        await waiting(answer, seen)
+        await await_into(answer, seen)
         await asyncio.sleep(60)
 
     task = asyncio.create_task(go_on())
@@ -256,7 +247,7 @@ async def test_a_cancellation_that_comes_after_the_answer_is_of_what_the_task_do
 
 async def test_everybody_who_waits_for_an_answer_gets_it_once_and_who_left_does_not():
     answer, seen, left = Answer(), [], []
-    tasks = [asyncio.create_task(waiting(answer, seen)) for _ in range(3)]
+    tasks = [asyncio.create_task(await_into(answer, seen)) for _ in range(3)]
     await asyncio.sleep(0)
     answer.add_done_callback(left.append)
     answer.remove_done_callback(left.append)
@@ -468,7 +459,7 @@ async def test_t02_four_processes_that_create_one_key_get_one_context(tmp_path):
 # ── what someone else wrote into the file ───────────────────────────────────────────────────────────────────────────
 
 
-def change(path, statement, *values):
+def change_file(path, statement, *values):
     """Change the file behind the store's back."""
     connection = apsw.Connection(str(path))
     try:
@@ -524,12 +515,12 @@ PLANTED = [
 ]
 
 
-def plain(value):
+def is_plain_data(value):
     """Return whether a value is nothing but data."""
     if isinstance(value, dict):
-        return all(isinstance(key, str) and plain(item) for key, item in value.items())
+        return all(isinstance(key, str) and is_plain_data(item) for key, item in value.items())
     if isinstance(value, list):
-        return all(map(plain, value))
+        return all(map(is_plain_data, value))
     return value is None or type(value) in (str, int, float, bool)
 
 
@@ -549,7 +540,7 @@ async def test_t44_a_planted_entry_is_plain_data_or_corrupt(store, tmp_path, imp
         ((before,),) = connection.execute(f"SELECT {column} FROM entries WHERE {row}")  # noqa: S608
         connection.close()
         for value in PLANTED:
-            change(path, f"UPDATE entries SET {column} = ? WHERE {row}", value)  # noqa: S608
+            change_file(path, f"UPDATE entries SET {column} = ? WHERE {row}", value)  # noqa: S608
             for ask in (lambda: store.read(context.id), lambda: store.get([good.id])):
                 try:
                     found = await ask()
@@ -561,7 +552,7 @@ async def test_t44_a_planted_entry_is_plain_data_or_corrupt(store, tmp_path, imp
                     if entry is not None:
                         check_plain(entry)
             assert len(await store.read(context.id, after=2)) == 1, "its neighbours can be read"
-        change(path, f"UPDATE entries SET {column} = ? WHERE {row}", before)  # noqa: S608
+        change_file(path, f"UPDATE entries SET {column} = ? WHERE {row}", before)  # noqa: S608
     assert (await sound(store, context.id))[1] == good
     assert "acms_planted" not in imports
     assert "acms_planted" not in sys.modules
@@ -571,8 +562,8 @@ def check_plain(entry: Entry):
     assert isinstance(entry.content, str)
     assert type(entry.tokens) is int
     assert type(entry.total) is int
-    assert plain(dict(entry.data))
-    assert plain(dict(entry.metadata))
+    assert is_plain_data(dict(entry.data))
+    assert is_plain_data(dict(entry.metadata))
     for part in entry.parts:
         assert type(part).__module__ == "acms.model"
 
@@ -609,16 +600,16 @@ async def test_t44_planted_settings_tails_lineages_and_jobs_are_plain_data_or_co
         ((before,),) = connection.execute(f"SELECT {column} FROM {table}")  # noqa: S608
         connection.close()
         for value in PLANTED:
-            change(path, statement, value)
+            change_file(path, statement, value)
             try:
                 found = await ask()
             except CorruptRecordError:
                 continue
             if statement.endswith("tail = ?"):
-                assert plain(dict(found.tail))
+                assert is_plain_data(dict(found.tail))
             if statement.endswith("settings = ?"):
-                assert plain(dict(found.settings))
-        change(path, statement, before)
+                assert is_plain_data(dict(found.settings))
+        change_file(path, statement, before)
         await ask()
     assert "acms_planted" not in imports
     await sound(store, context.id)
@@ -630,17 +621,17 @@ async def test_t44_a_planted_record_is_plain_data_or_corrupt(store, tmp_path, im
     good = await store.put_record(context.id, "a", {"n": 1}, rev=0)
     for column, before in (("data", '{"n":1}'), ("rev", 1)):
         for value in [*PLANTED, 0, b'{"n":1}']:
-            change(path, f"UPDATE records SET {column} = ?", value)  # noqa: S608
+            change_file(path, f"UPDATE records SET {column} = ?", value)  # noqa: S608
             try:
                 found = await store.record(context.id, "a")
             except CorruptRecordError as error:
                 assert context.id in str(error) or "a.db" in str(error)
                 continue
             assert found is not None
-            assert plain(dict(found.data))
+            assert is_plain_data(dict(found.data))
             assert type(found.rev) is int
             assert found.rev > 0
-        change(path, f"UPDATE records SET {column} = ?", before)  # noqa: S608
+        change_file(path, f"UPDATE records SET {column} = ?", before)  # noqa: S608
     assert await store.record(context.id, "a") == good
     assert "acms_planted" not in imports
 
@@ -664,7 +655,7 @@ async def test_t45_one_flipped_byte_in_the_file_is_found_and_located(store, tmp_
     child = await fork_log(store, root)
     await append_drafts(store, child, draft_message("d"))
     flip = "UPDATE entries SET content = replace(content, '100', '900') WHERE row & 4294967295 = 2"
-    change(path, flip)
+    change_file(path, flip)
     for context in (root, child):
         entries = await store.read(context.id)
         problems = list(verify_chain(entries, head=genesis_hash(root.id), version=0))

@@ -34,7 +34,7 @@ _KNOWN = [
 _FIGURES = ["200 ms", "30 s", "50%", "3 retries", "8080", "512 MB", "100%", "v2.1.0", "404", "15 minutes"]
 
 
-def _chatter(rng: random.Random) -> str:
+def _make_chatter(rng: random.Random) -> str:
     noun, verb, adjective = rng.choice(_NOUNS), rng.choice(_VERBS), rng.choice(_ADJECTIVES)
     other, also = rng.choice(_NOUNS), rng.choice(_VERBS)
     return rng.choice(
@@ -55,7 +55,7 @@ def _chatter(rng: random.Random) -> str:
     )
 
 
-def _log(rng: random.Random) -> str:
+def _make_log_line(rng: random.Random) -> str:
     stamp = f"2026-03-{rng.randint(1, 28):02}T{rng.randint(0, 23):02}:{rng.randint(0, 59):02}:{rng.randint(0, 59):02}Z"
     noun = rng.choice(_NOUNS)
     return rng.choice(
@@ -68,7 +68,7 @@ def _log(rng: random.Random) -> str:
     )
 
 
-def _json(rng: random.Random) -> str:
+def _make_json_line(rng: random.Random) -> str:
     return (
         f'{{"id": "{rng.getrandbits(48):012x}", "name": "{rng.choice(_NOUNS)}", '
         f'"status": "{rng.choice(("ok", "failed"))}", '
@@ -76,7 +76,7 @@ def _json(rng: random.Random) -> str:
     )
 
 
-def _prose(rng: random.Random) -> str:
+def _make_prose(rng: random.Random) -> str:
     noun, other, third = rng.choice(_NOUNS), rng.choice(_NOUNS), rng.choice(_NOUNS)
     return rng.choice(
         (
@@ -91,33 +91,33 @@ def _prose(rng: random.Random) -> str:
     )
 
 
-def _mixed(rng: random.Random) -> str:
-    return rng.choice((_chatter, _chatter, _log, _json, _prose))(rng)
+def _make_mixed_text(rng: random.Random) -> str:
+    return rng.choice((_make_chatter, _make_chatter, _make_log_line, _make_json_line, _make_prose))(rng)
 
 
 _FILLERS: dict[str, Callable[[random.Random], str]] = {
-    "chatter": _chatter,
-    "logs": _log,
-    "json": _json,
-    "prose": _prose,
-    "mixed": _mixed,
+    "chatter": _make_chatter,
+    "logs": _make_log_line,
+    "json": _make_json_line,
+    "prose": _make_prose,
+    "mixed": _make_mixed_text,
 }
 #: Letters of a token, about.
 _LETTERS = {"chatter": 4.0, "logs": 2.3, "json": 2.2, "prose": 4.0, "mixed": 2.8}
 
 
-def _word(rng: random.Random) -> str:
+def _make_word(rng: random.Random) -> str:
     return "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(rng.randint(2, 3)))
 
 
-def _path(rng: random.Random) -> tuple[str, str]:
+def _plant_path(rng: random.Random) -> tuple[str, str]:
     made = rng.choice(
         (
-            f"/srv/{_word(rng)}/{_word(rng)}-{rng.randint(1, 99)}.conf",
-            f"src/{_word(rng)}/{_word(rng)}_{rng.choice(_NOUNS)}.ts",
-            f"C:\\Data\\{_word(rng)}\\{_word(rng)}.xlsx",
-            f"~/.{_word(rng)}/credentials.json",
-            f"{_word(rng)}_{_word(rng)}.ipynb",
+            f"/srv/{_make_word(rng)}/{_make_word(rng)}-{rng.randint(1, 99)}.conf",
+            f"src/{_make_word(rng)}/{_make_word(rng)}_{rng.choice(_NOUNS)}.ts",
+            f"C:\\Data\\{_make_word(rng)}\\{_make_word(rng)}.xlsx",
+            f"~/.{_make_word(rng)}/credentials.json",
+            f"{_make_word(rng)}_{_make_word(rng)}.ipynb",
         )
     )
     said = (
@@ -129,7 +129,7 @@ def _path(rng: random.Random) -> tuple[str, str]:
     return made, rng.choice(said)
 
 
-def _id(rng: random.Random) -> tuple[str, str]:
+def _plant_id(rng: random.Random) -> tuple[str, str]:
     made = rng.choice(
         (
             f"ORD-{rng.randint(1000, 99999)}",
@@ -137,8 +137,8 @@ def _id(rng: random.Random) -> tuple[str, str]:
             f"INC{rng.randint(100000, 999999)}",
             f"{rng.getrandbits(32):08x}-{rng.getrandbits(16):04x}-4{rng.getrandbits(12):03x}-a{rng.getrandbits(12):03x}-"
             f"{rng.getrandbits(48):012x}",
-            f"MAX_{_word(rng).upper()}_{rng.choice(_NOUNS).upper()}",
-            f"{_word(rng)}{_word(rng).title()}Handler",
+            f"MAX_{_make_word(rng).upper()}_{rng.choice(_NOUNS).upper()}",
+            f"{_make_word(rng)}{_make_word(rng).title()}Handler",
         )
     )
     said = (
@@ -150,7 +150,7 @@ def _id(rng: random.Random) -> tuple[str, str]:
     return made, rng.choice(said)
 
 
-def _figure(rng: random.Random) -> tuple[str, str]:
+def _plant_figure(rng: random.Random) -> tuple[str, str]:
     made = rng.choice(
         (
             f"{rng.randint(1, 99)},{rng.randint(100, 999)} MB",
@@ -170,14 +170,14 @@ def _figure(rng: random.Random) -> tuple[str, str]:
     return made, rng.choice(said)
 
 
-def _name(rng: random.Random) -> tuple[str, str]:
+def _plant_name(rng: random.Random) -> tuple[str, str]:
     made = rng.choice(
         (
-            f"{_word(rng).title()} {_word(rng).title()}",
-            f"{_word(rng).title()} {_word(rng).title()}-{_word(rng).title()}",
-            f"Zoë {_word(rng).title()}",
-            f"{_word(rng).title()} van {_word(rng).title()}",
-            f"{_word(rng).title()}ström",
+            f"{_make_word(rng).title()} {_make_word(rng).title()}",
+            f"{_make_word(rng).title()} {_make_word(rng).title()}-{_make_word(rng).title()}",
+            f"Zoë {_make_word(rng).title()}",
+            f"{_make_word(rng).title()} van {_make_word(rng).title()}",
+            f"{_make_word(rng).title()}ström",
         )
     )
     said = (
@@ -189,14 +189,14 @@ def _name(rng: random.Random) -> tuple[str, str]:
     return made, rng.choice(said)
 
 
-def _date(rng: random.Random) -> tuple[str, str]:
+def _plant_date(rng: random.Random) -> tuple[str, str]:
     made = rng.choice(
         (
             f"2027-{rng.randint(1, 12):02}-{rng.randint(1, 28):02}",
             f"{rng.choice(('March', 'June', 'October'))} {rng.randint(1, 28)}, 2027",
-            f"https://{_word(rng)}.example.com/{_word(rng)}?id={rng.randint(10, 9999)}",
-            f"{_word(rng)}@{_word(rng)}.example.org",
-            f"{_word(rng)}-{rng.randint(1, 9)}.internal:{rng.randint(1000, 9999)}",
+            f"https://{_make_word(rng)}.example.com/{_make_word(rng)}?id={rng.randint(10, 9999)}",
+            f"{_make_word(rng)}@{_make_word(rng)}.example.org",
+            f"{_make_word(rng)}-{rng.randint(1, 9)}.internal:{rng.randint(1000, 9999)}",
             f"10.{rng.randint(0, 255)}.{rng.randint(0, 255)}.{rng.randint(1, 254)}",
         )
     )
@@ -225,7 +225,7 @@ def agent_log(
             parts.append(part)
         texts.append(parts)
     planted: list[str] = []
-    kinds = (_path, _id, _figure, _name, _date)
+    kinds = (_plant_path, _plant_id, _plant_figure, _plant_name, _plant_date)
     said = "\n".join(part for parts in texts for part in parts)
     for number, place in enumerate(rng.sample(range(turns), 50)):
         detail, sentence = kinds[number % 5](rng)
@@ -239,17 +239,17 @@ def agent_log(
         )
     speakers = ("user", "assistant", "tool", "assistant")
     return [
-        Turn(speaker=speakers[number % 4], text=_joined(parts), version=number + 1)
+        Turn(speaker=speakers[number % 4], text=_join_parts(parts), version=number + 1)
         for number, parts in enumerate(texts)
     ], planted
 
 
-def _joined(parts: Sequence[str]) -> str:
+def _join_parts(parts: Sequence[str]) -> str:
     return "".join(part if part.endswith("\n") else part + " " for part in parts).strip()
 
 
 def rounds(turns: Sequence[Turn], share: float, count: Callable[[str], int], parts: int = 3) -> str:
-    """Return what is left after a third was compacted, then its summary with the next third, and so on."""
+    """Return the rest of the turns after a third was compacted, then its summary with the next third, and so on."""
     summary: list[Turn] = []
     text = ""
     for part in range(parts):

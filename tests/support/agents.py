@@ -13,12 +13,9 @@ from dataclasses import dataclass, field
 from statistics import mean
 from typing import Any, NamedTuple
 
-from acms import ACMS, ACMSConfig, CompactionPolicy
-from acms.model import Kind
+from acms import ACMS, ACMSConfig, CompactionPolicy, ContextItems, Kind
 from acms.ports import Codec, StorageBackend
-from acms.prompt import Prompt
-from acms.prompt.render import Rendered
-from acms.results import ContextItems
+from acms.prompt import Prompt, Rendered
 
 Message = dict[str, Any]
 
@@ -52,7 +49,7 @@ class Log(NamedTuple):
     probes: tuple[Probe, ...]
 
 
-def _sentence(rng: random.Random) -> str:
+def _make_sentence(rng: random.Random) -> str:
     noun, verb, adjective = rng.choice(_NOUNS), rng.choice(_VERBS), rng.choice(_ADJECTIVES)
     other, also = rng.choice(_NOUNS), rng.choice(_VERBS)
     return rng.choice(
@@ -67,11 +64,11 @@ def _sentence(rng: random.Random) -> str:
     )
 
 
-def _prose(rng: random.Random, tokens: int) -> str:
-    return " ".join(_sentence(rng) for _ in range(max(1, tokens // 14)))
+def _make_prose(rng: random.Random, tokens: int) -> str:
+    return " ".join(_make_sentence(rng) for _ in range(max(1, tokens // 14)))
 
 
-def _lines(rng: random.Random, tokens: int) -> str:
+def _make_lines(rng: random.Random, tokens: int) -> str:
     found: list[str] = []
     for _ in range(max(1, tokens // 32)):
         noun = rng.choice(_NOUNS)
@@ -88,18 +85,18 @@ def _lines(rng: random.Random, tokens: int) -> str:
     return "\n".join(found)
 
 
-def _word(rng: random.Random) -> str:
+def _make_word(rng: random.Random) -> str:
     return "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3))
 
 
-def _plant(rng: random.Random) -> tuple[str, str, str]:
+def _plant_detail(rng: random.Random) -> tuple[str, str, str]:
     """Return a sentence, a question about it, and the answer."""
-    name, noun = _word(rng).title(), rng.choice(_NOUNS)
-    path = f"/srv/{_word(rng)}/{_word(rng)}-{rng.randint(1, 99)}.conf"
-    ticket = f"{_word(rng)[:3].upper()}-{rng.randint(1000, 99999)}"
-    person = f"{_word(rng).title()} {_word(rng).title()}"
+    name, noun = _make_word(rng).title(), rng.choice(_NOUNS)
+    path = f"/srv/{_make_word(rng)}/{_make_word(rng)}-{rng.randint(1, 99)}.conf"
+    ticket = f"{_make_word(rng)[:3].upper()}-{rng.randint(1000, 99999)}"
+    person = f"{_make_word(rng).title()} {_make_word(rng).title()}"
     figure = f"{rng.randint(11, 98)}.{rng.randint(1, 9)} GB"
-    host = f"{_word(rng)}-{rng.randint(1, 9)}.internal:{rng.randint(1000, 9999)}"
+    host = f"{_make_word(rng)}-{rng.randint(1, 9)}.internal:{rng.randint(1000, 9999)}"
     what = f"the {name} {noun}"
     said, asked, detail = rng.choice(
         (
@@ -128,15 +125,15 @@ class Style(NamedTuple):
     reply: int
     #: Tool calls beside each other, at most.
     calls: int
-    text: Callable[[random.Random, int], str] = _lines
+    text: Callable[[random.Random, int], str] = _make_lines
 
 
 STYLES = {
     "chat": Style(1.0, 40, 0, 110, 0),
-    "support": Style(0.6, 60, 90, 70, 1, _prose),
+    "support": Style(0.6, 60, 90, 70, 1, _make_prose),
     "ops": Style(0.3, 40, 160, 40, 2),
     "coding": Style(0.15, 60, 220, 60, 2),
-    "research": Style(0.4, 120, 350, 160, 1, _prose),
+    "research": Style(0.4, 120, 350, 160, 1, _make_prose),
 }
 
 
@@ -151,20 +148,20 @@ def agent_log(style: str, seed: int, *, turns: int = 200, planted: int = 30) -> 
     for turn in range(turns):
         said = ""
         if turn in places:
-            said, question, answer = _plant(rng)
+            said, question, answer = _plant_detail(rng)
             probes.append(Probe(question, turn, answer))
         incoming: list[Message] = []
         for number, call in enumerate(calls):
-            output = kind.text(rng, _size(rng, kind.tool // len(calls)))
+            output = kind.text(rng, _draw_size(rng, kind.tool // len(calls)))
             if said and number == 0:
                 lines = output.split("\n")
                 lines.insert(rng.randint(0, len(lines)), said)
                 output = "\n".join(lines)
             incoming.append({"role": "tool", "tool_call_id": call["id"], "content": output})
         if not calls:
-            text = _prose(rng, _size(rng, kind.user))
+            text = _make_prose(rng, _draw_size(rng, kind.user))
             incoming.append({"role": "user", "content": f"{said} {text}".strip()})
-        reply: Message = {"role": "assistant", "content": _prose(rng, _size(rng, kind.reply))}
+        reply: Message = {"role": "assistant", "content": _make_prose(rng, _draw_size(rng, kind.reply))}
         calls = []
         if rng.random() >= kind.asked:
             calls = [
@@ -180,7 +177,7 @@ def agent_log(style: str, seed: int, *, turns: int = 200, planted: int = 30) -> 
     return Log(tuple(found), tuple(probes))
 
 
-def _size(rng: random.Random, middle: int) -> int:
+def _draw_size(rng: random.Random, middle: int) -> int:
     """Draw a size: half of them between a half and twice the middle, one in twenty above four times."""
     return int(middle * min(6.0, rng.lognormvariate(0, 0.85)))
 
@@ -195,13 +192,13 @@ SYSTEM = (
 
 
 class Piece(NamedTuple):
-    """One message of a prompt: what it says, as a hash, and its tokens."""
+    """One message of a prompt: the hash of its content, and its tokens."""
 
     hash: str
     tokens: int
 
 
-def common(old: Sequence[Piece], new: Sequence[Piece]) -> int:
+def count_common_tokens(old: Sequence[Piece], new: Sequence[Piece]) -> int:
     """Return the tokens of what two prompts begin with."""
     total = 0
     for one, other in zip(old, new, strict=False):
@@ -225,10 +222,10 @@ class Layout:
     _last_plain: tuple[Piece, ...] = ()
 
     def add(self, prompt: Sequence[Piece], plain: Sequence[Piece]) -> None:
-        """Take a prompt, and what stands in its place where nothing is recalled and nothing summarised."""
+        """Take a prompt, and its variant without recall and summaries."""
         if self._last:
-            self.shared.append(common(self._last, prompt))
-            self.shareable.append(common(self._last_plain, plain))
+            self.shared.append(count_common_tokens(self._last, prompt))
+            self.shareable.append(count_common_tokens(self._last_plain, plain))
         self.tokens.append(sum(one.tokens for one in prompt))
         self._last, self._last_plain = tuple(prompt), tuple(plain)
 
@@ -248,7 +245,7 @@ class Layout:
 
 @dataclass
 class Followed:
-    """What was measured along a log."""
+    """Measurements along a log."""
 
     #: `Prompt` with a history and a recall that stays.
     ours: Layout = field(default_factory=Layout)
@@ -274,9 +271,9 @@ async def follow(
     policy: CompactionPolicy | None = None,
     progress: Callable[[int], object] = int,
 ) -> Followed:
-    """Render a prompt at every turn of a log that compacts itself; ask every `every` turns what was planted before.
+    """Render a prompt at every turn of a log that compacts itself; ask about planted details every `every` turns.
 
-    Each turn recalls for what the user said last, and each question is asked in a fork: what it recalls stays there.
+    Each turn recalls for the last message of the user, and each question is asked in a fork: its recall stays there.
     Without `recall` the prompt divides its room by itself, and the other layouts recall half of the budget.
     """
     found = Followed()
@@ -306,7 +303,7 @@ async def follow(
             ]
             found.ours.add(pieces, left)
             head = sent[0].tokens
-            shown, recalled = await _sliding(session, query, budget - head, half)
+            shown, recalled = await _build_sliding_prompt(session, query, budget - head, half)
             found.sliding.add([*pieces[:1], *shown[:-1], *recalled, *shown[-1:]], [*pieces[:1], *shown])
             found.top.add([*pieces[:1], *recalled, *shown], [*pieces[:1], *shown])
             if earlier is not None:
@@ -323,11 +320,11 @@ async def follow(
                         prompt = base.history(child).recall(child, probe.question, tokens=recall)
                         held = await prompt.render(budget=budget)
                     text = json.dumps(held.payload, ensure_ascii=False)
-                    found.ours.evidence.append(_held(probe, gold, text, held.manifest.entries))
-                    items = await _items(session, probe.question, budget - head, half)
+                    found.ours.evidence.append(_share_of_evidence(probe, gold, text, held.manifest.entries))
+                    items = await _read_window_and_recall(session, probe.question, budget - head, half)
                     text = "\n".join(one.content for part in items for one in part)
                     known = [one.id for part in items for one in part]
-                    found.sliding.evidence.append(_held(probe, gold, text, known))
+                    found.sliding.evidence.append(_share_of_evidence(probe, gold, text, known))
             for message in reply:
                 ids.append(await session.ingest(**message))
             await session.wait_pending()
@@ -340,8 +337,10 @@ async def follow(
     return found
 
 
-async def _items(session: ACMS, query: str, room: int, recall: int) -> tuple[ContextItems, ContextItems]:
-    """Return the newest messages that fit beside a recall, and what is recalled beside them."""
+async def _read_window_and_recall(
+    session: ACMS, query: str, room: int, recall: int
+) -> tuple[ContextItems, ContextItems]:
+    """Return the newest messages that fit next to a recall, and the recalled items."""
     shown = await session.window(room - recall)
     recalled = await session.recall(
         query,
@@ -353,8 +352,10 @@ async def _items(session: ACMS, query: str, room: int, recall: int) -> tuple[Con
     return shown, recalled
 
 
-async def _sliding(session: ACMS, query: str, room: int, recall: int) -> tuple[list[Piece], list[Piece]]:
-    shown, recalled = await _items(session, query, room, recall)
+async def _build_sliding_prompt(
+    session: ACMS, query: str, room: int, recall: int
+) -> tuple[list[Piece], list[Piece]]:
+    shown, recalled = await _read_window_and_recall(session, query, room, recall)
     text = "\n".join(item.content for item in recalled)
     return (
         [Piece(f"{item.id} {len(item.content)}", item.token_count) for item in shown],
@@ -362,7 +363,7 @@ async def _sliding(session: ACMS, query: str, room: int, recall: int) -> tuple[l
     )
 
 
-def _held(probe: Probe, gold: Collection[str], text: str, shown: Collection[str]) -> float:
+def _share_of_evidence(probe: Probe, gold: Collection[str], text: str, shown: Collection[str]) -> float:
     """Return the share of the evidence for a question that is shown."""
     if probe.answer:
         return float(probe.answer in text)

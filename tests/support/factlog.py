@@ -6,21 +6,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from acms import Entry, Fact, Kind, Origin, Proposal
 from acms.facts.consolidate import Consolidated, Consolidation, Rules
-from acms.knowledge import Fact, Outcome, Proposal
+from acms.knowledge import Outcome
 from acms.log import facts
 from acms.log.in_force import Cover, find_demotions
-from acms.model import Draft, Entry, Kind, Origin
+from acms.model import Draft
 from tests.support.logs import NOON, Log
 
 RULES = Rules(min_confidence=0.7, max_facts=10, max_tokens=200, max_active=100)
 
 
-def add(content: str, **given: Any) -> Proposal:
+def make_proposal(content: str, **given: Any) -> Proposal:
     return Proposal(content=content, **given)
 
 
-def at(attribute: str, value: str, **given: Any) -> Proposal:
+def single_value_proposal(attribute: str, value: str, **given: Any) -> Proposal:
     """A value of the only thing of its kind."""
     given.setdefault("cardinality", "one")
     return Proposal(
@@ -28,7 +29,7 @@ def at(attribute: str, value: str, **given: Any) -> Proposal:
     )
 
 
-def work(
+def consolidate_proposals(
     proposals: Sequence[Proposal],
     known: Sequence[Fact],
     log: Sequence[Entry],
@@ -63,7 +64,7 @@ class FactLog(Log):
 
     def decide(self, *proposals: Proposal, read: Sequence[Entry] | None = None, **rules: Any) -> Consolidated:
         said = [entry for entry in self.entries if entry.kind is Kind.MESSAGE]
-        return work(
+        return consolidate_proposals(
             proposals,
             self.known(),
             self.entries,
@@ -81,7 +82,7 @@ class FactLog(Log):
         return facts.collect_facts(made, Cover(replacing), replacing)
 
     def said(self) -> list[str]:
-        """What is in force, in words."""
+        """The active facts, in words."""
         return [fact.value or fact.content for fact in self.known()]
 
     def take_back(self, version: int, reason: str = "undo") -> Entry:
@@ -89,7 +90,7 @@ class FactLog(Log):
         return self.add(Draft(kind=Kind.RETRACTION, created_at=NOON, replaces=spans, data={"reason": reason}))
 
     def demoted(self) -> dict[str, list[str]]:
-        """Content of the demoted messages → what of each is still good."""
+        """Content of the demoted messages → the part of each that still holds."""
         known = find_demotions(self.cover())
         return {
             entry.content: [entry.content[start:end].strip() for start, end in found.spans]

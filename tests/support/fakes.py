@@ -11,7 +11,7 @@ from zlib import crc32
 DIMENSION = 32
 
 
-def vector(text: str, dimension: int = DIMENSION) -> list[float]:
+def hash_vector(text: str, dimension: int = DIMENSION) -> list[float]:
     """A unit vector of hashed words: texts that share words are close, others nearly at right angles.
 
     A Chinese character is a word, as Chinese writes no spaces.
@@ -25,7 +25,7 @@ def vector(text: str, dimension: int = DIMENSION) -> list[float]:
 
 
 class FakeEmbedder:
-    """Deterministic; counts its calls and the texts of each; `answer` replaces what it says, `gate` makes it wait."""
+    """Deterministic; counts its calls and the texts of each; `answer` replaces its vectors, `gate` makes it wait."""
 
     def __init__(self, model: str = "fake-1", dimension: int = DIMENSION) -> None:
         self.model = model
@@ -51,7 +51,7 @@ class FakeEmbedder:
         if self.answer is not None:
             found: Sequence[Sequence[float]] = self.answer(texts)
             return found
-        return [vector(text, self.dimension) for text in texts]
+        return [hash_vector(text, self.dimension) for text in texts]
 
     @property
     def sizes(self) -> list[int]:
@@ -70,4 +70,4 @@ class SeedEmbedder:
     dimension = DIMENSION
 
     async def embed(self, texts: list[str]) -> list[list[float]]:
-        return [vector(text) for text in texts]
+        return [hash_vector(text) for text in texts]

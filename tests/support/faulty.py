@@ -7,11 +7,12 @@ from functools import partial, wraps
 from typing import Any
 
 from acms.ports import StorageBackend
-from acms.storage.wrapper import _METHODS, _MORE, WrapperStorage
+from acms.storage import WrapperStorage
+from acms.storage.wrapper import _METHODS, _MORE
 
 
 class FaultyStorage(WrapperStorage):
-    """Raises what it was told to; without faults it is the store inside.
+    """Raises the scripted faults; without faults it is the store inside.
 
     store.fail("append", 3, StorageBusyError())                 the third append is refused
     store.fail("append", 3, StorageError(), after=True)         it is stored, but its answer is lost
@@ -45,7 +46,7 @@ class FaultyStorage(WrapperStorage):
         return result
 
 
-def _failing(name: str) -> Any:
+def _make_failing_method(name: str) -> Any:
     """Return a method of a wrapper as one that can fail."""
 
     @wraps(getattr(WrapperStorage, name))
@@ -56,4 +57,4 @@ def _failing(name: str) -> Any:
 
 
 for _name in _METHODS:
-    setattr(FaultyStorage, _name, _failing(_name))
+    setattr(FaultyStorage, _name, _make_failing_method(_name))

@@ -17,7 +17,7 @@ from tests.support.talk import Storage
 
 @pytest.fixture(scope="session", autouse=True)
 def _commands_built_once() -> Iterator[None]:
-    """Let the runner of commands keep what it builds of an application: that takes four times as long as a command."""
+    """Cache the command objects built from an application: building them takes four times as long as a command."""
     with pytest.MonkeyPatch.context() as patch:
         with suppress(ImportError):  # where an adapter is tested alone there are no commands
             from typer import testing
@@ -35,7 +35,7 @@ async def storage(any_url: str) -> AsyncIterator[Storage]:
 
 
 class Plain:
-    """A store of somebody else's: it has what is promised of every store, and cannot say which spaces there are."""
+    """A third-party store: it has the required methods of every store, and cannot list its spaces."""
 
     def __init__(self, inner: StorageBackend) -> None:
         self._inner = inner
@@ -48,7 +48,7 @@ class Plain:
 
 @pytest.fixture
 def in_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command as in a terminal of 140 columns, and return what is seen."""
+    """Run a command as in a terminal of 140 columns, and return its output."""
 
     def seen(*arguments: str) -> str:
         from acms.cli.commands import app

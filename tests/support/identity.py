@@ -33,7 +33,7 @@ class Provider:
     issuer: str
 
     def token(self, subject: str, audience: str = AUDIENCE) -> str:
-        """Sign somebody in with the authorization code flow, and return the signed token."""
+        """Sign a user in with the authorization code flow, and return the signed token."""
         asked = {"client_id": audience, "redirect_uri": "http://127.0.0.1/back", "response_type": "code"}
         with httpx2.Client(base_url=self.issuer, trust_env=False, timeout=60) as client:
             sent = client.post(
@@ -78,12 +78,12 @@ class Providers:
         self._process.communicate(timeout=60)
 
 
-def claims(token: str) -> dict[str, Any]:
+def claims_of_token(token: str) -> dict[str, Any]:
     """Return the claims of a token, unchecked."""
     return dict(jwt.decode(token, options={"verify_signature": False}))
 
 
-def unsigned(said: Mapping[str, Any], algorithm: str = "none", **header: Any) -> str:
+def unsigned_token(said: Mapping[str, Any], algorithm: str = "none", **header: Any) -> str:
     """Return a token without a signature."""
     parts = [json.dumps(one).encode() for one in ({"alg": algorithm, "typ": "JWT", **header}, dict(said))]
     return ".".join([*[base64.urlsafe_b64encode(one).decode().rstrip("=") for one in parts], ""])
@@ -110,7 +110,7 @@ class Pages:
 
 
 @asynccontextmanager
-async def pages() -> AsyncIterator[Pages]:
+async def serve_pages() -> AsyncIterator[Pages]:
     """Serve pages until the block ends."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

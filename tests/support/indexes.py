@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from acms import Entry, State
 from acms.log.in_force import Cover
-from acms.model import Entry, State
 from acms.recall.corpus import Corpus
 from acms.recall.index import Segment, Snapshot
 from acms.recall.query import Query, parse_query
@@ -21,14 +21,14 @@ Row = tuple[int, int, bytes]
 """Version, part and float16 bytes of a vector."""
 
 
-def ask(
+def make_query(
     field: Corpus, query: str, space: str | None = None, vector: NDArray[np.float32] | None = None
 ) -> Query:
     """A question as the pipeline asks it."""
     return parse_query(query, field.speakers, space=space, vector=vector, marker_weights=WEIGHTS)
 
 
-def rank(
+def rank_corpus(
     field: Corpus,
     query: str,
     size: int = CANDIDATES,
@@ -37,19 +37,19 @@ def rank(
     vector: NDArray[np.float32] | None = None,
 ) -> Ranking:
     """A field, ranked for a question."""
-    return Ranking(field, ask(field, query, space, vector), size)
+    return Ranking(field, make_query(field, query, space, vector), size)
 
 
-def card(entry: Entry) -> bytes | None:
+def index_record_of(entry: Entry) -> bytes | None:
     """The index record of an entry; None for one whose content is gone."""
     return index_record.encode_index_record(entry, NONCE) if entry.state is State.LIVE else None
 
 
-def packed(entries: Iterable[Entry]) -> list[bytes | None]:
-    return [card(entry) for entry in entries]
+def index_records_of(entries: Iterable[Entry]) -> list[bytes | None]:
+    return [index_record_of(entry) for entry in entries]
 
 
-def appended(found: Sequence[bytes | None], base: int = 0, step: int = 1) -> Segment:
+def grow_segment(found: Sequence[bytes | None], base: int = 0, step: int = 1) -> Segment:
     """A segment that grew a few records at a time."""
     segment = Segment(base)
     for start in range(0, len(found), step):
@@ -57,23 +57,23 @@ def appended(found: Sequence[bytes | None], base: int = 0, step: int = 1) -> Seg
     return segment
 
 
-def built(found: Sequence[bytes | None], base: int = 0) -> Segment:
+def build_segment(found: Sequence[bytes | None], base: int = 0) -> Segment:
     """A segment that was made of all records at once."""
     segment = Segment(base)
     segment.extend(found)
     return segment
 
 
-def snapshot(*segments: Segment) -> Snapshot:
+def snapshot_of(*segments: Segment) -> Snapshot:
     """Everything in segments that follow each other, as one lineage."""
     return Snapshot([(CONTEXT, segment, segment.count) for segment in segments])
 
 
-def lineage(found: Sequence[bytes | None], cuts: Collection[int]) -> list[Segment]:
+def split_into_segments(found: Sequence[bytes | None], cuts: Collection[int]) -> list[Segment]:
     """One segment for each fork: cut after these versions."""
     ends = sorted({*(cut for cut in cuts if 0 < cut < len(found)), len(found)})
     starts = [0, *ends[:-1]]
-    return [built(found[start:end], start) for start, end in zip(starts, ends, strict=True)]
+    return [build_segment(found[start:end], start) for start, end in zip(starts, ends, strict=True)]
 
 
 def cover_of(entries: Iterable[Entry]) -> Cover:
@@ -82,16 +82,16 @@ def cover_of(entries: Iterable[Entry]) -> Cover:
 
 def field_of(entries: Sequence[Entry], vectors: Iterable[Row] = (), space: str = "s") -> Corpus:
     """The field of some entries, in the simplest way."""
-    segment = built(packed(entries))
+    segment = build_segment(index_records_of(entries))
     segment.add_vectors(space, vectors)
-    return Corpus(snapshot(segment), cover_of(entries))
+    return Corpus(snapshot_of(segment), cover_of(entries))
 
 
-def half(vector: NDArray[np.float64] | NDArray[np.float32] | Sequence[float]) -> bytes:
+def pack_half_floats(vector: NDArray[np.float64] | NDArray[np.float32] | Sequence[float]) -> bytes:
     return np.asarray(vector, np.float32).astype("<f2").tobytes()
 
 
-def unit(vector: NDArray[np.float64] | NDArray[np.float32] | Sequence[float]) -> NDArray[np.float32]:
+def unit_vector(vector: NDArray[np.float64] | NDArray[np.float32] | Sequence[float]) -> NDArray[np.float32]:
     """The unit vector in a direction, as an embedder gives it."""
     found = np.asarray(vector, np.float32)
     return np.asarray(found / np.sqrt(found @ found), np.float32)

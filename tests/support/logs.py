@@ -7,11 +7,11 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from acms.config import EpisodeBoundaryConfig
+from acms import Entry, EpisodeBoundaryConfig, Kind, Origin, Role, State, Text, ToolCall, ToolResult
 from acms.log.encoding import entry_id
 from acms.log.in_force import Cover, Unit, effective_sequence, fold_atomic_groups
 from acms.log.validation import canonical_text
-from acms.model import Draft, Entry, Kind, Origin, Part, Role, Span, State, Text, ToolCall, ToolResult
+from acms.model import Draft, Part, Span
 from acms.recall.planner import media_tokens
 from acms.write.episodes import Tail, assign_episode
 
@@ -25,7 +25,7 @@ INSTRUCTING = (Role.SYSTEM, Role.DEVELOPER)
 _DRAFT = tuple(field.name for field in fields(Draft))
 
 
-def entry(version: int, content: str = "", **given: Any) -> Entry:
+def make_entry(version: int, content: str = "", **given: Any) -> Entry:
     """One entry; everything a store would add is made up."""
     values: dict[str, Any] = {
         "kind": Kind.MESSAGE,
@@ -62,7 +62,7 @@ class Log:
     def add(self, draft: Draft) -> Entry:
         version = len(self.entries) + 1
         values = {name: getattr(draft, name) for name in _DRAFT}
-        made = entry(version, **values)
+        made = make_entry(version, **values)
         self.entries.append(made)
         return made
 
@@ -114,7 +114,7 @@ class Log:
         markers: Sequence[str] = (),
         **data: Any,
     ) -> Entry:
-        """Append a fact; `demotes` is given by version: what of each message is still good."""
+        """Append a fact; `demotes` maps a version to the part of that message that still holds."""
         if "demotes" in data:
             data["demotes"] = [
                 [self.entries[version - 1].id, spans] for version, spans in data["demotes"].items()

@@ -24,8 +24,8 @@ FLOAT, INT64 = 1, 7
 def write_embedder(folder: Path, *, dimension: int = 32) -> None:
     """Write an embedder whose vector of a text is the mean of those of its words, once it is pooled."""
     table = np.random.default_rng(7).normal(size=(len(SPECIAL) + len(WORDS), dimension))
-    node = _node("Gather", ["table", "input_ids"], "last_hidden_state")
-    _write(folder, [node], table.astype(np.float32), "last_hidden_state", ["batch", "words", dimension])
+    node = _encode_node("Gather", ["table", "input_ids"], "last_hidden_state")
+    _write_model(folder, [node], table.astype(np.float32), "last_hidden_state", ["batch", "words", dimension])
     (folder / "config.json").write_text(json.dumps({"hidden_size": dimension, "pad_token_id": 0}))
 
 
@@ -33,32 +33,32 @@ def write_reranker(folder: Path, worth: Mapping[str, float]) -> None:
     """Write a cross-encoder whose logit of a pair is the sum of what its words are worth; others are worth 0."""
     table = np.array([[worth.get(word, 0.0)] for word in (*SPECIAL, *WORDS)], np.float32)
     nodes = [
-        _node("Gather", ["table", "input_ids"], "each"),
-        _node("ReduceSum", ["each"], "logits", _ints("axes", [1]), _int("keepdims", 0)),
+        _encode_node("Gather", ["table", "input_ids"], "each"),
+        _encode_node("ReduceSum", ["each"], "logits", _encode_ints("axes", [1]), _encode_int("keepdims", 0)),
     ]
-    _write(folder, nodes, table, "logits", ["batch", 1])
+    _write_model(folder, nodes, table, "logits", ["batch", 1])
     (folder / "config.json").write_text(json.dumps({"pad_token_id": 0}))
 
 
-def _write(
+def _write_model(
     folder: Path, nodes: Sequence[bytes], table: NDArray[np.float32], output: str, shape: Sequence[str | int]
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    graph = b"".join(_field(1, node) for node in nodes)
-    graph += _field(2, "tiny") + _field(5, _tensor("table", table))
+    graph = b"".join(_encode_field(1, node) for node in nodes)
+    graph += _encode_field(2, "tiny") + _encode_field(5, _encode_tensor("table", table))
     for name in ("input_ids", "attention_mask"):
-        graph += _field(11, _value(name, INT64, ["batch", "words"]))
-    graph += _field(12, _value(output, FLOAT, shape))
-    model = _field(1, 7) + _field(7, graph) + _field(8, _field(2, 11))
+        graph += _encode_field(11, _encode_value_info(name, INT64, ["batch", "words"]))
+    graph += _encode_field(12, _encode_value_info(output, FLOAT, shape))
+    model = _encode_field(1, 7) + _encode_field(7, graph) + _encode_field(8, _encode_field(2, 11))
     (folder / "model.onnx").write_bytes(model)
-    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer()))
+    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer_document()))
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 128, "pad_token": "[PAD]"}))
 
 
 # ── the tokenizer ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _tokenizer() -> dict[str, object]:
+def _tokenizer_document() -> dict[str, object]:
     vocabulary = {word: number for number, word in enumerate((*SPECIAL, *WORDS))}
 
     def mark(name: str, type_id: int) -> dict[str, object]:
@@ -93,7 +93,7 @@ def _tokenizer() -> dict[str, object]:
 # ── the messages of ONNX ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _number(value: int) -> bytes:
+def _encode_number(value: int) -> bytes:
     found = bytearray()
     while value > 0x7F:
         found.append(value & 0x7F | 0x80)
@@ -102,31 +102,46 @@ def _number(value: int) -> bytes:
     return bytes(found)
 
 
-def _field(number: int, value: int | str | bytes) -> bytes:
+def _encode_field(number: int, value: int | str | bytes) -> bytes:
     if isinstance(value, int):
-        return _number(number << 3) + _number(value)
+        return _encode_number(number << 3) + _encode_number(value)
     data = value.encode() if isinstance(value, str) else value
-    return _number(number << 3 | 2) + _number(len(data)) + data
+    return _encode_number(number << 3 | 2) + _encode_number(len(data)) + data
 
 
-def _node(kind: str, inputs: Sequence[str], output: str, *attributes: bytes) -> bytes:
-    found = b"".join(_field(1, name) for name in inputs) + _field(2, output) + _field(4, kind)
-    return found + b"".join(_field(5, attribute) for attribute in attributes)
+def _encode_node(kind: str, inputs: Sequence[str], output: str, *attributes: bytes) -> bytes:
+    found = (
+        b"".join(_encode_field(1, name) for name in inputs)
+        + _encode_field(2, output)
+        + _encode_field(4, kind)
+    )
+    return found + b"".join(_encode_field(5, attribute) for attribute in attributes)
 
 
-def _int(name: str, value: int) -> bytes:
-    return _field(1, name) + _field(3, value) + _field(20, 2)
+def _encode_int(name: str, value: int) -> bytes:
+    return _encode_field(1, name) + _encode_field(3, value) + _encode_field(20, 2)
 
 
-def _ints(name: str, values: Sequence[int]) -> bytes:
-    return _field(1, name) + b"".join(_field(8, value) for value in values) + _field(20, 7)
+def _encode_ints(name: str, values: Sequence[int]) -> bytes:
+    return (
+        _encode_field(1, name) + b"".join(_encode_field(8, value) for value in values) + _encode_field(20, 7)
+    )
 
 
-def _tensor(name: str, values: NDArray[np.float32]) -> bytes:
-    sizes = b"".join(_field(1, size) for size in values.shape)
-    return sizes + _field(2, FLOAT) + _field(8, name) + _field(9, values.astype("<f4").tobytes())
+def _encode_tensor(name: str, values: NDArray[np.float32]) -> bytes:
+    sizes = b"".join(_encode_field(1, size) for size in values.shape)
+    return (
+        sizes
+        + _encode_field(2, FLOAT)
+        + _encode_field(8, name)
+        + _encode_field(9, values.astype("<f4").tobytes())
+    )
 
 
-def _value(name: str, kind: int, shape: Sequence[str | int]) -> bytes:
-    sizes = b"".join(_field(1, _field(1 if isinstance(size, int) else 2, size)) for size in shape)
-    return _field(1, name) + _field(2, _field(1, _field(1, kind) + _field(2, sizes)))
+def _encode_value_info(name: str, kind: int, shape: Sequence[str | int]) -> bytes:
+    sizes = b"".join(
+        _encode_field(1, _encode_field(1 if isinstance(size, int) else 2, size)) for size in shape
+    )
+    return _encode_field(1, name) + _encode_field(
+        2, _encode_field(1, _encode_field(1, kind) + _encode_field(2, sizes))
+    )

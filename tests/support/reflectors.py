@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from acms.knowledge import Proposal, Reflection
+from acms import Proposal, Reflection
 from acms.ports import ReflectionRequest
 
 Answer: TypeAlias = Reflection | Exception | Callable[[ReflectionRequest], Any]
 
 
 class Scripted:
-    """Gives its answers in order, then has nothing more to say; remembers what it was asked."""
+    """Gives its answers in order, then has nothing more to say; remembers its requests."""
 
     def __init__(self, *answers: Answer, model: str = "scripted/1") -> None:
         self.model = model

@@ -19,16 +19,18 @@ Said = Any
 """Candidates, a whole answer, an error to raise, or an async function of the request."""
 
 
-def schema(name: str) -> dict[str, Any]:
+def load_schema(name: str) -> dict[str, Any]:
     """Return a schema as it is shipped."""
     return json.loads((files("acms") / "schemas" / f"{name}.v0.json").read_text(encoding="utf-8"))
 
 
-_ASKED = jsonschema.Draft7Validator(schema("provider_request"))
-_REPLIED = jsonschema.Draft7Validator(schema("render_context_reply"))
+_ASKED = jsonschema.Draft7Validator(load_schema("provider_request"))
+_REPLIED = jsonschema.Draft7Validator(load_schema("render_context_reply"))
 
 
-def item(id: str, text: str | None = None, *entities: str, cost: int = 10, **more: Any) -> dict[str, Any]:
+def make_item(
+    id: str, text: str | None = None, *entities: str, cost: int = 10, **more: Any
+) -> dict[str, Any]:
     """Return a candidate as it is on the wire."""
     body: dict[str, Any] = {"id": id, "entities": list(entities), "cost_tokens": cost, "source": "L2"}
     if text is not None:
@@ -55,7 +57,7 @@ def request(intent: Any = "implement orders migration", **more: Any) -> dict[str
 
 
 class Source:
-    """Says what it is told to say: each call takes the next of `said`, or the last one again.
+    """Gives scripted answers: each call takes the next of `said`, or the last one again.
 
     It may take long, for a machine may be busy; with `deadline_ms=None` its layer decides.
     """
@@ -84,39 +86,39 @@ class Source:
         return said
 
 
-async def hang(request: ProviderRequest) -> Any:
+async def never_answer(request: ProviderRequest) -> Any:
     """Never answer."""
     await asyncio.Event().wait()
 
 
-def engine(*sources: Any, **more: Any) -> ACS:
+def make_engine(*sources: Any, **more: Any) -> ACS:
     """Return an engine whose clocks stand still."""
     return ACS(sources, **{"clock": lambda: NOW, "timer": lambda: 0.0, **more})
 
 
-def checked(reply: RenderReply) -> dict[str, Any]:
+def checked_reply(reply: RenderReply) -> dict[str, Any]:
     """Return a reply as it is on the wire, after both forms of it were checked against the schema."""
     for extended in (False, True):
         _REPLIED.validate(reply.to_wire(extended=extended))
     return reply.to_wire(extended=True)
 
 
-def codes(reply: RenderReply) -> list[str]:
+def warning_codes(reply: RenderReply) -> list[str]:
     """Return the codes of the warnings."""
     return [one.code for one in reply.warnings]
 
 
-def ids(reply: RenderReply) -> list[str]:
+def fragment_ids(reply: RenderReply) -> list[str]:
     """Return the ids of the fragments."""
     return [one.id for one in reply.fragments or ()]
 
 
-def actions(reply: RenderReply) -> list[str]:
+def offered_actions(reply: RenderReply) -> list[str]:
     """Return the actions that are offered."""
     assert reply.error is not None
     return [one.action.value for one in reply.error.options]
 
 
-def strict(body: Mapping[str, Any]) -> bytes:
+def strict_json(body: Mapping[str, Any]) -> bytes:
     """Return a reply byte for byte."""
     return json.dumps(body, ensure_ascii=False).encode()

@@ -9,9 +9,8 @@ from random import Random
 import numpy as np
 from hypothesis import strategies as st
 
-from acms.config import EpisodeBoundaryConfig
-from acms.model import Kind, State
-from tests.support.indexes import Row, half
+from acms import EpisodeBoundaryConfig, Kind, State
+from tests.support.indexes import Row, pack_half_floats
 from tests.support.logs import Log
 
 WORDS = "orders database postgres cache redis blue deploy friday not march sam 42 the we ?".split()
@@ -26,7 +25,7 @@ QUERIES = [
 ]
 
 
-def told(random: Random, steps: int, *, erasing: bool = True) -> Log:
+def random_log(random: Random, steps: int, *, erasing: bool = True) -> Log:
     """A log of about so many entries; erased entries have lost their content."""
     log = Log(rules=EpisodeBoundaryConfig(max_turns=random.randint(2, 9)))
 
@@ -66,7 +65,7 @@ def told(random: Random, steps: int, *, erasing: bool = True) -> Log:
     return log
 
 
-def embedded(random: Random, log: Log, dimension: int = 24) -> list[Row]:
+def random_vectors(random: Random, log: Log, dimension: int = 24) -> list[Row]:
     """Vectors of most entries, one or several of each; those without content have an empty one."""
     drawn = np.random.default_rng(random.getrandbits(32))
     rows: list[Row] = []
@@ -76,11 +75,11 @@ def embedded(random: Random, log: Log, dimension: int = 24) -> list[Row]:
                 rows.append((entry.version, 0, b""))
                 continue
             for part in range(random.choice([1, 1, 2, 4])):
-                rows.append((entry.version, part, half(drawn.normal(size=dimension))))
+                rows.append((entry.version, part, pack_half_floats(drawn.normal(size=dimension))))
     return rows
 
 
-def shuffled(random: Random, rows: Sequence[Row]) -> list[list[Row]]:
+def shuffle_rows(random: Random, rows: Sequence[Row]) -> list[list[Row]]:
     """The same rows as they may come: those of an entry together, entries late, out of order and in batches."""
     by_version: dict[int, list[Row]] = {}
     for row in rows:

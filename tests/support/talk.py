@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
-from acms import ACMS, ACMSConfig, ContextItems, EpisodeBoundaryConfig, Kind, RetryConfig
+from acms import ACMS, ACMSConfig, ContextItems, EpisodeBoundaryConfig, Kind, RetryConfig, View
 from acms.ports import StorageBackend
-from acms.storage import MemoryStorage, SQLiteStorage
-from acms.storage.wrapper import WrapperStorage
-from acms.view import View
+from acms.storage import MemoryStorage, SQLiteStorage, WrapperStorage
 
 Storage: TypeAlias = MemoryStorage | SQLiteStorage
 
@@ -59,7 +57,7 @@ def session_on(storage: Any, name: str = "user_123", *, words: bool = False, **g
     return ACMS(name, storage, **given)
 
 
-async def fill(session: ACMS, *contents: str, role: str = "user", close: bool = False) -> list[str]:
+async def ingest_texts(session: ACMS, *contents: str, role: str = "user", close: bool = False) -> list[str]:
     """Ingest texts and return their ids; `close` ends the episode after them."""
     ids = [await session.ingest(role, content) for content in contents]
     if close:
@@ -73,11 +71,11 @@ async def tool_turn(session: ACMS, call: str, answer: str | None, text: str = ""
         await session.ingest("tool", answer, tool_call_id=call)
 
 
-def contents(items: Sequence[Any]) -> list[str]:
+def contents_of(items: Sequence[Any]) -> list[str]:
     return [item.content for item in items]
 
 
-def versions(items: Sequence[Any]) -> list[int]:
+def versions_of(items: Sequence[Any]) -> list[int]:
     return [item.version for item in items]
 
 
@@ -96,17 +94,17 @@ async def message_ids(session: ACMS) -> list[str]:
     return [entry.id for entry in await log_of(session) if entry.kind is Kind.MESSAGE]
 
 
-def plain(items: ContextItems) -> Any:
+def comparable_items(items: ContextItems) -> Any:
     """A plan with everything in it, as values that compare."""
     return list(items), items.budget, items.tokens, items.confidence, items.version
 
 
-async def seen(view: View, query: str = "orders database", budget: int = 300) -> Any:
+async def comparable_answers(view: View, query: str = "orders database", budget: int = 300) -> Any:
     """What every reading verb says, as values that compare."""
     recalled = await view.recall(query, token_budget=budget)
     return (
-        plain(await view.window(budget)),
-        plain(recalled),
+        comparable_items(await view.window(budget)),
+        comparable_items(recalled),
         list(recalled.ledger),
         recalled.ledger.warnings,
         await view.messages(query, budget=100_000),

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from acms.model import Json, Media, Reasoning, Role, Text, ToolCall, ToolResult
+from acms import Media, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.codecs import Count, Exactness, Tool, Usage
+from acms.model import Json
 from acms.plan.nodes import Atom, Fitted, NeedSummary, Scope
 from acms.ports import TokenCounter
 from acms.prompt.fit import fit_prompt
-from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
+from acms.prompt_types import CacheMark, PromptMessage
 
 T = TypeVar("T")
 
 
 class Words:
-    """Counts words: what stands between spaces."""
+    """Counts words: the texts between spaces."""
 
     name = "words"
 
@@ -99,7 +101,7 @@ class Toy:
         return
 
 
-def answered(steps: Generator[NeedSummary, str | None, T], answers: Iterable[str | None] = ()) -> T:
+def run_to_end(steps: Generator[NeedSummary, str | None, T], answers: Iterable[str | None] = ()) -> T:
     """Run a fit to its end with these answers, then None to every further question."""
     waiting = iter(answers)
     try:
@@ -111,27 +113,27 @@ def answered(steps: Generator[NeedSummary, str | None, T], answers: Iterable[str
         return result
 
 
-def fitted(tree: Scope, limit: int | None, *answers: str | None, codec: Toy | None = None) -> Fitted:
+def fit_tree(tree: Scope, limit: int | None, *answers: str | None, codec: Toy | None = None) -> Fitted:
     """Fit a tree with the toy codec."""
-    return answered(fit_prompt(tree, codec or Toy(), limit), answers)
+    return run_to_end(fit_prompt(tree, codec or Toy(), limit), answers)
 
 
-def said(text: str, role: Role = Role.USER, **fields: Json) -> PromptMessage:
+def text_message(text: str, role: Role = Role.USER, **fields: Json) -> PromptMessage:
     """Return a message of one text."""
     return PromptMessage(role=role, parts=(Text(text),), **fields)
 
 
-def unit(text: str, role: Role = Role.USER, **fields: Json) -> Atom:
+def text_atom(text: str, role: Role = Role.USER, **fields: Json) -> Atom:
     """Return a unit of one message of one text."""
-    return Atom((said(text, role),), **fields)
+    return Atom((text_message(text, role),), **fields)
 
 
-def words(number: int, word: str = "w") -> str:
+def numbered_words(number: int, word: str = "w") -> str:
     """Return so many words, each different."""
     return " ".join(f"{word}{index}" for index in range(number))
 
 
-def texts(found: Fitted) -> list[str]:
+def texts_of_fit(found: Fitted) -> list[str]:
     """Return what a prompt shows, a text a message."""
     return [
         " ".join(

@@ -8,22 +8,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.config import EpisodeBoundaryConfig
-from acms.errors import TokenBudgetExceededError
+from acms import (
+    ContextItem,
+    Entry,
+    EpisodeBoundaryConfig,
+    Kind,
+    Media,
+    Raw,
+    Reasoning,
+    Role,
+    Source,
+    Text,
+    TokenBudgetExceededError,
+    ToolCall,
+    ToolResult,
+)
 from acms.log.in_force import Unit, effective_sequence, fold_atomic_groups
 from acms.log.trust import is_instruction
-from acms.model import Entry, Head, Kind, Media, Raw, Reasoning, Role, Source, Text, ToolCall, ToolResult
+from acms.model import Head
 from acms.ports import TokenCounter
 from acms.prompt.messages import ChatPlan, Material, plan_chat
 from acms.recall.candidates import Terms, collect_candidates
 from acms.recall.pipeline import Gathered, _build_gathered
 from acms.recall.planner import Rows, TextFrame, build_candidate, choose_newest_suffix, render_choice
 from acms.recall.request import Ranked, Recall
-from acms.results import ContextItem
 from acms.text import chat_messages
 from acms.text.markers import WEIGHTS
 from tests.support.counters import COUNTERS, Counting
-from tests.support.indexes import field_of, rank
+from tests.support.indexes import field_of, rank_corpus
 from tests.support.logs import Log
 from tests.support.provider import check_valid
 
@@ -31,8 +43,8 @@ SHOWN = (Kind.MESSAGE, Kind.SUMMARY)
 BYTES = Counting("bytes", lambda text: len(text.encode()))
 
 
-def gathered(log: Log, budget: int, counter: TokenCounter) -> Gathered:
-    """What is read back from the end of a log until a budget is filled, eight entries at a time."""
+def gather_messages(log: Log, budget: int, counter: TokenCounter) -> Gathered:
+    """The messages read back from the end of a log until a budget is filled, eight entries at a time."""
     frame = chat_messages.ChatFrame(counter)
     for after in (*range(log.version - 8, 0, -8), 0):
         folded = fold_atomic_groups(
@@ -46,10 +58,10 @@ def gathered(log: Log, budget: int, counter: TokenCounter) -> Gathered:
     raise AssertionError("the loop ends with the whole log")
 
 
-def planned(log: Log, query: str, budget: int, counter: TokenCounter) -> ChatPlan:
+def plan_from_log(log: Log, query: str, budget: int, counter: TokenCounter) -> ChatPlan:
     """A plan as the pipeline makes it, with the log as its store."""
     asked = Recall(query=query, budget=budget, weights=WEIGHTS)
-    newest = gathered(log, budget, counter)
+    newest = gather_messages(log, budget, counter)
     lead: list[Unit[Entry]] = []
     for unit in log.units() if not newest.whole else log.units()[:-1]:
         if not is_instruction(unit.entries[0]):
@@ -62,7 +74,7 @@ def planned(log: Log, query: str, budget: int, counter: TokenCounter) -> ChatPla
     found = candidates = None
     if not newest.whole or cost + chat_messages.PRIMER > budget:
         field = field_of(log.entries)
-        found = Ranked("c_x", log.version, field, rank(field, query))
+        found = Ranked("c_x", log.version, field, rank_corpus(field, query))
         terms = Terms(shown=led, episode=False)
         candidates = collect_candidates(field, found.ranking, terms, TextFrame(counter))
     steps = plan_chat(Material(newest, lead, rest, found, candidates), asked, counter, TextFrame(counter))
@@ -76,7 +88,7 @@ def planned(log: Log, query: str, budget: int, counter: TokenCounter) -> ChatPla
         return plan
 
 
-def written(log: Log, counter: TokenCounter = BYTES) -> list[dict[str, Any]]:
+def messages_of_log(log: Log, counter: TokenCounter = BYTES) -> list[dict[str, Any]]:
     """The whole log as messages."""
     return chat_messages.render_chat_messages(items_of(log, counter))
 
@@ -98,7 +110,7 @@ ids = st.sampled_from(["c1", "c2", "c3"])
 
 
 @st.composite
-def logs(draw: st.DrawFn, counter: TokenCounter) -> Log:
+def generated_logs(draw: st.DrawFn, counter: TokenCounter) -> Log:
     log = Log(counter.count, EpisodeBoundaryConfig(max_turns=draw(st.integers(2, 6))))
     for _ in range(draw(st.integers(0, 3))):
         log.say(draw(st.sampled_from(["system", "developer"])), draw(words))
@@ -138,9 +150,9 @@ def logs(draw: st.DrawFn, counter: TokenCounter) -> Log:
 def test_messages_are_valid_and_within_the_budget_whatever_the_log(
     data: st.DataObject, counter: TokenCounter, query: str, budget: int
 ) -> None:
-    log = data.draw(logs(counter))
+    log = data.draw(generated_logs(counter))
     try:
-        plan = planned(log, query, budget, counter)
+        plan = plan_from_log(log, query, budget, counter)
     except TokenBudgetExceededError as error:
         assert error.required > error.budget == budget
         return
@@ -163,20 +175,20 @@ def test_messages_are_valid_and_within_the_budget_whatever_the_log(
 def test_the_whole_history_is_sent_when_it_fits_for_sure(
     data: st.DataObject, counter: TokenCounter, query: str
 ) -> None:
-    log = data.draw(logs(counter))
-    plan = planned(log, query, 10**7, counter)
-    assert plan.messages == written(log, counter)
+    log = data.draw(generated_logs(counter))
+    plan = plan_from_log(log, query, 10**7, counter)
+    assert plan.messages == messages_of_log(log, counter)
 
 
 @given(st.data(), st.sampled_from(COUNTERS))
 def test_the_same_question_gives_the_same_messages(data: st.DataObject, counter: TokenCounter) -> None:
-    log = data.draw(logs(counter))
+    log = data.draw(generated_logs(counter))
     budget = data.draw(st.integers(100, 2000))
     try:
-        first = planned(log, "orders database", budget, counter)
+        first = plan_from_log(log, "orders database", budget, counter)
     except TokenBudgetExceededError:
         return
-    assert planned(log, "orders database", budget, counter) == first
+    assert plan_from_log(log, "orders database", budget, counter) == first
 
 
 # ── how a message is written ────────────────────────────────────────────────────────────────────────────────────────
@@ -190,7 +202,7 @@ def test_a_conversation_with_a_tool_reads_as_a_provider_wants_it() -> None:
     log.say("tool", "40 %", answers="c1")
     log.say("assistant", "40 %")
     function = {"name": "look", "arguments": '{"at": "c1"}'}
-    assert written(log) == [
+    assert messages_of_log(log) == [
         {"role": "system", "content": "You help."},
         {"role": "user", "content": "how full?", "name": "Sam"},
         {
@@ -207,14 +219,14 @@ def test_a_call_without_text_has_no_content() -> None:
     log = Log(BYTES.count)
     log.say("assistant", calls=["c1"])
     log.say("tool", "", answers="c1")
-    assert [message["content"] for message in written(log)] == [None, ""]
+    assert [message["content"] for message in messages_of_log(log)] == [None, ""]
 
 
 def test_a_call_that_waits_is_answered_by_a_placeholder() -> None:
     log = Log(BYTES.count)
     log.say("assistant", calls=["c1", "c2"])
     log.say("tool", "one", answers="c2")
-    found = written(log)
+    found = messages_of_log(log)
     check_valid(found)
     assert [(message.get("tool_call_id"), message["content"]) for message in found[1:]] == [
         ("c2", "one"),
@@ -226,14 +238,14 @@ def test_parallel_answers_in_one_message_become_one_each() -> None:
     log = Log(BYTES.count)
     log.say("assistant", calls=["c1", "c2"])
     log.say("tool", parts=[ToolResult("c1", "one"), ToolResult("c2", "two")])
-    assert [message["content"] for message in written(log)[1:]] == ["one", "two"]
+    assert [message["content"] for message in messages_of_log(log)[1:]] == ["one", "two"]
 
 
 def test_a_stray_result_beside_an_answer_is_kept_as_its_text() -> None:
     log = Log(BYTES.count)
     log.say("assistant", calls=["c1"])
     log.say("tool", parts=[ToolResult("c9", "stray"), ToolResult("c1", "asked for")])
-    found = written(log)
+    found = messages_of_log(log)
     check_valid(found)
     assert found[1] == {"role": "tool", "tool_call_id": "c1", "content": "asked for\nstray"}
 
@@ -241,7 +253,7 @@ def test_a_stray_result_beside_an_answer_is_kept_as_its_text() -> None:
 def test_a_result_without_a_call_reads_as_marked_text_of_the_user() -> None:
     log = Log(BYTES.count)
     log.say("tool", "from nowhere", answers="c9")
-    (message,) = written(log)
+    (message,) = messages_of_log(log)
     assert message == {"role": "user", "content": "<tool_result>\nfrom nowhere\n</tool_result>"}
 
 
@@ -249,13 +261,13 @@ def test_a_summary_reads_as_marked_text() -> None:
     log = Log(BYTES.count)
     log.say("user", "a")
     log.summarise((1, 1), content="they said a")
-    assert written(log) == [{"role": "user", "content": "<summary>\nthey said a\n</summary>"}]
+    assert messages_of_log(log) == [{"role": "user", "content": "<summary>\nthey said a\n</summary>"}]
 
 
 def test_media_are_named_and_what_other_vendors_wrote_is_left_out() -> None:
     log = Log(BYTES.count)
     log.say("user", parts=[Text("look"), Media("image/png", "s3://b/k"), Text("closely"), Raw("x", "{}")])
-    assert written(log) == [{"role": "user", "content": "look\n[image/png: s3://b/k]\nclosely"}]
+    assert messages_of_log(log) == [{"role": "user", "content": "look\n[image/png: s3://b/k]\nclosely"}]
 
 
 @pytest.mark.parametrize(
@@ -270,7 +282,7 @@ def test_media_are_named_and_what_other_vendors_wrote_is_left_out() -> None:
 def test_a_speaker_a_provider_has_no_field_for_stands_before_the_text(actor: str, shown: str) -> None:
     log = Log(BYTES.count)
     log.say("user", "hi", actor=actor)
-    assert written(log)[0]["content"] == shown
+    assert messages_of_log(log)[0]["content"] == shown
 
 
 @pytest.mark.parametrize(
@@ -279,7 +291,7 @@ def test_a_speaker_a_provider_has_no_field_for_stands_before_the_text(actor: str
 def test_only_a_speaker_a_provider_accepts_is_named(actor: str, named: bool) -> None:
     log = Log(BYTES.count)
     log.say("user", "hi", actor=actor)
-    assert ("name" in written(log)[0]) is named
+    assert ("name" in messages_of_log(log)[0]) is named
 
 
 @given(st.data(), st.sampled_from(COUNTERS))
@@ -313,7 +325,7 @@ def long_log() -> Log:
 
 
 def test_recalled_text_stands_as_data_right_before_the_newest_question() -> None:
-    plan = planned(long_log(), "Which database did we choose for orders?", 1200, BYTES)
+    plan = plan_from_log(long_log(), "Which database did we choose for orders?", 1200, BYTES)
     roles = [message["role"] for message in plan.messages]
     assert roles[0] == "system"
     assert plan.messages[-1]["content"] == "Which database did we choose for orders?"
@@ -324,14 +336,14 @@ def test_recalled_text_stands_as_data_right_before_the_newest_question() -> None
 
 
 def test_a_retrieved_message_does_not_come_twice() -> None:
-    plan = planned(long_log(), "note 39 garden", 1200, BYTES)
+    plan = plan_from_log(long_log(), "note 39 garden", 1200, BYTES)
     everything = "".join(message["content"] for message in plan.messages)
     assert everything.count("note 39 ") == 1
 
 
 def test_what_is_shown_as_new_is_told_so_although_it_answers_nothing() -> None:
     log = long_log()
-    plan = planned(log, "zanzibar", 1200, BYTES)
+    plan = plan_from_log(log, "zanzibar", 1200, BYTES)
     newest = plan.items.ledger.why(log.entries[-1].id)
     assert (newest.included, newest.rule) == (True, "latest")
     assert plan.items.ledger.why(log.entries[1].id).rule == "irrelevant"
@@ -342,7 +354,7 @@ def test_instructions_that_do_not_fit_are_an_error_that_says_so() -> None:
     log.say("system", "s" * 500)
     log.say("user", "hi")
     with pytest.raises(TokenBudgetExceededError) as caught:
-        planned(log, "hi", 200, BYTES)
+        plan_from_log(log, "hi", 200, BYTES)
     assert caught.value.budget == 200
     assert caught.value.required > 500
     assert caught.value.options
@@ -351,14 +363,14 @@ def test_instructions_that_do_not_fit_are_an_error_that_says_so() -> None:
 def test_a_newest_message_that_is_too_long_is_cut_and_flagged() -> None:
     log = Log(BYTES.count)
     log.say("user", "x" * 5000)
-    plan = planned(log, "anything", 300, BYTES)
+    plan = plan_from_log(log, "anything", 300, BYTES)
     assert plan.tokens <= 300
     assert plan.items[-1].truncated
     assert plan.items.ledger.warnings
 
 
 def test_an_empty_log_needs_no_message_and_no_budget() -> None:
-    plan = planned(Log(), "hello", 0, BYTES)
+    plan = plan_from_log(Log(), "hello", 0, BYTES)
     assert (plan.messages, plan.tokens) == ([], 0)
 
 

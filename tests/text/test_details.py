@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from acms.text.details import KINDS, find_details
 
 
-def found(text: str) -> list[str]:
+def details_of_text(text: str) -> list[str]:
     return [detail.text for detail in find_details(text)]
 
 
@@ -84,7 +84,7 @@ def test_a_detail_is_found_in_a_sentence_whatever_stands_around_it(kind: str, na
     ],
 )  # fmt: skip
 def test_details_come_in_order_each_once(text: str, expected: list[str]) -> None:
-    assert found(text) == expected
+    assert details_of_text(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_details_come_in_order_each_once(text: str, expected: list[str]) -> None
     ],
 )
 def test_plain_talk_has_none(text: str) -> None:
-    assert found(text) == []
+    assert details_of_text(text) == []
 
 
 @given(st.text(st.sampled_from("aZ19 ./:-_@\"'`#$€%(),\\\n“”你März"), max_size=80) | st.text(max_size=80))

@@ -1,4 +1,4 @@
-"""Rendered text: what ACMS wrote itself is not learned again, and what somebody said is left alone."""
+"""Rendered text: text written by ACMS is not learned again, and messages of users are left alone."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from acms.text.grounding import Evidence, is_placeholder
 WEDNESDAY = datetime(2026, 3, 11, 9, tzinfo=UTC)
 
 
-def says(text: str, statement: str, field: str = "") -> bool:
+def evidence_says(text: str, statement: str, field: str = "") -> bool:
     return Evidence([(text, WEDNESDAY)]).says(statement, field)
 
 
@@ -31,7 +31,7 @@ def says(text: str, statement: str, field: str = "") -> bool:
     ],
 )
 def test_numbers_and_dates_stand_however_they_are_written(text: str, statement: str) -> None:
-    assert says(text, statement)
+    assert evidence_says(text, statement)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_numbers_and_dates_stand_however_they_are_written(text: str, statement: 
     ],
 )
 def test_another_number_does_not_stand(text: str, statement: str) -> None:
-    assert not says(text, statement)
+    assert not evidence_says(text, statement)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_another_number_does_not_stand(text: str, statement: str) -> None:
     ],
 )
 def test_a_short_value_may_be_inflected_or_put_in_other_words(text: str, statement: str) -> None:
-    assert says(text, statement)
+    assert evidence_says(text, statement)
 
 
 @pytest.mark.parametrize(
@@ -82,16 +82,16 @@ def test_a_short_value_may_be_inflected_or_put_in_other_words(text: str, stateme
     ],
 )
 def test_another_word_does_not_stand(text: str, statement: str) -> None:
-    assert not says(text, statement)
+    assert not evidence_says(text, statement)
 
 
 def test_words_of_the_field_do_not_count() -> None:
-    assert says("We use PostgreSQL.", "PostgreSQL database", "orders database")
-    assert not says("Our database is small.", "Oracle database", "orders database")
+    assert evidence_says("We use PostgreSQL.", "PostgreSQL database", "orders database")
+    assert not evidence_says("Our database is small.", "Oracle database", "orders database")
 
 
 def test_a_coined_name_must_stand_whatever_stands_beside_it() -> None:
-    assert not says("Our own small database server.", "small MySQL database server")
+    assert not evidence_says("Our own small database server.", "small MySQL database server")
 
 
 @pytest.mark.parametrize("text", ["…", "...", "-", "?", "<>", "___", "“”"])

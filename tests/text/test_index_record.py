@@ -1,4 +1,4 @@
-"""Index records: what is written of an entry is read back, by one and by many, and nothing else is kept."""
+"""Index records: the record of an entry reads back, alone and among many, and nothing else is kept."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acms import Kind, Origin, Role, ToolCall, ToolResult
 from acms.log.encoding import to_microseconds
-from acms.model import Draft, Kind, Origin, Role, ToolCall, ToolResult
+from acms.model import Draft
 from acms.recall.index import Segment
 from acms.text import index_record
 from acms.text.index_record import EMPTY, HEADER, REPLACES, read_group, read_label
 from acms.text.tokenizer import content_terms, count_terms, day_terms, searchable_terms, split_words
 from acms.text.tokenizer import find_names as names_in
-from tests.support.indexes import appended, built, snapshot
+from tests.support.indexes import build_segment, grow_segment, snapshot_of
 from tests.support.logs import NONCE, NOON
 
 moments = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC))
@@ -31,7 +32,7 @@ contents = (
 
 
 @st.composite
-def drafts(draw: st.DrawFn) -> Draft:
+def generated_drafts(draw: st.DrawFn) -> Draft:
     kind = draw(st.sampled_from([Kind.MESSAGE, Kind.MESSAGE, Kind.SUMMARY, Kind.FACT, Kind.RETRACTION]))
     calls = draw(st.lists(st.sampled_from(["c1", "c2", "数"]), unique=True))
     answers = draw(st.lists(st.sampled_from(["c1", "c3"]), unique=True))
@@ -51,13 +52,13 @@ def drafts(draw: st.DrawFn) -> Draft:
     )
 
 
-def both(draft: Draft) -> list[Segment]:
+def index_both_ways(draft: Draft) -> list[Segment]:
     """The one record of a draft, indexed alone and as one of many."""
     record = index_record.encode_index_record(draft, NONCE)
-    return [appended([record]), built([record] * 2)]
+    return [grow_segment([record]), build_segment([record] * 2)]
 
 
-@given(drafts())
+@given(generated_drafts())
 def test_every_field_is_read_back(draft: Draft) -> None:
     counts = {number: count for number, count in count_terms(split_words(draft.content)).items() if count}
     plain = {number for number, count in count_terms(split_words(draft.content)).items() if not count}
@@ -69,8 +70,8 @@ def test_every_field_is_read_back(draft: Draft) -> None:
     said.update(day_terms(minute // 1440))
     said.update(searchable_terms(draft.actor) if draft.actor else ())
     expected = {number: min(count, 255) for number, count in said.items()}
-    for segment in both(draft):
-        doc = snapshot(segment).doc(0)
+    for segment in index_both_ways(draft):
+        doc = snapshot_of(segment).doc(0)
         assert (doc.version, doc.kind, doc.role, doc.actor) == (1, draft.kind, draft.role, draft.actor)
         assert (doc.markers, doc.tokens, doc.episode) == (draft.markers, draft.tokens, draft.episode)
         assert doc.group == draft.group
@@ -90,7 +91,7 @@ def test_every_field_is_read_back(draft: Draft) -> None:
             open_calls = {part.call_id for part in calls} - {
                 part.call_id for part in draft.parts if isinstance(part, ToolResult)
             }
-            assert snapshot(segment).answered([0]) == (bool(calls), not open_calls)
+            assert snapshot_of(segment).answered([0]) == (bool(calls), not open_calls)
 
 
 def test_a_name_makes_a_text_no_longer_and_is_found() -> None:
@@ -98,9 +99,11 @@ def test_a_name_makes_a_text_no_longer_and_is_found() -> None:
         Draft(kind=Kind.MESSAGE, content=text, created_at=NOON, role=Role.USER)
         for text in ("look in src core rank py", "look in src/core/rank.py")
     )
-    lengths = [float(segment.columns["length"][0]) for draft in (plain, named) for segment in both(draft)]
+    lengths = [
+        float(segment.columns["length"][0]) for draft in (plain, named) for segment in index_both_ways(draft)
+    ]
     assert len(set(lengths)) == 1
-    for segment in both(named):
+    for segment in index_both_ways(named):
         for text in ("src/core/rank.py", "rank.py", "rank", "core"):
             assert all(len(segment.postings(number, 1)) for number in searchable_terms(text)), text
 
@@ -114,33 +117,33 @@ def test_a_card_of_the_recipe_before_is_read_as_it_was() -> None:
     after = index_record.encode_index_record(draft, NONCE)
     assert before != after
     assert len(before) < len(after)
-    segment = built([before, after])
+    segment = build_segment([before, after])
     for number in content_terms(split_words(draft.content)):
         assert segment.postings(number, 2).tolist() == [1, 1 << 8 | 1]
 
 
-def header(draft: Draft) -> dict[str, int | bytes]:
+def record_header(draft: Draft) -> dict[str, int | bytes]:
     names = "minute tokens episode nonce flags exact label group terms repeated".split()
     return dict(zip(names, HEADER.unpack_from(index_record.encode_index_record(draft, NONCE)), strict=True))
 
 
-def said(content: str, **given: object) -> Draft:
+def message_draft(content: str, **given: object) -> Draft:
     return Draft(content=content, role=Role.USER, created_at=NOON, **given)  # type: ignore[arg-type]
 
 
 def test_terms_are_three_bytes_and_only_repeated_ones_have_a_count() -> None:
-    short = index_record.encode_index_record(said("orders database"), NONCE)
+    short = index_record.encode_index_record(message_draft("orders database"), NONCE)
     assert len(short) == HEADER.size + len("message\0user\0") + 2 * 3
-    again = index_record.encode_index_record(said("orders database orders"), NONCE)
+    again = index_record.encode_index_record(message_draft("orders database orders"), NONCE)
     assert len(again) == len(short) + 1
     assert again[-1] == 2
 
 
 def test_more_than_255_occurrences_count_as_255() -> None:
-    record = index_record.encode_index_record(said("orders " * 300), NONCE)
+    record = index_record.encode_index_record(message_draft("orders " * 300), NONCE)
     assert record[-1] == 255
     (number,) = content_terms(["orders"])
-    for segment in (appended([record]), built([record, record])):
+    for segment in (grow_segment([record]), build_segment([record, record])):
         assert segment.postings(number, 1).tolist() == [255]
 
 
@@ -150,15 +153,15 @@ def test_a_card_of_a_usual_message_is_smaller_than_its_text() -> None:
         " the reporting queries to another engine would take at least three weeks. The cache stays on Redis; its"
         " memory limit is raised to 4 GB, and the eviction policy becomes allkeys-lru after the deploy on Friday."
     )
-    size = len(index_record.encode_index_record(said(text, actor="Melanie"), NONCE))
+    size = len(index_record.encode_index_record(message_draft(text, actor="Melanie"), NONCE))
     assert size < len(text) * 0.7
     assert size < 210
 
 
 def test_an_entry_without_content_has_a_card_without_terms() -> None:
-    found = header(said(""))
+    found = record_header(message_draft(""))
     assert (found["flags"], found["terms"], found["exact"]) == (EMPTY, 0, 0)
-    assert header(said("   "))["flags"] == 0
+    assert record_header(message_draft("   "))["flags"] == 0
 
 
 @pytest.mark.parametrize(
@@ -167,14 +170,14 @@ def test_an_entry_without_content_has_a_card_without_terms() -> None:
 )
 def test_dates_out_of_reach_of_a_card_are_the_last_it_knows(year: int, minute: int) -> None:
     draft = Draft(content="x", role=Role.USER, created_at=datetime(year, 1, 1, tzinfo=UTC))
-    assert header(draft)["minute"] == minute
+    assert record_header(draft)["minute"] == minute
 
 
 def test_seconds_are_left_out_also_before_1970() -> None:
     moment = datetime(1969, 12, 31, 23, 59, 30, tzinfo=UTC)
-    assert header(Draft(content="x", role=Role.USER, created_at=moment))["minute"] == -1
+    assert record_header(Draft(content="x", role=Role.USER, created_at=moment))["minute"] == -1
     later = Draft(content="x", role=Role.USER, created_at=NOON + timedelta(seconds=59))
-    assert header(later)["minute"] == header(said("x"))["minute"]
+    assert record_header(later)["minute"] == record_header(message_draft("x"))["minute"]
 
 
 @pytest.mark.parametrize(
@@ -197,25 +200,31 @@ def test_seconds_are_left_out_also_before_1970() -> None:
     ],
 )
 def test_the_words_of_a_text_sign_its_card(one: str, other: str) -> None:
-    assert header(said(one))["exact"] != header(said(other))["exact"]
+    assert record_header(message_draft(one))["exact"] != record_header(message_draft(other))["exact"]
 
 
 def test_the_order_and_the_case_of_words_do_not_sign_a_card() -> None:
-    assert header(said("5 of 42 orders"))["exact"] == header(said("Orders: 42 of 5!"))["exact"]
+    assert (
+        record_header(message_draft("5 of 42 orders"))["exact"]
+        == record_header(message_draft("Orders: 42 of 5!"))["exact"]
+    )
 
 
 def test_a_long_text_of_many_different_words_keeps_those_said_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_record, "_MOST", 50)
     content = " ".join(f"w{number}" for number in range(70)) + " w69 w69"
-    record = index_record.encode_index_record(said(content), NONCE)
-    assert (header(said(content))["terms"], header(said(content))["repeated"]) == (50, 1)
-    assert appended([record]).columns["length"][0] == built([record, record]).columns["length"][0]
+    record = index_record.encode_index_record(message_draft(content), NONCE)
+    assert (
+        record_header(message_draft(content))["terms"],
+        record_header(message_draft(content))["repeated"],
+    ) == (50, 1)
+    assert grow_segment([record]).columns["length"][0] == build_segment([record, record]).columns["length"][0]
 
 
 def test_a_message_with_very_many_calls_has_a_card() -> None:
     parts = tuple(ToolCall(f"c{number}", "look", "{}") for number in range(256))
-    record = index_record.encode_index_record(said("x", parts=parts, group="g1"), NONCE)
-    assert snapshot(appended([record])).answered([0]) == (True, False)
+    record = index_record.encode_index_record(message_draft("x", parts=parts, group="g1"), NONCE)
+    assert snapshot_of(grow_segment([record])).answered([0]) == (True, False)
 
 
 def test_labels_and_groups_are_read_as_written() -> None:
@@ -226,9 +235,9 @@ def test_labels_and_groups_are_read_as_written() -> None:
         ("goal", "custom:x"),
     )
     assert read_label(b"summary\0\0Sam") == (Kind.SUMMARY, None, "Sam", ())
-    draft = said("x", parts=(ToolCall("c1", "f", "{}"), ToolResult("c2", "y")), group="g1")
+    draft = message_draft("x", parts=(ToolCall("c1", "f", "{}"), ToolResult("c2", "y")), group="g1")
     record = index_record.encode_index_record(draft, NONCE)
-    start = HEADER.size + int(header(draft)["label"])
-    name, calls, answers = read_group(record[start : start + int(header(draft)["group"])])
+    start = HEADER.size + int(record_header(draft)["label"])
+    name, calls, answers = read_group(record[start : start + int(record_header(draft)["group"])])
     assert (name, len(calls), len(answers)) == ("g1", 1, 1)
     assert calls != answers

@@ -38,7 +38,7 @@ SAID = [
 ]  # fmt: skip
 
 
-def held(text: str) -> set[int]:
+def indexed_terms(text: str) -> set[int]:
     """All terms under which the index holds a text."""
     return set(count_terms(split_words(text)))
 
@@ -54,13 +54,13 @@ def test_a_text_is_found_by_other_forms_of_its_words(language: str, text: str, a
     also = variant_terms(split_words(text))
     function = [word for word in also if word in function_words(language)]
     of_no_subject = {number for word in function for number in (primary_term(word), *also[word])}
-    assert (held(text) & asked_terms(asked)) - of_no_subject
+    assert (indexed_terms(text) & asked_terms(asked)) - of_no_subject
 
 
 @pytest.mark.parametrize(("language", "text", "asked"), SAID, ids=[language for language, *_ in SAID])
 def test_a_text_is_found_by_each_of_its_words(language: str, text: str, asked: str) -> None:
     for word in split_words(text):
-        assert primary_term(word) in held(text), word
+        assert primary_term(word) in indexed_terms(text), word
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_text_is_found_by_each_of_its_words(language: str, text: str, asked: s
 )
 def test_a_wrong_guess_of_the_language_takes_no_word_away(question: str, text: str) -> None:
     shared = set(split_words(question)) & set(split_words(text))
-    assert {primary_term(word) for word in shared} <= held(text) & asked_terms(question) | {
+    assert {primary_term(word) for word in shared} <= indexed_terms(text) & asked_terms(question) | {
         primary_term(word) for word in shared & function_words(ENGLISH)
     }
 

@@ -1,4 +1,4 @@
-"""Markers: what announces one, where it must stand, and what it weighs."""
+"""Markers: the words that announce one, where it must stand, and its weight."""
 
 from __future__ import annotations
 

@@ -31,17 +31,17 @@ from acms.text.tokenizer import (
 )
 
 
-def of(text: str) -> list[int]:
+def terms_of_text(text: str) -> list[int]:
     return content_terms(split_words(text))
 
 
 @given(st.text(max_size=60))
 def test_terms_are_numbers_of_24_bits_for_any_text(text: str) -> None:
-    found = of(text)
+    found = terms_of_text(text)
     assert all(0 < number < 1 << BITS for number in found)
     assert bool(found) == bool(split_words(text))
     assert len(found) <= len(split_words(text))
-    assert found == of(text)
+    assert found == terms_of_text(text)
 
 
 @pytest.mark.parametrize(
@@ -58,35 +58,35 @@ def test_terms_are_numbers_of_24_bits_for_any_text(text: str) -> None:
     ],
 )
 def test_words_meet_in_all_their_forms(texts: tuple[str, ...]) -> None:
-    assert len({tuple(of(text)) for text in texts}) == 1
+    assert len({tuple(terms_of_text(text)) for text in texts}) == 1
 
 
 @pytest.mark.parametrize("text", ["données", "база", "قاعدة", "数据", "42", "v2", "snake_case"])
 def test_words_of_other_scripts_and_numbers_are_words(text: str) -> None:
-    assert len(of(text)) == 1
-    assert of(f"{text}, {text}!") == of(text) * 2
+    assert len(terms_of_text(text)) == 1
+    assert terms_of_text(f"{text}, {text}!") == terms_of_text(text) * 2
 
 
 def test_stop_words_do_not_count_beside_others() -> None:
-    assert of("what did we choose for the orders") == of("choose orders")
+    assert terms_of_text("what did we choose for the orders") == terms_of_text("choose orders")
     assert content_term("the") == content_term("what") == 0
 
 
 def test_a_text_of_stop_words_only_keeps_them_all() -> None:
-    found = of("to be or not to be")
+    found = terms_of_text("to be or not to be")
     assert len(found) == 6
-    assert found[:2] == found[4:] == of("to be")
+    assert found[:2] == found[4:] == terms_of_text("to be")
     assert len(set(found)) == 4
 
 
 def test_the_order_and_the_repetition_of_words_are_kept() -> None:
-    orders, database = of("orders")[0], of("database")[0]
-    assert of("orders database orders") == [orders, database, orders]
+    orders, database = terms_of_text("orders")[0], terms_of_text("database")[0]
+    assert terms_of_text("orders database orders") == [orders, database, orders]
 
 
 @pytest.mark.parametrize("text", ["", "   ", "?!", "🙂", "…\n\t"])
 def test_a_text_without_a_word_has_no_term(text: str) -> None:
-    assert of(text) == []
+    assert terms_of_text(text) == []
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,13 @@ def test_a_text_without_a_word_has_no_term(text: str) -> None:
     ],
 )
 def test_a_day_is_found_by_the_words_of_its_date(moment: datetime, said: str) -> None:
-    assert list(day_terms(to_microseconds(moment) // 86_400_000_000)) == of(said)
+    assert list(day_terms(to_microseconds(moment) // 86_400_000_000)) == terms_of_text(said)
 
 
 def test_may_and_march_are_words_of_a_date() -> None:
-    assert of("in May")[-1] in day_terms(to_microseconds(datetime(2026, 5, 1, tzinfo=UTC)) // 86_400_000_000)
+    assert terms_of_text("in May")[-1] in day_terms(
+        to_microseconds(datetime(2026, 5, 1, tzinfo=UTC)) // 86_400_000_000
+    )
 
 
 @pytest.mark.parametrize("day", [-(10**9), 10**9])
@@ -221,7 +223,7 @@ def test_a_name_is_more_than_its_parts(one: str, other: str) -> None:
 )
 def test_plain_texts_hold_no_names(text: str) -> None:
     assert find_names(text) == []
-    assert searchable_terms(text) == of(text)
+    assert searchable_terms(text) == terms_of_text(text)
 
 
 @given(st.text(max_size=60) | st.text("aAzZ09_-./:@\\,+#kM é数", max_size=60))

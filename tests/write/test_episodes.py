@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.config import CLOSING_PATTERNS, EpisodeBoundaryConfig
+from acms import EpisodeBoundaryConfig, Role, ToolCall, ToolResult
+from acms.config import CLOSING_PATTERNS
 from acms.log.encoding import to_microseconds
-from acms.model import Role, ToolCall, ToolResult
 from acms.write.episodes import (
     MAX_TURNS,
     PATTERN,
@@ -26,19 +26,19 @@ from tests.support.logs import CONTEXT, NOON, Log
 MINUTE = 60
 
 
-def ordinals(log: Log) -> list[int]:
+def episode_ordinals(log: Log) -> list[int]:
     return [one.episode for one in log.entries if one.role is not None and not one.replaces]
 
 
-def reasons(log: Log) -> list[str | None]:
+def close_reasons(log: Log) -> list[str | None]:
     return [one.reason for one in build_episodes(CONTEXT, log.entries)]
 
 
-def rebuilt(log: Log) -> Tail:
+def rebuilt_tail(log: Log) -> Tail:
     return tail_of(log.entries, [one for one in log.entries if one.replaces])
 
 
-def closing(text: str) -> bool:
+def is_closing(text: str) -> bool:
     return any(re.search(pattern, text) for pattern in CLOSING_PATTERNS)
 
 
@@ -49,16 +49,16 @@ def test_an_episode_ends_after_six_messages() -> None:
     log = Log()
     for number in range(8):
         log.say("user" if number % 2 == 0 else "assistant", f"word {number}")
-    assert ordinals(log) == [1, 1, 1, 1, 1, 1, 2, 2]
+    assert episode_ordinals(log) == [1, 1, 1, 1, 1, 1, 2, 2]
     assert [one.closes for one in log.entries] == [None] * 5 + [MAX_TURNS, None, None]
-    assert reasons(log) == [MAX_TURNS, None]
+    assert close_reasons(log) == [MAX_TURNS, None]
 
 
 def test_a_single_turn_limit_makes_every_message_an_episode() -> None:
     log = Log(rules=EpisodeBoundaryConfig(max_turns=1))
     for word in "abc":
         log.say("user", word)
-    assert ordinals(log) == [1, 2, 3]
+    assert episode_ordinals(log) == [1, 2, 3]
 
 
 def test_a_silence_ends_the_episode_before_the_message_that_breaks_it() -> None:
@@ -66,9 +66,9 @@ def test_a_silence_ends_the_episode_before_the_message_that_breaks_it() -> None:
     log.say("user", "a")
     log.say("user", "b", after=30 * MINUTE)
     log.say("user", "c", after=30 * MINUTE + 1)
-    assert ordinals(log) == [1, 1, 2]
+    assert episode_ordinals(log) == [1, 1, 2]
     assert [one.closes for one in log.entries] == [None, None, None]
-    assert reasons(log) == [TIME_GAP, None]
+    assert close_reasons(log) == [TIME_GAP, None]
 
 
 def test_a_clock_that_runs_backwards_is_no_silence() -> None:
@@ -76,7 +76,7 @@ def test_a_clock_that_runs_backwards_is_no_silence() -> None:
     log.say("user", "a")
     log.say("user", "b", after=-3 * 3600)
     log.say("user", "c", after=1)
-    assert ordinals(log) == [1, 1, 1]
+    assert episode_ordinals(log) == [1, 1, 1]
 
 
 def test_a_tool_result_ends_the_episode_it_belongs_to() -> None:
@@ -85,8 +85,8 @@ def test_a_tool_result_ends_the_episode_it_belongs_to() -> None:
     log.say("assistant", calls=["c1"])
     log.say("tool", "40 %", answers="c1")
     log.say("assistant", "40 %")
-    assert ordinals(log) == [1, 1, 1, 2]
-    assert reasons(log) == [TOOL_RESULT, None]
+    assert episode_ordinals(log) == [1, 1, 1, 2]
+    assert close_reasons(log) == [TOOL_RESULT, None]
 
 
 def test_an_episode_waits_for_the_last_of_parallel_answers() -> None:
@@ -96,7 +96,7 @@ def test_an_episode_waits_for_the_last_of_parallel_answers() -> None:
     for call in ("c2", "c3", "c1"):
         log.say("tool", call, answers=call)
     log.say("user", "next")
-    assert ordinals(log) == [1, 1, 1, 1, 1, 2]
+    assert episode_ordinals(log) == [1, 1, 1, 1, 1, 2]
 
 
 def test_open_calls_hold_every_end_back() -> None:
@@ -105,7 +105,7 @@ def test_open_calls_hold_every_end_back() -> None:
     log.say("assistant", "done", calls=["c1", "c2"])
     log.say("tool", "one", answers="c1")
     log.say("tool", "two", answers="c2")
-    assert ordinals(log) == [1, 1, 1, 1]
+    assert episode_ordinals(log) == [1, 1, 1, 1]
     assert [one.closes for one in log.entries] == [None, None, None, TOOL_RESULT]
 
 
@@ -114,7 +114,7 @@ def test_tool_results_may_be_told_not_to_end_an_episode() -> None:
     log.say("assistant", calls=["c1"])
     log.say("tool", "40 %", answers="c1")
     log.say("assistant", "40 %")
-    assert ordinals(log) == [1, 1, 1]
+    assert episode_ordinals(log) == [1, 1, 1]
 
 
 def test_a_tool_answer_after_a_long_run_never_starts_an_episode() -> None:
@@ -122,8 +122,8 @@ def test_a_tool_answer_after_a_long_run_never_starts_an_episode() -> None:
     log.say("assistant", calls=["c1", "c2"])
     log.say("tool", "after five hours", answers="c1", after=5 * 3600)
     log.say("tool", "after ten", answers="c2", after=5 * 3600)
-    assert ordinals(log) == [1, 1, 1]
-    assert reasons(log) == [TOOL_RESULT]
+    assert episode_ordinals(log) == [1, 1, 1]
+    assert close_reasons(log) == [TOOL_RESULT]
 
 
 def test_the_first_message_may_be_a_tool_result_and_leaves_no_empty_episode() -> None:
@@ -139,7 +139,7 @@ def test_a_result_nobody_asked_for_does_not_end_an_episode_that_waits_for_answer
     log.say("assistant", calls=["c1"])
     log.say("tool", "stray", answers="c9")
     log.say("tool", "40 %", answers="c1")
-    assert ordinals(log) == [1, 1, 1]
+    assert episode_ordinals(log) == [1, 1, 1]
     assert [one.closes for one in log.entries] == [None, None, TOOL_RESULT]
 
 
@@ -159,7 +159,7 @@ def test_abandoned_calls_hold_nothing_back() -> None:
     log.say("user", "never mind")
     log.say("user", "something else")
     log.say("user", "more")
-    assert ordinals(log) == [1, 1, 1, 2]
+    assert episode_ordinals(log) == [1, 1, 1, 2]
     late = log.say("tool", "late", answers="c1")
     assert late.group == log.entries[0].group
 
@@ -179,7 +179,7 @@ def test_one_message_that_answers_calls_of_two_groups_belongs_to_the_first() -> 
     second = log.say("assistant", calls=["c2"])
     both = log.say("tool", parts=[ToolResult("c1", "one"), ToolResult("c2", "two")])
     assert both.group == first.group != second.group
-    assert log.tail == rebuilt(log)
+    assert log.tail == rebuilt_tail(log)
 
 
 # ── closing phrases ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -208,7 +208,7 @@ def test_a_closing_phrase_ends_the_episode_it_is_said_in(text: str) -> None:
     log.say("user", "please look")
     assert log.say("user", text).closes == PATTERN
     log.say("user", "next")
-    assert ordinals(log) == [1, 1, 2]
+    assert episode_ordinals(log) == [1, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_closing_phrase_ends_the_episode_it_is_said_in(text: str) -> None:
     ],
 )
 def test_words_of_closing_inside_a_sentence_end_nothing(text: str) -> None:
-    assert not closing(text)
+    assert not is_closing(text)
 
 
 def test_a_phrase_in_a_tool_result_or_a_system_message_ends_nothing() -> None:
@@ -239,7 +239,7 @@ def test_a_phrase_in_a_tool_result_or_a_system_message_ends_nothing() -> None:
     log.say("system", "done")
     log.say("developer", "thanks")
     log.say("tool", "done")
-    assert ordinals(log) == [1, 1, 1]
+    assert episode_ordinals(log) == [1, 1, 1]
 
 
 def test_own_patterns_replace_the_default_ones() -> None:
@@ -251,10 +251,10 @@ def test_own_patterns_replace_the_default_ones() -> None:
 def test_the_patterns_stay_fast_on_a_megabyte_of_almost_matching_text() -> None:
     for text in (" ", "ok ", "ok,", "all done now ", "thanks ", "thanks but", "\n", "-"):
         long = text * (1_000_000 // len(text))
-        assert not closing(long + " and more")
-        assert not closing("thanks " + long + "?")
+        assert not is_closing(long + " and more")
+        assert not is_closing("thanks " + long + "?")
     for text in ("done" + " " * 1_000_000 + "x", "thanks" + "x" * 1_000_000):
-        assert not closing(text)
+        assert not is_closing(text)
 
 
 # ── the list of episodes ────────────────────────────────────────────────────────────────────────────────────────────
@@ -302,7 +302,7 @@ def test_an_empty_log_has_no_episode() -> None:
 
 
 @st.composite
-def stories(draw: st.DrawFn) -> Log:
+def generated_stories(draw: st.DrawFn) -> Log:
     rules = EpisodeBoundaryConfig(
         max_turns=draw(st.integers(1, 5)),
         close_on_tool_result=draw(st.booleans()),
@@ -332,9 +332,9 @@ def stories(draw: st.DrawFn) -> Log:
     return log
 
 
-@given(stories())
+@given(generated_stories())
 def test_the_tail_rebuilt_from_a_log_is_the_tail_that_grew_with_it(log: Log) -> None:
-    assert rebuilt(log) == log.tail
+    assert rebuilt_tail(log) == log.tail
 
 
 @pytest.mark.parametrize(
@@ -354,14 +354,14 @@ def test_a_tail_is_rebuilt_with_the_calls_that_edits_made(
     assert (tail.calls, tail.pending) == (open_calls, "g" if calls else None)
 
 
-@given(stories())
+@given(generated_stories())
 def test_a_tail_survives_being_written_down(log: Log) -> None:
     assert Tail.from_json(log.tail.to_json()) == log.tail
 
 
-@given(stories())
+@given(generated_stories())
 def test_episodes_count_from_one_without_gaps_and_hold_every_turn(log: Log) -> None:
-    said = ordinals(log)
+    said = episode_ordinals(log)
     found = build_episodes(CONTEXT, log.entries)
     assert sorted(set(said)) == list(range(1, len(found) + 1))
     assert said == sorted(said)
@@ -370,7 +370,7 @@ def test_episodes_count_from_one_without_gaps_and_hold_every_turn(log: Log) -> N
     assert sum(one.status == "open" for one in found) <= 1
 
 
-@given(stories())
+@given(generated_stories())
 def test_the_newest_turn_decides_whether_the_episode_is_open(log: Log) -> None:
     found = build_episodes(CONTEXT, log.entries)
     assert [one.status for one in found][-1:] == (["closed" if log.tail.closed else "open"] if found else [])

@@ -26,7 +26,15 @@ from acms import (
 )
 from acms.model import Append, Draft, Expect
 from tests.support.faulty import FaultyStorage
-from tests.support.talk import LONG_EPISODES, Storage, contents, fill, log_of, session_on, tool_turn
+from tests.support.talk import (
+    LONG_EPISODES,
+    Storage,
+    contents_of,
+    ingest_texts,
+    log_of,
+    session_on,
+    tool_turn,
+)
 
 # ── keys ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -44,7 +52,7 @@ async def test_a_repeat_gives_the_receipt_of_the_first_time(storage: Storage) ->
     async with session_on(storage) as session:
         message = {"role": "user", "content": "Goal: ship", "key": "k"}
         (first,) = await session.ingest_many([message])
-        await fill(session, "later", close=True)
+        await ingest_texts(session, "later", close=True)
         (again,) = await session.ingest_many([message])
         assert again.repeated
         assert not first.repeated
@@ -108,14 +116,14 @@ async def test_a_repetition_is_the_same_whatever_the_mode_of_the_configuration(s
 
 async def test_fifty_different_messages_under_one_key_leave_exactly_the_first(storage: Storage) -> None:
     async with session_on(storage) as session:
-        await fill(session, "first")
+        await ingest_texts(session, "first")
         results = await asyncio.gather(
             *(session.ingest("user", f"m{number}", idempotency_key="k") for number in range(50)),
             return_exceptions=True,
         )
         assert isinstance(results[0], str)
         assert {type(result) for result in results[1:]} == {IdempotencyMismatchError}
-        assert contents(await session.window(100)) == ["first", "m0"]
+        assert contents_of(await session.window(100)) == ["first", "m0"]
 
 
 async def test_keys_and_messages_without_a_key_share_a_queue_unharmed(storage: Storage) -> None:
@@ -170,7 +178,7 @@ async def test_an_import_that_stopped_half_way_goes_on(storage: Storage) -> None
     async with session_on(storage) as session:
         for start in (0, 3, 6):
             await session.ingest_many(messages[start : start + 3])
-        assert contents(await session.window(1000)) == [f"m{number}" for number in range(9)]
+        assert contents_of(await session.window(1000)) == [f"m{number}" for number in range(9)]
 
 
 async def test_a_key_belongs_to_its_session(storage: Storage) -> None:
@@ -199,12 +207,12 @@ async def test_a_fork_repeats_what_was_said_before_it_and_nothing_later(storage:
             with pytest.raises(IdempotencyMismatchError):
                 await fork.ingest_many([*batch, {"role": "user", "content": "new"}], idempotency_key="monday")
             await fork.ingest("user", "there", idempotency_key="later")
-            assert contents(await fork.window(100)) == ["one", "m0", "m1", "m2", "there"]
+            assert contents_of(await fork.window(100)) == ["one", "m0", "m1", "m2", "there"]
             await fork.retract("m1")
             assert await fork.ingest(message) == first
             await session.erase(first)
             assert await fork.ingest(message) != first
-            assert contents(await fork.window(100)) == ["m0", "m1", "m2", "there", "one"]
+            assert contents_of(await fork.window(100)) == ["m0", "m1", "m2", "there", "one"]
 
 
 async def test_a_fork_finds_an_entry_by_the_key_that_it_inherits(storage: Storage) -> None:
@@ -215,8 +223,8 @@ async def test_a_fork_finds_an_entry_by_the_key_that_it_inherits(storage: Storag
             await fork.replace("k", "two")
             assert (await fork.get("k")).content == "two"
             await fork.retract("k")
-            assert contents(await fork.window(100)) == []
-        assert contents(await session.window(100)) == ["one"]
+            assert contents_of(await fork.window(100)) == []
+        assert contents_of(await session.window(100)) == ["one"]
 
 
 async def test_a_repeated_tool_call_is_answered_once_and_stays_one_group(storage: Storage) -> None:
@@ -281,20 +289,20 @@ async def test_a_cancelled_ingest_is_fully_there_or_fully_absent_and_its_key_fin
 
 async def test_a_cancelled_caller_leaves_its_neighbours_in_the_queue_unharmed(storage: Storage) -> None:
     async with session_on(storage) as session:
-        await fill(session, "first")
+        await ingest_texts(session, "first")
         writes = [asyncio.ensure_future(session.ingest("user", f"m{number}")) for number in range(8)]
         await asyncio.sleep(0)
         for number in (0, 3, 7):
             writes[number].cancel()
         await asyncio.wait(writes)
-        shown = contents(await session.window(1000))
+        shown = contents_of(await session.window(1000))
         for number, write in enumerate(writes):
             if not write.cancelled():
                 assert f"m{number}" in shown
         assert not writes[3].cancelled() or "m3" not in shown  # it never left the queue
         assert [entry.version for entry in await log_of(session)] == list(range(1, len(shown) + 1))
-        await fill(session, "last")
-        assert contents(await session.window(1000))[-1] == "last"
+        await ingest_texts(session, "last")
+        assert contents_of(await session.window(1000))[-1] == "last"
 
 
 # ── a store that fails ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -303,25 +311,25 @@ async def test_a_cancelled_caller_leaves_its_neighbours_in_the_queue_unharmed(st
 async def test_an_append_that_fails_before_stores_nothing_and_says_why(storage: Storage) -> None:
     faulty = FaultyStorage(storage)
     async with session_on(faulty) as session:
-        await fill(session, "first")
+        await ingest_texts(session, "first")
         faulty.fail("append", 1, StorageFullError(retryable=False))
         with pytest.raises(StorageFullError) as caught:
             await session.ingest("user", "lost")
         assert caught.value.code == "STORAGE_FULL"
-        await fill(session, "next")
-        assert contents(await session.window(100)) == ["first", "next"]
+        await ingest_texts(session, "next")
+        assert contents_of(await session.window(100)) == ["first", "next"]
 
 
 async def test_an_append_whose_answer_was_lost_is_found_by_its_key(storage: Storage) -> None:
     faulty = FaultyStorage(storage)
     async with session_on(faulty) as session:
-        await fill(session, "first")
+        await ingest_texts(session, "first")
         faulty.fail("append", 1, StorageError("the connection broke"), after=True)
         with pytest.raises(StorageError, match="the connection broke"):
             await session.ingest("user", "hello", idempotency_key="k")
         await session.ingest("user", "between")
         id = await session.ingest("user", "hello", idempotency_key="k")
-        assert contents(await session.window(100)) == ["first", "hello", "between"]
+        assert contents_of(await session.window(100)) == ["first", "hello", "between"]
         assert session.last_receipt is not None
         assert (session.last_receipt.version, session.last_receipt.repeated) == (2, True)
         assert (await session.get(id)).version == 2
@@ -331,20 +339,20 @@ async def test_an_append_whose_answer_was_lost_is_found_by_its_key(storage: Stor
 async def test_a_busy_store_is_tried_again(storage: Storage, failures: int) -> None:
     faulty = FaultyStorage(storage)
     async with session_on(faulty) as session:
-        await fill(session, "first")
+        await ingest_texts(session, "first")
         before = faulty.calls["append"]
         for number in range(failures):
             faulty.fail("append", number + 1, StorageBusyError())
-        await fill(session, "second")
+        await ingest_texts(session, "second")
         assert faulty.calls["append"] == before + failures + 1
-        assert contents(await session.window(100)) == ["first", "second"]
+        assert contents_of(await session.window(100)) == ["first", "second"]
 
 
 async def test_a_store_that_stays_busy_is_an_error_after_the_last_attempt(storage: Storage) -> None:
     faulty = FaultyStorage(storage)
     config = ACMSConfig(retry=RetryConfig(max_attempts=4, base_delay=0))
     async with session_on(faulty, config=config) as session:
-        await fill(session, "first")
+        await ingest_texts(session, "first")
         before = faulty.calls["append"]
         for number in range(9):
             faulty.fail("append", number + 1, StorageBusyError())
@@ -357,41 +365,41 @@ async def test_a_store_that_stays_busy_is_an_error_after_the_last_attempt(storag
 async def test_a_failing_append_fails_everybody_who_waited_for_it_and_nobody_else(storage: Storage) -> None:
     faulty = FaultyStorage(storage)
     async with session_on(faulty) as session:
-        await fill(session, "first")
+        await ingest_texts(session, "first")
         faulty.fail("append", 2, StorageError("broken"))
         results = await asyncio.gather(
             *(session.ingest("user", f"m{number}") for number in range(5)), return_exceptions=True
         )
         assert isinstance(results[0], str)
         assert {type(result) for result in results} == {str, StorageError}
-        await fill(session, "last")
+        await ingest_texts(session, "last")
         stored = [f"m{number}" for number, result in enumerate(results) if isinstance(result, str)]
-        assert contents(await session.window(100)) == ["first", *stored, "last"]
+        assert contents_of(await session.window(100)) == ["first", *stored, "last"]
 
 
 async def test_a_conflict_is_decided_again_at_once(storage: Storage) -> None:
     faulty = FaultyStorage(storage)
     async with session_on(faulty) as session:
-        await fill(session, "first")
+        await ingest_texts(session, "first")
         faulty.fail("append", 1, ConflictError())
-        await fill(session, "second")
-        assert contents(await session.window(100)) == ["first", "second"]
+        await ingest_texts(session, "second")
+        assert contents_of(await session.window(100)) == ["first", "second"]
 
 
 async def test_a_store_that_is_busy_after_a_conflict_is_tried_again(storage: Storage) -> None:
     faulty = FaultyStorage(storage)
     async with session_on(faulty) as session:
-        await fill(session, "first")
+        await ingest_texts(session, "first")
         faulty.fail("append", 1, ConflictError())
         faulty.fail("head", 1, StorageBusyError())
-        await fill(session, "second")
-        assert contents(await session.window(100)) == ["first", "second"]
+        await ingest_texts(session, "second")
+        assert contents_of(await session.window(100)) == ["first", "second"]
 
 
 async def test_a_store_that_refuses_for_ever_is_an_error_and_no_endless_loop(storage: Storage) -> None:
     faulty = FaultyStorage(storage)
     async with session_on(faulty) as session:
-        await fill(session, "first")
+        await ingest_texts(session, "first")
         for number in range(100):
             faulty.fail("append", number + 1, ConflictError("always"))
         with pytest.raises(ConflictError, match="always"):
@@ -401,7 +409,7 @@ async def test_a_store_that_refuses_for_ever_is_an_error_and_no_endless_loop(sto
 
 async def test_another_writer_between_two_messages_is_taken_into_account(storage: Storage) -> None:
     async with session_on(storage) as session:
-        await fill(session, "mine")
+        await ingest_texts(session, "mine")
         context = str(session._shared.context_id)
         head = await storage.head(context)
         draft = Draft(
@@ -414,7 +422,7 @@ async def test_another_writer_between_two_messages_is_taken_into_account(storage
         await storage.append(
             [Append(context=context, drafts=(draft,), expect=Expect(last_message=head.last_message))]
         )
-        await fill(session, "mine again")
+        await ingest_texts(session, "mine again")
         assert [entry.position for entry in await log_of(session)] == [1, 2, 3]
 
 
@@ -498,12 +506,12 @@ async def test_no_call_of_the_store_leaves_a_half_state_when_it_fails(
 async def test_an_answer_that_was_lost_does_not_end_the_episode_twice(storage: Storage) -> None:
     faulty = FaultyStorage(storage)
     async with session_on(faulty) as session:
-        await fill(session, "a")
+        await ingest_texts(session, "a")
         faulty.fail("append", 1, StorageError("lost"), after=True)
         with pytest.raises(StorageError):
             await session.close_episode("lunch")
         first = await session.close_episode("again")
-        await fill(session, "b")
+        await ingest_texts(session, "b")
         found = await session.episodes()
         assert [(one.reason, one.messages) for one in found] == [("lunch", 1), (None, 1)]
         assert found[0].id == first
@@ -520,7 +528,7 @@ async def test_events_tell_of_a_repeat_as_a_repeat(storage: Storage) -> None:
 
 async def test_a_failed_check_takes_no_part_in_the_queue(storage: Storage) -> None:
     async with session_on(storage) as session:
-        await fill(session, "first")
+        await ingest_texts(session, "first")
         results = await asyncio.gather(
             session.ingest("user", "a"),
             session.ingest("user", "x", privacy="odd"),
@@ -529,7 +537,7 @@ async def test_a_failed_check_takes_no_part_in_the_queue(storage: Storage) -> No
             return_exceptions=True,
         )
         assert [type(result) for result in results] == [str, ValidationError, ValidationError, str]
-        assert contents(await session.window(100)) == ["first", "a", "c"]
+        assert contents_of(await session.window(100)) == ["first", "a", "c"]
 
 
 async def test_interleaved_tool_calls_of_two_sessions_keep_their_groups(storage: Storage) -> None:

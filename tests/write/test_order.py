@@ -1,4 +1,4 @@
-"""Whoever comes first writes first, also while a session is being opened."""
+"""The first caller writes first, also while a session is being opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is rebuilt from a log is what was kept beside it, whatever was done to the log."""
+"""State rebuilt from a log equals the stored state, after any operations on the log."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSError, open_storage
+from acms import ACMS, ACMSError, Entry, Kind, open_storage
 from acms.log.known import Known
-from acms.model import Entry, Kind
 from acms.ports import StorageBackend
 from acms.storage import MemoryStorage
 from acms.write.episodes import Tail
@@ -29,11 +28,11 @@ VERBS = [
 ]
 
 
-async def rebuilt(storage: StorageBackend, context: str) -> Tail:
+async def rebuild_tail(storage: StorageBackend, context: str) -> Tail:
     return await WriteQueue(storage, context, os.urandom)._rebuild_tail(await storage.head(context))
 
 
-async def restored(storage: StorageBackend, context: str) -> MemoryStorage:
+async def restore_log(storage: StorageBackend, context: str) -> MemoryStorage:
     async def entries() -> AsyncIterator[Entry]:
         for entry in await storage.read(context):
             yield entry
@@ -51,7 +50,7 @@ FIRST, SECOND = [
 ]
 
 
-async def groups(session: ACMS) -> list[str | None]:
+async def message_groups(session: ACMS) -> list[str | None]:
     context = await session.context_id()
     return [one.group for one in await session.storage.read(context or "", kinds=(Kind.MESSAGE,))]
 
@@ -60,10 +59,10 @@ async def test_a_result_in_a_log_without_a_tail_joins_the_call_in_force() -> Non
     session = session_on(MemoryStorage(), "first")
     await session.sync([FIRST, SECOND])
     await session.sync([FIRST], gone="retract")
-    copy = session_on(await restored(session.storage, await session.context_id() or ""), "first")
+    copy = session_on(await restore_log(session.storage, await session.context_id() or ""), "first")
     for one in (await session.fork(session_id="fork"), copy, session):
         await one.ingest("tool", "found", tool_call_id="x")
-        first, second, found = await groups(one)
+        first, second, found = await message_groups(one)
         assert found == first != second
 
 
@@ -72,7 +71,7 @@ async def test_a_result_joins_the_older_call_when_the_newer_one_was_retracted(st
     await session.sync([FIRST, SECOND])
     await session.retract("k2")
     await session.ingest("tool", "found", tool_call_id="x")
-    first, second, found = await groups(session)
+    first, second, found = await message_groups(session)
     assert found == first != second
     await session.close()
 
@@ -112,7 +111,7 @@ class Branch:
         session, context = self.session, await self.session.context_id()
         log = await session.storage.read(context or "") if context else []
         if verb == "say" or not log:
-            await session.ingest_many([said(rng)])
+            await session.ingest_many([random_message(rng)])
         elif verb == "sync":
             await self.sync(rng, f"{session.session_id}{number}")
         elif verb == "replace":
@@ -136,10 +135,10 @@ class Branch:
             await session.merge(rng.choice(branches).session, strategy=rng.choice(["ours", "theirs"]))
 
     async def sync(self, rng: Random, key: str) -> None:
-        held = [*self.held, *({**said(rng), "id": f"{key}-{n}"} for n in range(rng.randrange(3)))]
+        held = [*self.held, *({**random_message(rng), "id": f"{key}-{n}"} for n in range(rng.randrange(3)))]
         if held and rng.random() < 0.5:
             at = rng.randrange(len(held))
-            held[at] = {**said(rng, held[at]["role"]), "id": held[at]["id"]}
+            held[at] = {**random_message(rng, held[at]["role"]), "id": held[at]["id"]}
         if len(held) > 1 and rng.random() < 0.3:
             del held[rng.randrange(1, len(held))]
         await self.session.sync(held, gone=rng.choice(["retract", "keep"]))
@@ -149,7 +148,7 @@ class Branch:
         storage, context = self.session.storage, await self.session.context_id()
         if context is None:
             return
-        tail, new, known = await rebuilt(storage, context), Known(), self.session._shared.known
+        tail, new, known = await rebuild_tail(storage, context), Known(), self.session._shared.known
         kept = (await storage.head(context)).tail
         if kept:
             assert replace(Tail.from_json(kept), asked=0) == tail
@@ -157,13 +156,13 @@ class Branch:
         await known.catch_up(storage, context)
         assert (new.rows, new._by_key) == (known.rows, known._by_key)
         if not (await storage.context(context)).lineage:
-            copy, again = await restored(storage, context), Known()
-            assert await rebuilt(copy, context) == tail
+            copy, again = await restore_log(storage, context), Known()
+            assert await rebuild_tail(copy, context) == tail
             await again.catch_up(copy, context)
             assert again.rows == new.rows
 
 
-def said(rng: Random, role: str | None = None) -> dict[str, Any]:
+def random_message(rng: Random, role: str | None = None) -> dict[str, Any]:
     role = role or rng.choice(["user", "assistant", "assistant", "tool", "tool"])
     if role == "tool":
         return {"role": role, "tool_call_id": rng.choice("xy"), "content": "found"}
@@ -173,7 +172,7 @@ def said(rng: Random, role: str | None = None) -> dict[str, Any]:
     return {"role": role, "content": rng.choice(["so", "thanks"])} | ({"tool_calls": asked} if asked else {})
 
 
-async def tell(storage: Storage, seed: int, steps: int) -> None:
+async def run_story(storage: Storage, seed: int, steps: int) -> None:
     rng = Random(seed)
     branches = [Branch(session_on(storage, "first"), [])]
     for number in range(steps):
@@ -190,6 +189,6 @@ async def tell(storage: Storage, seed: int, steps: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_tails_and_known_messages_are_rebuilt_as_they_were_kept(seed: int, tmp_path: Path) -> None:
-    await tell(MemoryStorage(), seed, 24)
+    await run_story(MemoryStorage(), seed, 24)
     async with open_storage(f"sqlite:///{tmp_path}/log.db") as storage:
-        await tell(storage, 100 + seed, 8)
+        await run_story(storage, 100 + seed, 8)

@@ -10,15 +10,20 @@ from typing import Any, cast
 
 import pytest
 
-from acms.errors import (
+from acms import (
     ACMSError,
     ConflictError,
     IdempotencyMismatchError,
+    Kind,
+    Role,
     SessionNotFoundError,
+    State,
+    Text,
     ValidationError,
 )
-from acms.model import Append, ContextQuery, Expect, JobDraft, JobQuery, Kind, Receipt, Role, State, Text
+from acms.model import Append, ContextQuery, Expect, JobDraft, JobQuery, Receipt
 from acms.ports import StorageBackend
+from acms.testing import sound
 from acms.testing.logs import (
     WHEN,
     append_drafts,
@@ -29,9 +34,8 @@ from acms.testing.logs import (
     draft_retraction,
     draft_summary,
     fork_log,
-    sound,
 )
-from tests.storage.suite.logs import everything
+from tests.storage.suite.logs import every_draft
 
 
 class AppendTests:
@@ -73,7 +77,7 @@ class AppendTests:
     async def test_every_field_reads_back_as_it_was_written(self, store: StorageBackend) -> None:
         """Nothing is lost, trimmed, reordered or normalised on the way through a store."""
         context = await create_log(store)
-        drafts = everything()
+        drafts = every_draft()
         await append_drafts(store, context, *drafts[:20])
         for draft in drafts[20:]:
             await append_drafts(store, context, draft)

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 from zlib import crc32
 
-from acms.errors import ACMSError
-from acms.model import Append, Context, ContextDraft, Entry, Head, Kind, Receipt, State
+from acms import ACMSError, Entry, Kind, State
+from acms.model import Append, Context, ContextDraft, Head, Receipt
 from acms.ports import StorageBackend
-from acms.storage.wrapper import WrapperStorage
+from acms.storage import WrapperStorage
 
 __all__ = [
     "Anomaly",
@@ -28,9 +28,9 @@ __all__ = [
     "Read",
     "RecordingStorage",
     "Wrote",
-    "check",
-    "dump",
-    "load",
+    "dump_history",
+    "find_anomalies",
+    "load_history",
 ]
 
 
@@ -119,7 +119,7 @@ class Anomaly:
 
 
 class RecordingStorage(WrapperStorage):
-    """Writes down what is asked of the store inside and what it answers.
+    """Records the calls of the store inside and its answers.
 
     `now` counts up and is the same clock for everybody whose histories are checked together; the default one is that of
     the machine.
@@ -132,7 +132,7 @@ class RecordingStorage(WrapperStorage):
         self.history: list[Operation] = []
 
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
-        """Append and write down what was acknowledged, and what got no answer; a refusal stores nothing."""
+        """Append and record the acknowledgement, or that there was none; a refusal stores nothing."""
         start = self._now()
         try:
             results = await self.inner.append(ops)
@@ -173,7 +173,7 @@ class RecordingStorage(WrapperStorage):
         limit: int | None = None,
         deleted: bool = False,
     ) -> list[Entry]:
-        """Read and write down what was seen."""
+        """Read and record the result."""
         start = self._now()
         entries = await self.inner.read(
             context,
@@ -195,7 +195,7 @@ class RecordingStorage(WrapperStorage):
                 context=context,
                 after=after,
                 upto=min(ends, default=None),
-                seen=tuple((entry.version, entry.id, _fingerprint(entry)) for entry in entries),
+                seen=tuple((entry.version, entry.id, _content_fingerprint(entry)) for entry in entries),
                 cut=cut,
                 chosen=kinds is not None or replacing,
             )
@@ -227,17 +227,17 @@ class RecordingStorage(WrapperStorage):
         return found
 
 
-def _fingerprint(entry: Entry) -> str:
+def _content_fingerprint(entry: Entry) -> str:
     return f"{crc32(entry.content.encode('utf-8', 'replace')):08x}" if entry.state is State.LIVE else ""
 
 
-def dump(history: Iterable[Operation]) -> Iterator[str]:
+def dump_history(history: Iterable[Operation]) -> Iterator[str]:
     """Yield a history as lines of JSON, each with its newline: how a process hands its own over."""
     for one in history:
         yield json.dumps({"verb": type(one).__name__.lower(), **asdict(one)}) + "\n"
 
 
-def load(lines: Iterable[str]) -> Iterator[Operation]:
+def load_history(lines: Iterable[str]) -> Iterator[Operation]:
     """Read what `dump` wrote."""
     for line in lines:
         values: dict[str, Any] = json.loads(line)
@@ -250,7 +250,7 @@ def load(lines: Iterable[str]) -> Iterator[Operation]:
 # ── checking ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def check(history: Iterable[Operation]) -> list[Anomaly]:
+def find_anomalies(history: Iterable[Operation]) -> list[Anomaly]:
     """Return every anomaly of a history: nothing when there is an order of its operations that explains all answers.
 
     The history must hold everything that was written, from the creation of its contexts on; the histories of several
@@ -309,7 +309,7 @@ class _Check:
             self.known[context] = max(self.known.get(context, 0), self.ended(one, floors.pop(index)))
 
     def ended(self, one: Operation, floor: int) -> int:
-        """Check an operation against what was known when it began; return the highest version it knows of."""
+        """Check an operation against the known versions when it began; return the highest version it knows of."""
         if isinstance(one, Wrote):
             if not one.repeated and one.first <= floor:
                 self.report(
@@ -410,7 +410,7 @@ class _Check:
             self.report("stale", one.context, above[0], f"not read, although v{floor} was known before")
 
     def count(self) -> None:
-        """Check that every version was written by somebody."""
+        """Check that every version has a writer."""
         highest: defaultdict[str, int] = defaultdict(int)
         for context, version in [*self.acked, *self.read]:
             highest[context] = max(highest[context], version)

@@ -7,9 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from acms.errors import ConflictError, GoneError, SessionNotFoundError, ValidationError
-from acms.model import Derived, Expect, JobDraft, JobQuery, JobState, Kind, Retry, State, Text
+from acms import ConflictError, GoneError, JobState, Kind, SessionNotFoundError, State, Text, ValidationError
+from acms.model import Derived, Expect, JobDraft, JobQuery, Retry
 from acms.ports import HasSpaces, StorageBackend
+from acms.testing import sound
 from acms.testing.logs import (
     WHEN,
     append_drafts,
@@ -19,9 +20,8 @@ from acms.testing.logs import (
     draft_retraction,
     draft_summary,
     fork_log,
-    sound,
 )
-from tests.storage.suite.logs import mixed, refused
+from tests.storage.suite.logs import is_refused, mixed
 
 MINUTE = timedelta(minutes=1)
 
@@ -46,7 +46,7 @@ class ErasureTests:
         with pytest.raises(ConflictError):
             await append_drafts(store, child, draft_summary(1, 2), expect=Expect(rewrites=cousin))
         await store.settings(child.id, {"deleted": True}, rev=0)
-        assert await refused(store.put_derived(child.id, rows), SessionNotFoundError)
+        assert await is_refused(store.put_derived(child.id, rows), SessionNotFoundError)
 
     async def test_expiring_deletes_the_content_and_keeps_the_rest(self, store: StorageBackend) -> None:
         """An expired entry keeps its place, its key, its hash and its derived rows."""
@@ -97,7 +97,7 @@ class ErasureTests:
         await sound(store, context.id)
 
     async def test_blanking_twice_changes_nothing_more(self, store: StorageBackend) -> None:
-        """What is expired can still be erased, never the other way round, and a repeat raises no epoch."""
+        """An expired entry can still be erased, never the other way round, and a repeat raises no epoch."""
         context = await create_log(store)
         await append_drafts(
             store, context, draft_message("a", key="a"), draft_message("b"), draft_message("c")
@@ -135,7 +135,7 @@ class ErasureTests:
         assert (await fork_log(store, root, 2)).root == root.id
 
     async def test_what_was_got_before_an_erasure_is_got_blank_after_it(self, store: StorageBackend) -> None:
-        """An id finds the entry as it is now, whoever of the tree erased it and whatever was read before."""
+        """An id finds the entry as it is now, after an erasure anywhere in the tree and after any earlier read."""
         root = await create_log(store)
         ids = list((await append_drafts(store, root, *[draft_message(f"secret {n}") for n in range(9)])).ids)
         child = await fork_log(store, root, 6)
@@ -170,7 +170,7 @@ class ErasureTests:
     async def test_who_said_it_goes_with_an_erasure_and_stays_when_it_expires(
         self, store: StorageBackend
     ) -> None:
-        """A tombstone of an erasure names nobody; retention keeps who spoke."""
+        """A tombstone of an erasure names no actor; retention keeps the speaker."""
         context = await create_log(store)
         await append_drafts(store, context, draft_message("a", actor="Ana"), draft_message("b", actor="Bob"))
         await store.blank(context.id, [1], to=State.ERASED, audit={})
@@ -195,7 +195,9 @@ class ErasureTests:
                 else draft_fact("y", sources=ids[:1]),
                 draft_message("x", sources=ids[:1], key="k"),
             ):
-                assert await refused(append_drafts(store, context, draft_message("with it"), late), GoneError)
+                assert await is_refused(
+                    append_drafts(store, context, draft_message("with it"), late), GoneError
+                )
             assert await store.read(context.id) == before
             await append_drafts(
                 store,
@@ -216,7 +218,7 @@ class ErasureTests:
         assert (again.repeated, again.ids) == (True, first.ids)
 
     async def test_a_deleted_context_is_read_by_whoever_asks_for_it(self, store: StorageBackend) -> None:
-        """Who erases must see what is hidden: every selection, inherited entries, also of a deleted ancestor."""
+        """An erasure must see hidden entries: every selection, inherited entries, also of a deleted ancestor."""
         root, child = await mixed(store)
         everything = [await store.read(one.id) for one in (root, child)]
         for one in (root, child):
@@ -230,22 +232,22 @@ class ErasureTests:
             assert await store.read(one.id, replacing=True, deleted=True) == [
                 e for e in entries if e.replaces
             ]
-            assert await refused(store.read(one.id), SessionNotFoundError)
+            assert await is_refused(store.read(one.id), SessionNotFoundError)
         await store.blank(child.id, [2], to=State.ERASED, audit={})
         for one in (root, child):
             assert (await store.read(one.id, deleted=True))[1].state is State.ERASED
-        assert await refused(store.read("c_0000000000000000", deleted=True), SessionNotFoundError)
+        assert await is_refused(store.read("c_0000000000000000", deleted=True), SessionNotFoundError)
         live = await create_log(store)
         await append_drafts(store, live, draft_message("a"))
         assert await store.read(live.id, deleted=True) == await store.read(live.id)
 
     async def test_a_job_of_a_deleted_context_can_still_be_worked_off(self, store: StorageBackend) -> None:
-        """What was asked for before the deletion is claimed and settled; it can append nothing."""
+        """A job enqueued before the deletion is claimed and settled; it can append nothing."""
         context = await create_log(store)
         await append_drafts(store, context, draft_message("a"), jobs=(JobDraft(kind="k", dedupe="a"),))
         await store.settings(context.id, {"deleted": True}, rev=0)
         (lease,) = await store.claim(["k"], lease=MINUTE)
-        assert await refused(
+        assert await is_refused(
             append_drafts(store, context, draft_fact("late"), finish=lease), SessionNotFoundError
         )
         assert (await store.settle(lease, Retry(error="later", not_before=WHEN))).state is JobState.READY
@@ -253,7 +255,7 @@ class ErasureTests:
     async def test_a_store_that_lists_its_spaces_names_those_that_are_left(
         self, store: StorageBackend
     ) -> None:
-        """Of the entries a context owns, sorted; what was erased is in none. Who copies a store asks for them."""
+        """Of the entries a context owns, sorted, without erased ones. A copy of a store asks for them."""
         if not isinstance(store, HasSpaces):
             pytest.skip("it does not say which spaces it has")
         root = await create_log(store)
@@ -270,4 +272,4 @@ class ErasureTests:
         assert await store.spaces(root.id) == ["t"]
         assert await store.spaces(child.id) == ["of the child", "s"]
         await store.settings(child.id, {"deleted": True}, rev=0)
-        assert await refused(store.spaces(child.id), SessionNotFoundError)
+        assert await is_refused(store.spaces(child.id), SessionNotFoundError)

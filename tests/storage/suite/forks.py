@@ -9,11 +9,12 @@ from datetime import timedelta
 
 import pytest
 
-from acms.errors import ConflictError, CorruptRecordError, ForkDepthError, SessionNotFoundError
+from acms import ConflictError, CorruptRecordError, Entry, ForkDepthError, Role, SessionNotFoundError, State
 from acms.log.encoding import genesis_hash, verify_chain
-from acms.model import Context, ContextQuery, Entry, Expect, Role, State
+from acms.model import Context, ContextQuery, Expect
 from acms.ports import StorageBackend
 from acms.storage import MemoryStorage
+from acms.testing import sound
 from acms.testing.logs import (
     WHEN,
     append_drafts,
@@ -23,10 +24,9 @@ from acms.testing.logs import (
     draft_summary,
     fork_log,
     restore_contexts,
-    sound,
     stream_entries,
 )
-from tests.storage.suite.logs import everything, mixed, refused, settled
+from tests.storage.suite.logs import every_draft, is_refused, mixed, settled
 
 
 class ForkTests:
@@ -134,7 +134,7 @@ class ForkTests:
     # ── verifying ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_t45_one_changed_byte_is_found_and_located(self, store: StorageBackend) -> None:
-        """Verification names the version at which a log no longer is what was written."""
+        """Verification names the first version at which a log was changed."""
         context = await create_log(store)
         await append_drafts(
             store, context, draft_message("a"), draft_message("the price is 100"), draft_fact("c")
@@ -163,7 +163,7 @@ class ForkTests:
         """Write a log with forks, tombstones, keys and settings."""
         root, child = await mixed(store)
         grandchild = await fork_log(store, child, 9, key="grandchild", settings={"tags": ["x"]})
-        await append_drafts(store, grandchild, *everything())
+        await append_drafts(store, grandchild, *every_draft())
         at_zero = await fork_log(store, root, 0, namespace="n")
         await append_drafts(store, at_zero, draft_message("from nothing"))
         await store.blank(root.id, [2], to=State.ERASED, audit={})
@@ -182,7 +182,7 @@ class ForkTests:
             assert settled(await store.head(context.id)) == settled(await source.head(context.id))
         await restore_contexts(source, store, *family)
         last = family[2]
-        keyed = next(draft for draft in everything() if draft.key is not None)
+        keyed = next(draft for draft in every_draft() if draft.key is not None)
         assert (await append_drafts(store, last, keyed)).repeated
         receipt = await append_drafts(
             store,
@@ -228,7 +228,7 @@ class ForkTests:
             assert settled(await store.head(context.id)) == settled(await source.head(context.id))
 
     async def test_restoring_over_another_log_is_refused(self, store: StorageBackend) -> None:
-        """Neither an id nor a key of another log is taken over, and what is there stays."""
+        """Neither an id nor a key of another log is taken over, and stored entries stay."""
         ours, theirs = MemoryStorage(), MemoryStorage()
         context = await create_log(ours, "a")
         await append_drafts(ours, context, draft_message("a"))
@@ -276,7 +276,7 @@ class ForkTests:
         root, child = await mixed(source)
         with pytest.raises(ConflictError):
             await restore_contexts(source, store, child)
-        assert await refused(store.context(child.id), SessionNotFoundError)
+        assert await is_refused(store.context(child.id), SessionNotFoundError)
         entries = await source.read(root.id)
         deleted = await source.settings(root.id, {"deleted": True}, rev=0)
         await store.restore(deleted, stream_entries(entries))

@@ -8,18 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from acms.errors import ConflictError, GoneError, LeaseLostError
-from acms.model import Append, Done, Failed, Job, JobDraft, JobQuery, JobState, Lease, Receipt, Retry
+from acms import ConflictError, GoneError, Job, JobState, LeaseLostError
+from acms.model import Append, Done, Failed, JobDraft, JobQuery, Lease, Receipt, Retry
 from acms.ports import StorageBackend
-from acms.testing.logs import (
-    WHEN,
-    ManualClock,
-    append_drafts,
-    create_log,
-    draft_message,
-    draft_summary,
-    sound,
-)
+from acms.testing import ManualClock, sound
+from acms.testing.logs import WHEN, append_drafts, create_log, draft_message, draft_summary
 from tests.storage.suite.logs import all_refused
 
 
@@ -133,7 +126,7 @@ class JobTests:
         assert [lease.attempt for lease in await store.claim(["k"], lease=timedelta(seconds=30))] == [3]
 
     async def test_a_stale_lease_is_fenced_off(self, store: StorageBackend) -> None:
-        """Whoever lost a job can finish, extend or settle nothing, and nothing of such an append is stored."""
+        """A worker that lost a job can finish, extend or settle nothing, and nothing of such an append is stored."""
         context = await create_log(store)
         await append_drafts(
             store, context, draft_message("a"), jobs=(JobDraft(kind="k", dedupe="d"),), tail={"n": 1}
@@ -242,7 +235,7 @@ class JobTests:
     async def test_t32_a_clock_that_is_set_back_stalls_no_job(
         self, store: StorageBackend, clock: ManualClock
     ) -> None:
-        """What was enqueued, leased or put off under a clock that was ahead is due when the clock is right again."""
+        """A job enqueued, leased or put off under a clock that was ahead is due when the clock is right again."""
         if not self.takes_clock:
             pytest.skip("this backend takes no clock")
         context = await create_log(store)
@@ -315,7 +308,7 @@ class JobTests:
         assert [lease.silent for lease in (first, second, third)] == [False, True, False]
 
     async def test_what_is_done_is_neither_settled_again_nor_retried(self, store: StorageBackend) -> None:
-        """A finished job stays finished, whoever asks, with the lease it had or one made from the list."""
+        """A finished job stays finished for every caller, with the lease it had or one made from the list."""
         context = await create_log(store)
         await append_drafts(
             store, context, jobs=(JobDraft(kind="k", dedupe="a"), JobDraft(kind="k", dedupe="b"))
@@ -376,7 +369,7 @@ class JobTests:
     async def test_a_cancelled_job_is_not_brought_back_by_the_worker_that_ran_it(
         self, store: StorageBackend
     ) -> None:
-        """Whoever cancels a job ends the attempt that runs: it has no effect and no say any more."""
+        """Cancelling a job ends the attempt that runs: it has no effect any more."""
         context = await create_log(store)
         await append_drafts(
             store, context, jobs=(JobDraft(kind="k", dedupe="a"), JobDraft(kind="k", dedupe="b"))

@@ -23,12 +23,13 @@ from typing import Any
 
 import pytest
 
-from acms.errors import ConflictError, ValidationError
+from acms import ConflictError, ValidationError
+from acms.kv import KVEntry, ListingKV, update_entry
 from acms.log.validation import KEY_CHARS, METADATA_BYTES, VALUE_BYTES, VALUE_DEPTH
-from acms.model import Json, KVEntry
-from acms.ports import CompareAndSetKV, KVMemory, ListingKV
-from acms.storage.kv import update_entry
-from acms.testing.logs import WHEN, ManualClock
+from acms.model import Json
+from acms.ports import CompareAndSetKV, KVMemory
+from acms.testing import ManualClock
+from acms.testing.logs import WHEN
 from tests.storage.suite.storage import HOSTILE
 
 VALUES: tuple[Json, ...] = (
@@ -59,14 +60,14 @@ VALUES: tuple[Json, ...] = (
 """JSON values that a store is tempted to change: numbers, names, their order, characters."""
 
 
-def _nested(levels: int) -> Json:
+def _nest_value(levels: int) -> Json:
     value: Json = "innermost"
     for level in range(levels):
         value = [value] if level % 2 else {"in": value}
     return value
 
 
-def _shared(levels: int) -> Json:
+def _share_value(levels: int) -> Json:
     """Return a small value that is huge when it is written out."""
     value: Json = []
     for _ in range(levels):
@@ -89,12 +90,12 @@ REFUSED: Mapping[str, Json] = {
     "a time": WHEN,
     "a decimal": Decimal("1.5"),
     "an object": object(),
-    "too deep": _nested(VALUE_DEPTH + 1),
-    "far too deep": _nested(100_000),
+    "too deep": _nest_value(VALUE_DEPTH + 1),
+    "far too deep": _nest_value(100_000),
     "too long": "x" * VALUE_BYTES,
     "too long in bytes": "\u00e9" * (VALUE_BYTES // 2),
     "too many": [0] * (VALUE_BYTES // 2 + 1),
-    "small, and endless when written out": _shared(VALUE_DEPTH),
+    "small, and endless when written out": _share_value(VALUE_DEPTH),
 }
 """What is no JSON value, or too large a one."""
 
@@ -109,11 +110,11 @@ REFUSED_METADATA: Mapping[str, Json] = {
 }
 
 
-def _written(value: Json) -> str:
+def _value_as_json(value: Json) -> str:
     return json.dumps(value, ensure_ascii=True)
 
 
-async def _conflicts(store: CompareAndSetKV, key: str, expect: str | None) -> None:
+async def _assert_conflict(store: CompareAndSetKV, key: str, expect: str | None) -> None:
     before = await store.get(key)
     with pytest.raises(ConflictError) as refused:
         await store.compare_and_set(key, "never stored", expect=expect, metadata={"never": "stored"})
@@ -162,7 +163,7 @@ class KVMemoryTests:
 
     @pytest.fixture
     def listing(self, store: KVMemory) -> ListingKV:
-        """Return the store if it can say what it holds."""
+        """Return the store if it can list its keys."""
         if not isinstance(store, ListingKV):
             pytest.skip("this store cannot list")
         return store
@@ -265,16 +266,16 @@ class KVMemoryTests:
         stored = await store.set("a", value)
         found = await store.get("a")
         assert found == stored
-        assert _written(stored.data) == _written(value)
+        assert _value_as_json(stored.data) == _value_as_json(value)
         wrapped = await store.set("a", [value, {"in": value}], {"value": "x"})
-        assert _written(wrapped.data) == _written([value, {"in": value}])
+        assert _value_as_json(wrapped.data) == _value_as_json([value, {"in": value}])
 
     async def test_a_large_value_comes_back(self, store: KVMemory) -> None:
         """A value may be as long and as deep as the limits say."""
         for value in (
             "x" * (VALUE_BYTES - 2),
             "\u00e9" * (VALUE_BYTES // 2 - 1),
-            _nested(VALUE_DEPTH),
+            _nest_value(VALUE_DEPTH),
             {"k" * 300: 1},
         ):
             await store.set("a", value)
@@ -357,14 +358,14 @@ class KVMemoryTests:
     async def test_a_value_is_replaced_only_at_the_revision_that_was_read(
         self, comparing: CompareAndSetKV, clock: ManualClock
     ) -> None:
-        """Whoever read an older revision changes nothing and is told so."""
+        """A writer with an older revision changes nothing and gets an error."""
         first = await comparing.set("a", 1, {"x": 1})
         clock.advance(seconds=1)
         second = await comparing.compare_and_set("a", 2, expect=first.revision, metadata={"x": 2})
         assert (second.data, dict(second.metadata)) == (2, {"x": 2})
         assert (second.created_at, second.updated_at >= first.updated_at) == (first.created_at, True)
         assert await comparing.get("a") == second
-        await _conflicts(comparing, "a", first.revision)
+        await _assert_conflict(comparing, "a", first.revision)
         third = await comparing.compare_and_set("a", 3, expect=second.revision)
         assert dict(third.metadata) == {}
         assert await comparing.get("a") == third
@@ -373,13 +374,13 @@ class KVMemoryTests:
         """To expect None is to expect that there is no such key."""
         first = await comparing.compare_and_set("a", 1, expect=None)
         assert await comparing.get("a") == first
-        await _conflicts(comparing, "a", None)
+        await _assert_conflict(comparing, "a", None)
         await comparing.delete("a")
         assert (await comparing.compare_and_set("a", None, expect=None)).data is None
-        await _conflicts(comparing, "a", None)
+        await _assert_conflict(comparing, "a", None)
 
     async def test_a_revision_never_comes_back(self, comparing: CompareAndSetKV) -> None:
-        """Not for the same value, and not for a key that was deleted: what was read before is always noticed."""
+        """Not for the same value, and not for a deleted key: a write since the read is always noticed."""
         seen: list[KVEntry] = []
         for _ in range(5):
             seen.append(await comparing.set("a", 1))
@@ -387,15 +388,15 @@ class KVMemoryTests:
             await comparing.delete("a")
         assert len({entry.revision for entry in seen} | {""}) == 11
         for entry in seen:
-            await _conflicts(comparing, "a", entry.revision)
+            await _assert_conflict(comparing, "a", entry.revision)
         assert await comparing.get("a") is None
 
     @pytest.mark.parametrize("expect", ["", " ", "'", "nonsense", "1", "\U0001f9e0"])
     async def test_a_revision_nobody_gave_is_never_met(self, comparing: CompareAndSetKV, expect: str) -> None:
         """Whatever is expected that is not the revision is a conflict, also where there is no entry."""
-        await _conflicts(comparing, "a", expect)
+        await _assert_conflict(comparing, "a", expect)
         await comparing.set("a", 1)
-        await _conflicts(comparing, "a", expect)
+        await _assert_conflict(comparing, "a", expect)
 
     @pytest.mark.parametrize("expect", [1, b"a", "\0", "\ud800", "x" * 2000], ids=lambda one: ascii(one)[:20])
     async def test_a_revision_is_a_text(self, comparing: CompareAndSetKV, expect: Any) -> None:
@@ -450,7 +451,7 @@ class KVMemoryTests:
     # ── many at once ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_fifty_tasks_that_count_lose_nothing(self, comparing: CompareAndSetKV) -> None:
-        """Every round somebody is first and the others notice, so each count arrives once."""
+        """Every round one writer is first and the others notice, so each count arrives once."""
 
         async def add() -> None:
             while True:
@@ -516,7 +517,7 @@ class KVMemoryTests:
             pytest.skip("this store cannot compare and set")
         first = await store.set("a", 0)
         await second.compare_and_set("a", 1, expect=first.revision)
-        await _conflicts(store, "a", first.revision)
+        await _assert_conflict(store, "a", first.revision)
 
         def add(entry: KVEntry | None) -> Json:
             assert entry is not None
@@ -535,7 +536,7 @@ class KVMemoryTests:
         await other_tenant.set("a", "theirs")
         assert await store.get("a") == stored
         if isinstance(other_tenant, CompareAndSetKV):
-            await _conflicts(other_tenant, "a", stored.revision)
+            await _assert_conflict(other_tenant, "a", stored.revision)
         if isinstance(other_tenant, ListingKV):
             assert [entry.data for entry in (await other_tenant.list()).entries] == ["theirs"]
         assert await store.delete("a")
@@ -544,7 +545,7 @@ class KVMemoryTests:
         assert found.data == "theirs"
 
     async def test_a_store_that_was_closed_opens_again(self, store: KVMemory) -> None:
-        """Closing twice is no error, and what is stored stays for the next call."""
+        """Closing twice is no error, and stored values stay for the next call."""
         stored = await store.set("a", 1)
         await store.aclose()
         await store.aclose()

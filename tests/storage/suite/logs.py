@@ -1,4 +1,4 @@
-"""Logs with everything in them, and what is said of calls that are refused."""
+"""Logs with everything in them, and helpers for calls that are refused."""
 
 from __future__ import annotations
 
@@ -6,21 +6,8 @@ from collections.abc import Awaitable, Coroutine, Iterable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
-from acms.model import (
-    Context,
-    Draft,
-    Head,
-    Kind,
-    Media,
-    Origin,
-    Privacy,
-    Raw,
-    Reasoning,
-    Role,
-    Text,
-    ToolCall,
-    ToolResult,
-)
+from acms import Kind, Media, Origin, Privacy, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.model import Context, Draft, Head
 from acms.ports import StorageBackend
 from acms.testing.logs import (
     WHEN,
@@ -39,7 +26,7 @@ def settled(head: Head) -> tuple[object, ...]:
     return head.version, head.messages, head.tokens, head.last_message, head.chain
 
 
-async def refused(call: Awaitable[object], *errors: type[Exception]) -> bool:
+async def is_refused(call: Awaitable[object], *errors: type[Exception]) -> bool:
     """Return whether a call was refused with one of some errors; any other error is raised."""
     try:
         await call
@@ -53,7 +40,7 @@ async def all_refused(calls: Iterable[Coroutine[Any, Any, object]], *errors: typ
     waiting = list(calls)
     try:
         for number, call in enumerate(waiting):
-            assert await refused(call, *errors), f"call {number} was accepted"
+            assert await is_refused(call, *errors), f"call {number} was accepted"
     finally:
         for call in waiting:
             call.close()
@@ -86,12 +73,12 @@ async def mixed(store: StorageBackend) -> tuple[Context, Context]:
     return parent, child
 
 
-def everything() -> list[Draft]:
+def every_draft() -> list[Draft]:
     """Return drafts that between them use every field, every part, and values near every limit."""
-    return [*_messages(), *_parts(), *_records()]
+    return [*_message_drafts(), *_part_drafts(), *_record_drafts()]
 
 
-def _messages() -> list[Draft]:
+def _message_drafts() -> list[Draft]:
     """Return messages of plain text, with every label a message can have."""
     return [
         draft_message(""),
@@ -127,7 +114,7 @@ def _messages() -> list[Draft]:
     ]
 
 
-def _parts() -> list[Draft]:
+def _part_drafts() -> list[Draft]:
     """Return messages of every kind of part."""
     return [
         Draft(
@@ -172,7 +159,7 @@ def _parts() -> list[Draft]:
     ]
 
 
-def _records() -> list[Draft]:
+def _record_drafts() -> list[Draft]:
     """Return a message with data and metadata, and an entry of every other kind."""
     return [
         draft_message(

@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
-from acms.errors import ConflictError, SessionNotFoundError, ValidationError
-from acms.model import Derived, Record, State
+from acms import ConflictError, SessionNotFoundError, State, ValidationError
+from acms.model import Derived, Record
 from acms.ports import HasRecords, StorageBackend
 from acms.storage import MemoryStorage
-from acms.testing.logs import append_drafts, create_log, draft_message, fork_log, restore_contexts, sound
-from tests.storage.suite.logs import all_refused, refused
+from acms.testing import sound
+from acms.testing.logs import append_drafts, create_log, draft_message, fork_log, restore_contexts
+from tests.storage.suite.logs import all_refused, is_refused
 
 KEPT = 32
 """Records a context keeps."""
 
 
-def keeping(store: StorageBackend) -> HasRecords:
+def store_with_records(store: StorageBackend) -> HasRecords:
     """Return a store as one that keeps records; the test is skipped when it does not."""
     if not isinstance(store, HasRecords):
         pytest.skip("it keeps no records")
@@ -32,7 +33,7 @@ class RecordTests:
 
     async def test_a_record_reads_back_as_it_was_put(self, store: StorageBackend) -> None:
         """Every put replaces the whole of it and counts its revision, for one context alone, across a closed handle."""
-        records, context, other = keeping(store), await create_log(store), await create_log(store)
+        records, context, other = store_with_records(store), await create_log(store), await create_log(store)
         assert await records.record(context.id, "shape") is None
         data: dict[str, Any] = {"b": [1, {"ü": None}], "a": -0.5, "n": 2**53, "": "\u202e\U0001f9e0"}
         first = await records.put_record(context.id, "shape", data, rev=0)
@@ -49,8 +50,8 @@ class RecordTests:
 
     async def test_a_record_is_put_only_at_the_revision_that_was_read(self, store: StorageBackend) -> None:
         """Of two writers that read the same revision exactly one wins, also where both write the same."""
-        records, context = keeping(store), await create_log(store)
-        assert await refused(records.put_record(context.id, "a", {}, rev=1), ConflictError)
+        records, context = store_with_records(store), await create_log(store)
+        assert await is_refused(records.put_record(context.id, "a", {}, rev=1), ConflictError)
         for rev in range(3):
             puts = [records.put_record(context.id, "a", {"n": n // 2}, rev=rev) for n in range(4)]
             results = await asyncio.gather(*puts, return_exceptions=True)
@@ -60,12 +61,12 @@ class RecordTests:
             assert await records.record(context.id, "a") == won
         last = await records.record(context.id, "a")
         for rev in (0, 1, 2, 4, 2**63 - 1):
-            assert await refused(records.put_record(context.id, "a", {}, rev=rev), ConflictError)
+            assert await is_refused(records.put_record(context.id, "a", {}, rev=rev), ConflictError)
         assert await records.record(context.id, "a") == last
 
     async def test_a_record_moves_nothing_of_the_log(self, store: StorageBackend) -> None:
-        """No entry, no version, no derived number, no settings: whoever watches the log sees nothing."""
-        records, context = keeping(store), await create_log(store)
+        """No entry, no version, no derived number, no settings: a watcher of the log sees nothing."""
+        records, context = store_with_records(store), await create_log(store)
         await append_drafts(store, context, draft_message("a"), draft_message("b"))
         await store.put_derived(context.id, [Derived(version=1, space="s", data=b"x")])
         head, log = await store.head(context.id), await sound(store, context.id)
@@ -78,7 +79,7 @@ class RecordTests:
 
     async def test_a_record_of_an_unknown_or_deleted_context_is_an_error(self, store: StorageBackend) -> None:
         """Deleting a context deletes its records: one that comes back has none."""
-        records, context, other = keeping(store), await create_log(store), await create_log(store)
+        records, context, other = store_with_records(store), await create_log(store), await create_log(store)
         for one in (context, other):
             await records.put_record(one.id, "a", {"n": 1}, rev=0)
         await store.settings(context.id, {"deleted": True}, rev=0)
@@ -96,7 +97,7 @@ class RecordTests:
 
     async def test_an_erasure_deletes_the_records_of_its_fork_tree(self, store: StorageBackend) -> None:
         """Records name entries by id. An expiry, an erasure of nothing and other trees leave them alone."""
-        records, root, apart = keeping(store), await create_log(store), await create_log(store)
+        records, root, apart = store_with_records(store), await create_log(store), await create_log(store)
         await append_drafts(store, root, draft_message("a"), draft_message("b"))
         child = await fork_log(store, root)
         grandchild = await fork_log(store, child)
@@ -109,13 +110,13 @@ class RecordTests:
         assert all([await records.record(one.id, "a") for one in family])
         assert await store.blank(child.id, [2], to=State.ERASED, audit={}) == 1
         assert [await records.record(one.id, "a") for one in family] == [None, None, None]
-        assert await refused(records.put_record(root.id, "a", {}, rev=1), ConflictError)
+        assert await is_refused(records.put_record(root.id, "a", {}, rev=1), ConflictError)
         assert (await records.put_record(root.id, "a", {}, rev=0)).rev == 1
         assert await records.record(apart.id, "a") is not None
 
     async def test_a_context_keeps_a_bounded_number_of_records(self, store: StorageBackend) -> None:
-        """A new one drives out the one that was put longest ago; what is put again stays."""
-        records, context, other = keeping(store), await create_log(store), await create_log(store)
+        """A new one drives out the one that was put longest ago; a repeated one stays."""
+        records, context, other = store_with_records(store), await create_log(store), await create_log(store)
         await records.put_record(other.id, "n0", {}, rev=0)
         for n in range(KEPT):
             await records.put_record(context.id, f"n{n}", {"n": n}, rev=0)
@@ -128,7 +129,7 @@ class RecordTests:
 
     async def test_a_record_out_of_bounds_is_refused(self, store: StorageBackend) -> None:
         """Names, data and revisions are judged alike by all stores, before anything is stored."""
-        records, context = keeping(store), await create_log(store)
+        records, context = store_with_records(store), await create_log(store)
         widest = {"x": "\u00e9" * ((65_536 - len('{"x":""}')) // 2)}
         assert (await records.put_record(context.id, "n" * 64, widest, rev=0)).data == widest
         names: tuple[Any, ...] = ("", " ", "n" * 65, "\0", "\ud800", None)
@@ -140,15 +141,15 @@ class RecordTests:
             *[lambda rev=rev: records.put_record(context.id, "a", {}, rev=rev) for rev in (-1, 2**63)],
         ]
         for call in calls:
-            assert await refused(call(), ValidationError)
+            assert await is_refused(call(), ValidationError)
         assert await records.record(context.id, "a") is None
         for name in ("';DROP TABLE records;--", "%", "$.", "\U0001f9e0" * 64):
             record = await records.put_record(context.id, name, {"of": name}, rev=0)
             assert await records.record(context.id, name) == record
 
     async def test_a_record_is_not_carried_to_another_store(self, store: StorageBackend) -> None:
-        """What is derived is made again where a log is restored; what is there stays when it is restored once more."""
-        records, source = keeping(store), MemoryStorage()
+        """Derived records are made again where a log is restored; existing ones stay when it is restored once more."""
+        records, source = store_with_records(store), MemoryStorage()
         context = await create_log(source, "a")
         await append_drafts(source, context, draft_message("a"))
         await source.put_record(context.id, "a", {"n": 1}, rev=0)
@@ -162,7 +163,7 @@ class RecordTests:
         self, store: StorageBackend, other_tenant: StorageBackend
     ) -> None:
         """Also where both tenants have a context of the same id."""
-        records, theirs = keeping(store), keeping(other_tenant)
+        records, theirs = store_with_records(store), store_with_records(other_tenant)
         context = await create_log(store, "a")
         record = await records.put_record(context.id, "a", {"n": 1}, rev=0)
         calls = (theirs.record(context.id, "a"), theirs.put_record(context.id, "a", {}, rev=1))

@@ -23,26 +23,23 @@ from typing import Any
 
 import pytest
 
-from acms.errors import ConflictError, GoneError, LeaseLostError, SessionNotFoundError, ValidationError
-from acms.log.encoding import genesis_hash
-from acms.model import (
-    Context,
-    ContextQuery,
-    Derived,
-    Done,
+from acms import (
+    ConflictError,
     Entry,
-    Head,
-    JobDraft,
-    JobQuery,
+    GoneError,
     Kind,
-    Search,
+    LeaseLostError,
+    SessionNotFoundError,
     State,
+    ValidationError,
 )
+from acms.log.encoding import genesis_hash
+from acms.model import Context, ContextQuery, Derived, Done, Head, JobDraft, JobQuery, Search
 from acms.ports import StorageBackend
 from acms.storage import MemoryStorage
+from acms.testing import ManualClock, sound
 from acms.testing.logs import (
     WHEN,
-    ManualClock,
     append_drafts,
     create_log,
     draft_fact,
@@ -51,14 +48,13 @@ from acms.testing.logs import (
     draft_summary,
     fork_log,
     pack_vector,
-    sound,
     stream_entries,
 )
 from tests.storage.suite.appends import AppendTests
 from tests.storage.suite.erasure import ErasureTests
 from tests.storage.suite.forks import ForkTests
 from tests.storage.suite.jobs import JobTests
-from tests.storage.suite.logs import all_refused, mixed, refused
+from tests.storage.suite.logs import all_refused, is_refused, mixed
 from tests.storage.suite.records import RecordTests
 from tests.storage.suite.vectors import VectorTests
 
@@ -143,7 +139,7 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
         assert await store.context("a") == one
         assert await store.context("a", namespace="n") == two
         assert await store.context(two.id) == two
-        assert await refused(store.context("a", namespace="elsewhere"), SessionNotFoundError)
+        assert await is_refused(store.context("a", namespace="elsewhere"), SessionNotFoundError)
 
     async def test_contexts_are_listed_newest_first_in_pages(self, store: StorageBackend) -> None:
         """Every context is on exactly one page, and the last page says that it is the last."""
@@ -302,11 +298,11 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
         for newest, limit in ((1, 1), (-1, None), (None, -1)):
             with pytest.raises(ValidationError):
                 await store.read(context.id, newest=newest, limit=limit)
-        assert await refused(store.missing("s", limit=-1), ValidationError)
+        assert await is_refused(store.missing("s", limit=-1), ValidationError)
         assert await store.missing("s", limit=0) == []
 
     async def test_a_long_log_reads_whole_and_in_pages(self, store: StorageBackend) -> None:
-        """The size of a log changes nothing about what is read."""
+        """The size of a log does not change the results of a read."""
         context = await create_log(store)
         for n in range(0, 1500, 500):
             await append_drafts(store, context, *[draft_message(f"message {m}") for m in range(n, n + 500)])
@@ -402,7 +398,7 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
                 lambda text=text: append_drafts(store, replace(context, id=text), draft_message("x")),
             ]
             for call in calls:
-                assert await refused(call(), *lost), text[:40]
+                assert await is_refused(call(), *lost), text[:40]
             empty: list[Callable[[], Awaitable[Any]]] = [
                 lambda text=text: store.search(Search(namespace=text, terms=("secret",))),
                 lambda text=text: store.search(Search(namespace="default", terms=(text,))),
@@ -439,9 +435,9 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
                 context = await create_log(one)
                 verdicts.append(
                     [
-                        await refused(create_log(one, text), ValidationError),
-                        await refused(create_log(one, namespace=text), ValidationError),
-                        await refused(
+                        await is_refused(create_log(one, text), ValidationError),
+                        await is_refused(create_log(one, namespace=text), ValidationError),
+                        await is_refused(
                             append_drafts(one, context, draft_message("x", key=text)), ValidationError
                         ),
                     ]

@@ -19,7 +19,8 @@ from dataclasses import replace
 
 import pytest
 
-from acms.model import Context, Derived, Search, State
+from acms import State
+from acms.model import Context, Derived, Search
 from acms.ports import StorageBackend
 from acms.testing.logs import (
     append_drafts,
@@ -39,12 +40,12 @@ HALVES = "model/8/f16/recipe"
 """A space as the embedding names it; its vectors are of 16-bit floats."""
 
 
-def halved(*numbers: float) -> bytes:
+def pack_half_floats(*numbers: float) -> bytes:
     """Return a vector of 16-bit floats."""
     return struct.pack(f"<{len(numbers)}e", *numbers)
 
 
-def cosine(one: tuple[float, ...], data: bytes, kind: str = "f") -> float:
+def cosine_of_packed(one: tuple[float, ...], data: bytes, kind: str = "f") -> float:
     """Return the cosine of two vectors, one of them packed."""
     other = struct.unpack(f"<{len(one)}{kind}", data)
     norm = sum(x * x for x in one) ** 0.5 * sum(x * x for x in other) ** 0.5
@@ -72,7 +73,7 @@ class VectorTests:
     # ── derived rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_derived_rows_come_back_in_the_order_they_were_written(self, store: StorageBackend) -> None:
-        """A reader that knows a sequence number gets exactly what was written since."""
+        """A reader that knows a sequence number gets exactly the later rows."""
         context = await create_log(store)
         await append_drafts(store, context, *[draft_message(str(n)) for n in range(4)])
         rows = [
@@ -93,7 +94,7 @@ class VectorTests:
         assert await store.derived(context.id, "elsewhere") == []
 
     async def test_a_derived_row_replaces_the_one_of_the_same_part(self, store: StorageBackend) -> None:
-        """A part of a space has one row; a new one is news to whoever read the old one."""
+        """A part of a space has one row; a new one is news to readers of the old one."""
         context = await create_log(store)
         await append_drafts(store, context, draft_message("a"))
         await store.put_derived(
@@ -129,7 +130,7 @@ class VectorTests:
         assert await store.missing("s", context=context.id, limit=9) == [(context.id, 3)]
 
     async def test_a_fork_shares_the_derived_rows_of_what_it_inherited(self, store: StorageBackend) -> None:
-        """What was computed once for an entry serves every fork that reads it, whoever computed it."""
+        """A vector computed once for an entry serves every fork that reads it."""
         parent = await create_log(store)
         await append_drafts(store, parent, draft_message("a"), draft_message("b"), draft_message("c"))
         await store.put_derived(
@@ -149,7 +150,7 @@ class VectorTests:
         assert {row.version for row in await store.derived(child.id, "s", at=1)} == {1}
 
     async def test_derived_rows_are_counted_once_for_a_whole_fork_tree(self, store: StorageBackend) -> None:
-        """Every row of a tree has its own number, ascending whoever stored it, and all heads say the same."""
+        """Every row of a tree has its own number, ascending across writers, and all heads report the same."""
         root, apart = await create_log(store), await create_log(store)
         await append_drafts(store, root, draft_message("a"), draft_message("b"), draft_message("c"))
         await append_drafts(store, apart, draft_message("x"))
@@ -271,12 +272,12 @@ class VectorTests:
         assert [row.data for row in await store.derived(context.id, "s")] == [ONE]
 
     async def test_the_bytes_of_a_vector_come_back_as_they_went_in(self, store: StorageBackend) -> None:
-        """Numbers of 16 or 32 bits, any length, and what is no vector at all; also after closing and opening again."""
+        """Numbers of 16 or 32 bits, any length, and values that are no vectors; also after reopening."""
         context = await create_log(store)
         chance = random.Random(7)
         drawn = [tuple(chance.gauss(0, 1) for _ in range(8)) for _ in range(40)]
         rows = [
-            Derived(version=1, space=HALVES, part=part, data=halved(*numbers))
+            Derived(version=1, space=HALVES, part=part, data=pack_half_floats(*numbers))
             for part, numbers in enumerate(drawn)
         ]
         rows += [
@@ -291,7 +292,9 @@ class VectorTests:
         rows += [Derived(version=2, space="s", part=part, data=data) for part, data in enumerate(odd)]
         rows += [
             Derived(version=2, space=HALVES, part=part, data=data)
-            for part, data in enumerate([*odd, halved(6e-8, 1), halved(65504, -65504), halved(-0.0, 1)])
+            for part, data in enumerate(
+                [*odd, pack_half_floats(6e-8, 1), pack_half_floats(65504, -65504), pack_half_floats(-0.0, 1)]
+            )
         ]
         rows.append(Derived(version=1, space=index_record.SPACE, data=pack_vector(1, 2)))
         await append_drafts(store, context, draft_message("a"), draft_message("b"))
@@ -313,7 +316,7 @@ class VectorTests:
                 part=part,
                 start=part,
                 end=part + 9,
-                data=halved(version, part, 1),
+                data=pack_half_floats(version, part, 1),
             )
             for version in range(1, 5)
             for part in range(300)
@@ -326,7 +329,7 @@ class VectorTests:
         assert await store.missing(HALVES, context=context.id, limit=9) == [(context.id, 5)]
 
     async def test_two_rows_of_one_part_in_a_call_leave_the_later_one(self, store: StorageBackend) -> None:
-        """What is written later in one call replaces what was written before it."""
+        """A later write in one call replaces an earlier one."""
         context = await create_log(store)
         await append_drafts(store, context, draft_message("a"))
         rows = [Derived(version=1, space="s", data=pack_vector(n, 1)) for n in (1, 2, 3)]
@@ -347,7 +350,7 @@ class VectorTests:
         for number, space in enumerate(spaces, 1):
             assert [row.data for row in await store.derived(context.id, space)] == [pack_vector(number, 1)]
             (hit,) = await store.search(Search(namespace="default", space=space, vector=(1.0, 0.0)))
-            assert hit.score == pytest.approx(cosine((1.0, 0.0), pack_vector(number, 1)), abs=1e-9)
+            assert hit.score == pytest.approx(cosine_of_packed((1.0, 0.0), pack_vector(number, 1)), abs=1e-9)
         assert await store.search(Search(namespace="default", space="elsewhere", vector=(1.0, 0.0))) == []
         assert await store.search(Search(namespace="default", vector=(1.0, 0.0))) == []
 
@@ -385,7 +388,7 @@ class VectorTests:
         ids = {context.id: (await append_drafts(store, context, *drafts)).ids for context in (one, two)}
         best: dict[tuple[str, str], float] = {}
         query = tuple(chance.gauss(0, 1) for _ in range(8))
-        for space, pack, kind in (("s", pack_vector, "f"), (HALVES, halved, "e")):
+        for space, pack, kind in (("s", pack_vector, "f"), (HALVES, pack_half_floats, "e")):
             for context in (one, two):
                 rows = [
                     Derived(
@@ -401,7 +404,7 @@ class VectorTests:
                 for row in rows:
                     if row.version != 31:
                         place = space, ids[context.id][row.version - 1]
-                        best[place] = max(best.get(place, 0.0), cosine(query, row.data, kind))
+                        best[place] = max(best.get(place, 0.0), cosine_of_packed(query, row.data, kind))
         for space in ("s", HALVES):
             expected = sorted(
                 ((id, score) for (of, id), score in best.items() if of == space and score > 0),
@@ -472,7 +475,7 @@ class VectorTests:
             assert [row.data for row in await one.derived(context.id, "s")] == [pack_vector(*vector)]
 
     async def test_vectors_that_are_made_again_are_news(self, store: StorageBackend) -> None:
-        """The same vectors written again are the same rows with new numbers: whoever waits for them hears of them."""
+        """The same vectors written again are the same rows with new numbers, so that waiting readers are notified."""
         context = await create_log(store)
         await append_drafts(store, context, draft_fact("a"), draft_fact("b"))
         rows = [Derived(version=n, space="s", data=pack_vector(n, 1)) for n in (1, 2)]
