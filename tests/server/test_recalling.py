@@ -8,6 +8,7 @@ import pytest
 
 from acms.config import ACMSConfig, PrivacyConfig
 from acms.model import Privacy
+from acms.testing.embedder import HashEmbedder
 from tests.server.document import documented
 from tests.server.serving import Service, serving
 
@@ -164,3 +165,13 @@ def test_what_was_taken_out_of_an_item_is_told() -> None:
         assert item["redaction"] == {"mode": "redact", "kinds": {"email": 1}}
         (shown,) = service.get(f"/contexts/{context}/window", budget=100)["data"]
         assert shown["redaction"] == item["redaction"]
+
+
+def test_words_alone_rank_without_the_embedder() -> None:
+    with serving("memory://", embedder=HashEmbedder()) as service:
+        context = _closed(service, QUESTION, DECISION, *SMALL)
+        assert _recall(service, context)["tier"] == "hash/64"
+        words = _recall(service, context, wordsOnly=True)
+        assert words["tier"] == "words"
+        assert DECISION in [item["content"] for item in words["items"]]
+        assert _recall(service, context, wordsOnly=True, atVersion=1)["version"] == 1
