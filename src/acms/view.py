@@ -321,16 +321,18 @@ class View:
         limit = validation.validate_integer(limit, "limit", least=1, most=validation.PAGE)
         return [] if self.ends_at is not None else await self._renders().page(limit, after)
 
-    async def sent(self, id: str) -> RenderDetails:
+    async def sent(self, id: str, *, against: str | None = None) -> RenderDetails:
         """Return one of `renders` with its messages, the entries left out, and the request itself.
 
-        Text of the log is shown as the log has it now; `payload_note` says if that differs from the sent text.
-        Raises `NotFoundError` if the render is no longer kept.
+        It is compared with the render `against`, by default with the previous one of its kind. Text of the log is shown
+        as the log has it now; `payload_note` says if that differs from the sent text.
+        Raises `NotFoundError` if a render is no longer kept.
         """
         id = validation.validate_name(id, "id")
+        against = None if against is None else validation.validate_name(against, "against")
         if self.ends_at is not None:
             raise NotFoundError(f"a past version has no render {id!r}", options=("ask the session itself",))
-        return await self._renders().details(id)
+        return await self._renders().details(id, against)
 
     async def entries(self, newest: int | None = None) -> list[Entry]:
         """Return the messages and summaries in force as they are read, oldest first; `newest` keeps the last n.

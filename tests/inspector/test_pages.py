@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -18,8 +17,16 @@ from typer.testing import CliRunner
 from acms.cli.commands import app
 from acms.inspector.views import format_entry_version
 from acms.server import ServerConfig
-from tests.conftest import ROOT
 from tests.inspector.conftest import Watched, aside, inspecting
+from tests.inspector.pictures import (
+    ALIKE,
+    encode_picture,
+    find_clipped,
+    find_violations,
+    measure_difference,
+    read_picture,
+    save_picture,
+)
 from tests.server.serving import Service
 
 if TYPE_CHECKING:
@@ -28,6 +35,8 @@ if TYPE_CHECKING:
 VIEWS = (
     "?at=40",
     "/sent/{render}",
+    "/sent/{render}?as=blocks",
+    "/sent/{render}?find=Kafka",
     "/diff/{broke}",
     "/ask?entry={old}",
     "/facts",
@@ -36,26 +45,19 @@ VIEWS = (
     "/forks?other={fork}&merge={fork}",
     "/entry/{old}",
 )
-SHOTS = {VIEWS[0]: "timeline", VIEWS[1]: "sent", VIEWS[2]: "diff"}
+SHOTS = {
+    VIEWS[0]: "timeline",
+    VIEWS[1]: "sent",
+    VIEWS[2]: "blocks",
+    VIEWS[4]: "diff",
+    "/facts": "facts",
+    "/jobs": "jobs",
+    "/cost": "cost",
+    "/forks?other={fork}&merge={fork}": "forks",
+}
 """Views that the documentation shows."""
-DARK = (VIEWS[0], VIEWS[2], "/cost")
+DARK = (VIEWS[0], VIEWS[1], VIEWS[4], "/cost")
 """Views that have every colour between them."""
-ALIKE = 3.0
-"""How much brightness two pictures may differ by, of 255, over cells of 40 pixels: times of the day and fonts do."""
-APART = """async (pictures) => {
-  const cells = await Promise.all(pictures.map(async (picture) => {
-    const image = new Image();
-    image.src = "data:image/png;base64," + picture;
-    await image.decode();
-    const canvas = document.createElement("canvas");
-    [canvas.width, canvas.height] = [32, 21];
-    const context = canvas.getContext("2d");
-    context.imageSmoothingQuality = "high";
-    context.drawImage(image, 0, 0, 32, 21);
-    return context.getImageData(0, 0, 32, 21).data;
-  }));
-  return cells[0].reduce((sum, value, at) => sum + Math.abs(value - cells[1][at]), 0) / (cells[0].length * 3 / 4);
-}"""
 QUESTION = "How do order events reach the warehouse and billing?"
 
 
@@ -79,15 +81,7 @@ SHORTENED = """() => {
 """Leaves two sections of the reference: it has hundreds, all made alike."""
 
 
-def _violations(tab: Watched, **options: Any) -> list[str]:
-    asked = {"resultTypes": ["violations"], **options}
-    run = "(options) => axe.run(document, options).then((found) => found.violations)"
-    found = tab.page.evaluate(run, asked)
-    return [f"{one['id']}: {[node['html'][:120] for node in one['nodes'][:3]]}" for one in found]
-
-
 def test_every_view_is_accessible_and_fits(tab: Watched, ids: dict[str, str]) -> None:
-    shots = os.environ.get("ACMS_SCREENSHOTS")  # a folder: docs/images
     for view in (None, "/docs", *VIEWS):
         path = "/" if view is None else view if view == "/docs" else f"/s/{ids['demo']}{view.format(**ids)}"
         page = tab.go(path)
@@ -97,30 +91,33 @@ def test_every_view_is_accessible_and_fits(tab: Watched, ids: dict[str, str]) ->
         page.set_viewport_size({"width": 1280, "height": 860})
         if view == "/docs":
             page.evaluate(SHORTENED)
+        else:
+            assert find_clipped(tab, 480) == [], path
         page.evaluate(Axe().axe_script)
-        assert _violations(tab) == [], path
-        if shots and view in SHOTS:
-            page.screenshot(path=ROOT / shots / f"inspector-{SHOTS[view]}.png")
+        assert find_violations(tab) == [], path
+        if view in SHOTS:
+            save_picture(page, SHOTS[view])
         if view in DARK:
             page.emulate_media(color_scheme="dark")
-            assert _violations(tab, runOnly=["color-contrast"]) == [], path
+            assert find_violations(tab, {"runOnly": ["color-contrast"]}) == [], path
             page.emulate_media(color_scheme="light")
 
 
 def test_the_views_look_as_the_documentation_shows_them(tab: Watched, ids: dict[str, str]) -> None:
     """As a whole: a style sheet that is missing, a column that fell down, colours of the wrong scheme."""
     blank = tab.context.new_page()  # where no policy forbids pictures in addresses
-    taken = {}
+    taken: dict[str, str] = {}
+    apart: dict[str, float] = {}
     for view, name in SHOTS.items():
         tab.go(f"/s/{ids['demo']}{view.format(**ids)}")
-        shown = (ROOT / "docs" / "images" / f"inspector-{name}.png").read_bytes()
-        taken[name] = [b64encode(one).decode() for one in (shown, tab.page.screenshot())]
-    apart = {name: blank.evaluate(APART, pair) for name, pair in taken.items()}
+        taken[name] = encode_picture(tab.page)
+        apart[name] = measure_difference(blank, read_picture(name), taken[name])
     assert {name: found for name, found in apart.items() if found > ALIKE} == {}
     tab.page.emulate_media(color_scheme="dark")
-    dark = b64encode(tab.page.screenshot()).decode()
-    others = [[taken["timeline"][0], taken["diff"][0]], [taken["diff"][0], dark]]
-    assert all(blank.evaluate(APART, pair) > ALIKE for pair in others), "would not tell one view from another"
+    others = [(taken["timeline"], taken["diff"]), (taken["forks"], encode_picture(tab.page))]
+    assert all(measure_difference(blank, *pair) > ALIKE for pair in others), (
+        "would not tell one view from another"
+    )
 
 
 def _scroll(page: Page, *, rows: int) -> None:
@@ -183,6 +180,7 @@ def test_what_did_the_agent_know_at_v53(tab: Watched, ids: dict[str, str]) -> No
     page.get_by_role("link", name="ask").click()
     page.get_by_label("Question").fill(QUESTION)
     page.get_by_label("Version or tag", exact=True).fill("53")
+    page.get_by_text("Beside it").click()
     page.get_by_label("version or tag", exact=True).fill("82")
     page.get_by_role("button", name="Ask").click()
     page.get_by_label("Second answer").wait_for()
@@ -197,7 +195,12 @@ def test_what_the_model_saw(tab: Watched, ids: dict[str, str]) -> None:
     page = tab.go(f"/s/{ids['demo']}/sent")
     page.get_by_label("Renders, newest first").get_by_text("v74").click()
     render = next(one for one in logged if one["version"] == 74)
-    assert f"{render['upperBound']:,} of 2,000 tokens" in page.locator(".stats").inner_text()
+    sent = tab.service.get(f"/contexts/{ids['demo']}/renders/{render['id']}")["data"]["payload"]
+    shown = page.locator(".part pre").first
+    assert shown.text_content() == sent["messages"][0]["content"]
+    assert page.locator(".part").count() == len(sent["messages"])
+    page.get_by_role("link", name="Blocks and sources").click()
+    assert f"{render['upperBound']:,} of 2,000 tokens" in page.locator(".stats").first.inner_text()
     assert page.locator(".blocks details").count() == render["messages"]
     used = sum(int(one.replace(",", "")) for one in page.locator(".legend b").all_inner_texts())
     assert used == render["tokens"] + render["use"]["free"]
@@ -281,8 +284,10 @@ def test_hostile_texts_are_inert(browser: Browser, hostile: Service) -> None:
     tab.page.on("dialog", lambda dialog: tab.wrong.append("dialog"))
     sent = hostile.get(f"/contexts/{context}/renders")["data"]
     names = {"old": old, "fork": fork, "render": sent[0]["id"], "broke": sent[1]["id"]}
-    for view in (None, *VIEWS):
+    for view in (None, "namespace", *VIEWS):
         path = "/" if view is None else f"/s/{context}{view.format(**names)}"
+        if view == "namespace":
+            path = f"/n/{quote(EVIL, safe='')}?q=img"
         page = tab.go(path)
         assert page.locator("main img, main script, main svg[onload]").count() == 0
         assert page.evaluate("typeof window.hacked") == "undefined"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from acms import ACMSConfig, Privacy, PrivacyConfig
+from acms.testing.embedder import HashEmbedder
 from tests.server.document import checked_by_document
 from tests.server.serving import Service, serving
 
@@ -167,3 +168,13 @@ def test_what_was_taken_out_of_an_item_is_told() -> None:
         assert item["redaction"] == {"mode": "redact", "kinds": {"email": 1}}
         (shown,) = service.get(f"/contexts/{context}/window", budget=100)["data"]
         assert shown["redaction"] == item["redaction"]
+
+
+def test_words_alone_rank_without_the_embedder() -> None:
+    with serving("memory://", embedder=HashEmbedder()) as service:
+        context = _closed(service, QUESTION, DECISION, *SMALL)
+        assert _recall(service, context)["tier"] == "hash/64"
+        words = _recall(service, context, wordsOnly=True)
+        assert words["tier"] == "words"
+        assert DECISION in [item["content"] for item in words["items"]]
+        assert _recall(service, context, wordsOnly=True, atVersion=1)["version"] == 1

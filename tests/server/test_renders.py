@@ -57,3 +57,19 @@ async def test_a_client_reads_it_as_the_nouns_it_is(keeping: Service) -> None:
     assert [type(one) for one in details.blocks] == [RenderBlock] * len(details.blocks)
     assert "whistles" in str(details.blocks[0].text)
     assert all(isinstance(one, Verdict) for one in details.verdicts)
+
+
+def test_a_request_is_compared_with_any_other(keeping: Service) -> None:
+    context = keeping.talk("The kettle whistles.")
+    for number in range(3):
+        body = {"budget": 600, "system": f"Rule {number // 2}.", "user": "Which kettle?"}
+        _post(keeping, f"/contexts/{context}/prompt", f"req-{number}", body)
+    newest, middle, oldest = [one["id"] for one in keeping.get(f"/contexts/{context}/renders")["data"]]
+    path = f"/contexts/{context}/renders"
+    assert keeping.get(f"{path}/{newest}")["data"]["previous"] == middle
+    alike = keeping.get(f"{path}/{middle}", against=oldest)["data"]
+    assert {block["change"] for block in alike["blocks"]} == {"same"}
+    changed = keeping.get(f"{path}/{newest}", against=oldest)["data"]
+    assert changed["previous"] == oldest
+    assert "prompt/system" in changed["cache"]["reason"]
+    assert keeping.client.get(f"{path}/{newest}", params={"against": "none"}).status_code == 404

@@ -685,9 +685,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Return a logged request message by message.
-         * @description Each message has the current text of its entries. Omitted entries are listed with the reasons. Text of the caller is
-         *     not logged, only its position and tokens.
+         * Return a logged request message by message, and the request as it was sent.
+         * @description Each message has the current text of its entries. Omitted entries are listed with the reasons.
          */
         get: operations["getRender"];
         put?: never;
@@ -2757,6 +2756,12 @@ export interface components {
              * @default false
              */
             why?: boolean;
+            /**
+             * Wordsonly
+             * @description Rank by words alone, as a service without an embedder does.
+             * @default false
+             */
+            wordsOnly?: boolean;
         };
         /** @description The entries that a model should see for a query. */
         Recalled: {
@@ -6988,7 +6993,10 @@ export interface operations {
     };
     getRender: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Id of the render to compare it with; the previous one of its kind by default. */
+                against?: string | null;
+            };
             header?: never;
             path: {
                 /**

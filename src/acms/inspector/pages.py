@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import partial
 from importlib.resources import files
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
@@ -19,8 +18,9 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from acms.errors import NotFoundError, PermissionDeniedError, TooLargeError, ValidationError
-from acms.inspector import charts, views
+from acms.inspector import advice, asking, charts, requests, sessions, views
 from acms.inspector.api import API, Refused, quote_path_parts
+from acms.inspector.visit import Visit, build_version_query, gather_requests
 from acms.inspector.visitors import Visitors, same_origin
 from acms.runtime.threads import in_thread, pause_if_busy
 from acms.runtime.version import __version__
@@ -32,8 +32,6 @@ Handler = Callable[["Visit"], Awaitable[Response]]
 
 ROWS = 80
 """Entries of a log on one page, about two screens."""
-PREVIEWS = 25
-"""Left-out entries of a recall whose beginnings are shown, as the template lists as many."""
 FORM_BYTES = 65_536
 """Bytes of a form; a question is the longest field."""
 TABS = ("timeline", "sent", "diff", "ask", "facts", "jobs", "cost", "forks")
@@ -57,66 +55,6 @@ def mounted(app: App, *, client_requests: ClientRequests | None = None) -> App:
     """
     app.mount("/", Inspector(app, client_requests).router)
     return app
-
-
-class Visit:
-    """One request for a page."""
-
-    def __init__(self, inspector: Inspector, request: Request, form: Mapping[str, str]) -> None:
-        self.request = request
-        self.form = form
-        self.api = API(inspector.app, request.scope, inspector.visitors.key(request))
-        self._inspector = inspector
-
-    @property
-    def context(self) -> str:
-        """The id of the session that the page shows."""
-        return str(self.request.path_params["context"])
-
-    @property
-    def path(self) -> str:
-        """The path of the session's operations, below the service's base."""
-        return quote_path_parts("contexts", self.context)
-
-    def argument(self, name: str, default: str = "") -> str:
-        """Return an argument of the form or the address."""
-        return self.form.get(name) or self.request.query_params.get(name) or default
-
-    def number(self, name: str, default: int) -> int:
-        """Return a whole number above 0; `ValidationError` for anything else."""
-        text = self.argument(name)
-        if not text:
-            return default
-        is_number = text.isascii() and text.isdecimal() and len(text) < 16
-        if not is_number or int(text) == 0:
-            raise ValidationError("must be a whole number above 0", field=name)
-        return int(text)
-
-    async def session(self, tab: str, at: str = "") -> dict[str, Any]:
-        """Return the values of the header of every page of a session."""
-        details, stats, tags = await gather_requests(
-            self.api.get(self.path),
-            self.api.get(f"{self.path}/stats", **build_version_query(at)),
-            self.api.get(f"{self.path}/tags"),
-        )
-        context = details["data"]
-        head = context["latestVersion"]
-        version = stats["data"]["version"]
-        return {
-            "tab": tab,
-            "context": context,
-            "name": views.display_name_of_context(context),
-            "stats": stats["data"],
-            "tags": tags["data"],
-            "head": head,
-            "at": version,
-            "past": bool(at) and version < head,
-            "url": f"/s{quote_path_parts(self.context)}",
-        }
-
-    async def page(self, template: str, status: int = 200, **values: Any) -> Response:
-        """Render a page, off the event loop."""
-        return await self._inspector.render(self.request, template, status, values)
 
 
 class Inspector:
@@ -154,7 +92,8 @@ class Inspector:
             if self._keys and self.visitors.key(request) is None:
                 return RedirectResponse("/sign-in", 303, headers=HEADERS)
             form = await self._form(request) if request.method == "POST" else {}
-            visit = Visit(self, request, form)
+            api = API(self.app, request.scope, self.visitors.key(request))
+            visit = Visit(request, form, api, self.render)
             try:
                 return await handler(visit)
             except Refused as refused:
@@ -227,11 +166,14 @@ def _create_templates() -> Environment:
         "time": _format_time,
         "pct": _format_percent,
         "place": views.format_entry_version,
+        "session": views.display_name_of_session,
         "ticks": _markup_backticks,
     }
     templates.filters.update(filters)
     global_names: dict[str, Any] = {
-        "advice": views.suggest_inclusion,
+        "advice": advice.suggest_inclusion,
+        "context_of": views.context_of_entry,
+        "figures": advice.describe_figures,
         "url_of": quote_path_parts,
         "version": __version__,
     }
@@ -243,15 +185,6 @@ async def _reject_unknown_path(scope: Scope, receive: Receive, send: Send) -> No
     raise NotFoundError("there is nothing at this path", options=("/ is the inspector, /docs the reference",))
 
 
-async def gather_requests(*requests: Awaitable[Any]) -> tuple[Any, ...]:
-    """Run requests concurrently, each starting in its own turn of the event loop."""
-    tasks: list[Awaitable[Any]] = []
-    for request in requests:
-        tasks.append(asyncio.ensure_future(request))
-        await asyncio.sleep(0)
-    return tuple(await asyncio.gather(*tasks))
-
-
 def _render_template(template: Template, values: Mapping[str, Any]) -> str:
     """Render a template and yield to the event loop between its pieces."""
     pieces: list[str] = []
@@ -259,14 +192,6 @@ def _render_template(template: Template, values: Mapping[str, Any]) -> str:
         pieces.append(piece)
         pause_if_busy()
     return "".join(pieces)
-
-
-def build_version_query(at: str, side: str = "at") -> dict[str, str]:
-    """Return the query parameter that names a version or a tag; `side` begins its name."""
-    if not at:
-        return {}
-    name = f"{side}Version" if at.isdecimal() else f"{side}Tag"
-    return {name: at}
 
 
 def _format_time(text: str | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
@@ -288,27 +213,6 @@ def _format_percent(part: float, whole: float) -> str:
 
 
 # ── pages ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def show_sessions(visit: Visit) -> Response:
-    """List the sessions whose name, label, namespace or id contains all words of the query."""
-    query = visit.argument("q")
-    limit = 500 if query else 100
-    page = await visit.api.get("/contexts", limit=limit, cursor=visit.argument("cursor"))
-    words = query.lower().split()
-    sessions = [context for context in page["data"] if _matches_all_words(context, words)]
-    more = None
-    if page["nextCursor"] is not None:
-        more = urlencode({"cursor": page["nextCursor"], "q": query})
-    return await visit.page(
-        "sessions.html", sessions=sessions, query=query, more=more, named=views.display_name_of_context
-    )
-
-
-def _matches_all_words(context: Mapping[str, Any], words: Iterable[str]) -> bool:
-    name = views.display_name_of_context(context)
-    text = " ".join([name, context["namespace"], context["id"], *context["labels"]]).lower()
-    return all(word in text for word in words)
 
 
 async def show_timeline(visit: Visit) -> Response:
@@ -337,122 +241,11 @@ async def show_entry(visit: Visit) -> Response:
     return await visit.page("entry.html", **header, entry=reply["data"])
 
 
-async def show_render(visit: Visit) -> Response:
-    """Show the context that a request contained."""
-    header = await visit.session("sent")
-    renders = await _list_renders(visit)
-    newest = renders[0]["id"] if renders else None
-    values = await _load_render(visit, newest)
-    return await visit.page("sent.html", **header, **values, renders=renders)
-
-
-async def show_render_diff(visit: Visit) -> Response:
-    """Show the changes of a request since the previous one."""
-    header = await visit.session("diff")
-    renders = await _list_renders(visit)
-    comparable = [render for render in renders if render["previous"]]
-    newest = next((render["id"] for render in comparable or renders), None)
-    values = await _load_render(visit, newest)
-    return await visit.page("diff.html", **header, **values, renders=renders)
-
-
-async def _list_renders(visit: Visit) -> list[Any]:
-    page = await visit.api.get(f"{visit.path}/renders", limit=50)
-    return page["data"]
-
-
-async def _load_render(visit: Visit, default: str | None) -> dict[str, Any]:
-    """Return the template values of the render in the path, or of a default one."""
-    id = visit.request.path_params.get("render") or default
-    if id is None:
-        return {"render": None}
-    reply = await visit.api.get(visit.path + quote_path_parts("renders", id))
-    render = reply["data"]
-    left_out = [verdict for verdict in render["verdicts"] if not verdict["included"]]
-    return {
-        "render": render,
-        "segments": charts.build_waterfall(render["use"], 1000),
-        "verdicts": {verdict["id"]: verdict for verdict in render["verdicts"]},
-        "left": sorted(left_out, key=lambda verdict: -verdict["score"]),
-        "lines": views.build_diff_lines(render),
-    }
-
-
 async def show_client_requests(read: ClientRequests, visit: Visit) -> Response:
     """Show what a client asked of a gateway, what was sent, and why they differ, newest first."""
     shown = await visit.session("gateway")
     requests = await read(shown["context"]["namespace"], shown["name"])
     return await visit.page("gateway.html", **shown, requests=list(reversed(requests)))
-
-
-async def show_recall(visit: Visit) -> Response:
-    """Recall a query and explain every candidate, side by side with a second recall if its settings are given."""
-    header = await visit.session("ask")
-    query = visit.argument("query")
-    about = visit.argument("entry")
-    at, at2 = visit.argument("at"), visit.argument("at2")
-    budget, budget2 = visit.number("budget", 1000), visit.number("budget2", 0)
-    sides: list[dict[str, Any]] = []
-    if query:
-        settings = [(budget, at)]
-        if budget2 or at2:
-            settings.append((budget2 or budget, at2))
-        requests = [_request_recall(visit, query, size, version, about) for size, version in settings]
-        results = [reply["data"] for reply in await gather_requests(*requests)]
-        for result in results:
-            other = next((each for each in results if each is not result), None)
-            sides.append(_build_recall_side(result, other, about))
-    previewed = [about] if about else []
-    for side in sides:
-        previewed += [verdict["id"] for verdict in side["left"][:PREVIEWS]]
-    previews = await _load_previews(visit, previewed)
-    form = {"query": query, "budget": budget, "at": at, "budget2": budget2 or "", "at2": at2}
-    return await visit.page("ask.html", **header, sides=sides, form=form, about=about, previews=previews)
-
-
-def _build_recall_side(
-    result: Mapping[str, Any], other: Mapping[str, Any] | None, about: str
-) -> dict[str, Any]:
-    """Return the template values of one recall."""
-    verdicts = result["verdicts"]
-    return {
-        "found": result,
-        "items": views.rank_recalled_items(result, other),
-        "left": [verdict for verdict in verdicts if not verdict["included"]],
-        "about": next((verdict for verdict in verdicts if verdict["id"] == about), None),
-    }
-
-
-async def _request_recall(visit: Visit, query: str, budget: int, at: str, about: str) -> Any:
-    body: dict[str, Any] = {"query": query, "budget": budget, "why": True, "about": [about] if about else []}
-    body |= build_version_query(at)
-    if "atVersion" in body:
-        body["atVersion"] = int(at)
-    return await visit.api.post(f"{visit.path}/recall", body)
-
-
-async def _load_previews(visit: Visit, ids: Iterable[str]) -> dict[str, str]:
-    """Return the beginnings of entries by id; empty for an entry that the visitor may not read."""
-    unique_ids = list(dict.fromkeys(ids))
-    previews = await gather_requests(*[_load_preview(visit, id) for id in unique_ids])
-    return dict(zip(unique_ids, previews, strict=True))
-
-
-async def _load_preview(visit: Visit, id: str) -> str:
-    try:
-        reply = await visit.api.get(visit.path + quote_path_parts("entries", id))
-    except Refused:
-        return ""
-    return str(reply["data"]["content"])[:400]
-
-
-async def show_facts(visit: Visit) -> Response:
-    """Show facts by subject, with their evidence and the facts they replaced."""
-    at = visit.argument("at")
-    header = await visit.session("facts", at)
-    page = await visit.api.get(f"{visit.path}/facts", history=True, limit=500, **build_version_query(at))
-    subjects = views.group_by_subject(page["data"])
-    return await visit.page("facts.html", **header, subjects=subjects, more=page["hasMore"])
 
 
 async def show_jobs(visit: Visit) -> Response:
@@ -554,17 +347,20 @@ async def run_action(visit: Visit) -> Response:
 SESSION_PATH = "/s/{context}"
 ACTION_PATH = f"{SESSION_PATH}/do/{{what}}"
 PAGES: Mapping[str, tuple[Handler, list[str]]] = {
-    "/": (show_sessions, ["GET"]),
+    "/": (sessions.show_sessions, ["GET"]),
     SESSION_PATH: (show_timeline, ["GET"]),
     f"{SESSION_PATH}/entry/{{entry}}": (show_entry, ["GET"]),
-    f"{SESSION_PATH}/sent": (show_render, ["GET"]),
-    f"{SESSION_PATH}/sent/{{render}}": (show_render, ["GET"]),
-    f"{SESSION_PATH}/diff": (show_render_diff, ["GET"]),
-    f"{SESSION_PATH}/diff/{{render}}": (show_render_diff, ["GET"]),
-    f"{SESSION_PATH}/ask": (show_recall, ["GET", "POST"]),
-    f"{SESSION_PATH}/facts": (show_facts, ["GET"]),
+    f"{SESSION_PATH}/sent": (requests.show_render, ["GET"]),
+    f"{SESSION_PATH}/sent/{{render}}": (requests.show_render, ["GET"]),
+    f"{SESSION_PATH}/sent/{{render}}/request.json": (requests.show_request_json, ["GET"]),
+    f"{SESSION_PATH}/sent/{{render}}/request.sh": (requests.show_request_command, ["GET"]),
+    f"{SESSION_PATH}/diff": (requests.show_render_diff, ["GET"]),
+    f"{SESSION_PATH}/diff/{{render}}": (requests.show_render_diff, ["GET"]),
+    f"{SESSION_PATH}/ask": (asking.show_recall, ["GET", "POST"]),
+    f"{SESSION_PATH}/facts": (sessions.show_facts, ["GET"]),
     f"{SESSION_PATH}/jobs": (show_jobs, ["GET"]),
     f"{SESSION_PATH}/cost": (show_costs, ["GET"]),
     f"{SESSION_PATH}/forks": (show_forks, ["GET"]),
+    "/n/{namespace:path}": (sessions.show_namespace, ["GET"]),
     "/docs": (show_api_reference, ["GET"]),
 }

@@ -7,58 +7,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from acms.log.encoding import parse_entry_id
+from acms.log.validation import PROFILE
 
 __all__ = [
     "build_diff_lines",
+    "build_rejection",
     "build_timeline_rows",
+    "context_of_entry",
+    "count_sources",
     "display_name_of_context",
+    "display_name_of_session",
     "format_entry_version",
     "group_by_subject",
+    "last_question",
     "rank_recalled_items",
-    "suggest_inclusion",
+    "sort_found_items",
     "sum_by_speaker",
+    "version_of_entry",
 ]
 
 JsonObject = Mapping[str, Any]
-
-_ADVICE = {
-    "budget": "a larger budget: it needs {tokens} tokens of its own",
-    "contiguous": "a larger budget: something newer did not fit, and the window has no gaps",
-    "window": "a larger budget, or a recall that asks for it",
-    "fit": "a larger budget: the recall chose it, and the prompt had no room",
-    "truncate": "a larger budget, or a lower priority number of its section",
-    "omit": "a larger budget, or a lower priority number of its section",
-    "pieces": "a larger share for the recall",
-    "ceiling": "a higher ceiling of its section",
-    "cutoff": "a question that asks for it more directly, or a recall without relevant_only",
-    "trimmed": "includeSuperseded, or a version before what replaced it",
-    "superseded": "includeSuperseded, or a version before what replaced it",
-    "stale": "includeSuperseded, or a version before what replaced it",
-    "hidden": "a version at which it was in force",
-    "replaced": "a version before it was replaced",
-    "retracted": "a version before it was taken back",
-    "unread": "a query that asks for it, or a version at which it was in force",
-    "summary": "undo of the compaction, or a version before it",
-    "score": "a query that is closer to its words",
-    "rank": "a query that is closer to its words",
-    "irrelevant": "a query that is closer to its words, or a lower minRelevance",
-    "min_relevance": "a lower minRelevance",
-    "limit": "a higher limit",
-    "external": "a larger budget: external text waits until all other text that answers fits",
-    "query": "nothing: it is the question itself",
-    "excluded": "leaving it out of exclude",
-    "filter": "a filter that lets it through",
-    "current_episode": "includeCurrentEpisode",
-    "duplicate": "nothing: it is shown once already",
-}
-
-
-def suggest_inclusion(verdict: JsonObject) -> str:
-    """Return a change that would include an entry that was left out."""
-    if verdict["included"]:
-        return ""
-    advice = _ADVICE.get(verdict["rule"], "a larger budget or a closer query")
-    return advice.format(tokens=verdict["tokens"])
 
 
 def format_entry_version(id: str) -> str:
@@ -67,9 +35,57 @@ def format_entry_version(id: str) -> str:
     return id if parsed is None else f"v{parsed[1]}"
 
 
+def context_of_entry(id: str) -> str:
+    """Return the id of the context whose log holds an entry, or "" if the id holds none."""
+    parsed = parse_entry_id(id)
+    return "" if parsed is None else parsed[0]
+
+
+def version_of_entry(id: str) -> int:
+    """Return the version of an entry, or 0 if the id holds none."""
+    parsed = parse_entry_id(id)
+    return 0 if parsed is None else parsed[1]
+
+
+def build_rejection(id: str, rule: str, reason: str) -> dict[str, Any]:
+    """Return a verdict on an entry that no recall decided about."""
+    return {
+        "id": id,
+        "version": version_of_entry(id),
+        "included": False,
+        "rule": rule,
+        "reason": reason,
+        "relevance": 0.0,
+        "score": 0.0,
+        "parts": {},
+        "tokens": 0,
+    }
+
+
 def display_name_of_context(context: JsonObject) -> str:
     """Return the name of a context for people."""
-    return context["name"] or context["key"] or context["id"]
+    return context["name"] or display_name_of_session(context["key"] or context["id"])
+
+
+def display_name_of_session(session: str) -> str:
+    """Return the name of a session for people; that of the profile has no sign before it."""
+    return "profile" if session == PROFILE else session
+
+
+def count_sources(blocks: Iterable[JsonObject]) -> list[tuple[str, int]]:
+    """Return the contexts whose entries a request shows, each with the number of entries: the most first."""
+    ids = {id for block in blocks for id in block["sources"]}
+    counts = Counter(context_of_entry(id) for id in ids)
+    counts.pop("", None)
+    return counts.most_common()
+
+
+def last_question(blocks: Sequence[JsonObject]) -> str:
+    """Return the text of the last message of the user in a request, or ""."""
+    for block in reversed(blocks):
+        if block["role"] == "user" and block["part"] in ("history", "written") and block["text"]:
+            return str(block["text"])
+    return ""
 
 
 def build_timeline_rows(
@@ -115,6 +131,18 @@ def rank_recalled_items(result: JsonObject, other: JsonObject | None) -> list[di
         only = ids_of_other is not None and item["id"] not in ids_of_other
         items.append({**item, "only": only, "parts": verdict.get("parts", {})})
     return items
+
+
+def sort_found_items(items: Sequence[JsonObject], query: str) -> list[JsonObject]:
+    """Return the items that hold words of a query, those with the most first; all by score if none holds any."""
+    words = query.lower().split()
+    counts: dict[str, int] = {}
+    for item in items:
+        text = item["content"].lower()
+        counts[item["id"]] = sum(word in text for word in words)
+    least = min(1, max(counts.values(), default=0))
+    holding = [item for item in items if counts[item["id"]] >= least]
+    return sorted(holding, key=lambda item: (-counts[item["id"]], -item["score"]))
 
 
 def build_diff_lines(render: JsonObject) -> list[dict[str, Any]]:

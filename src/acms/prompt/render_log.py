@@ -243,15 +243,24 @@ class RenderLog:
         stop = min(len(rows), start + limit)
 
         def list_renders() -> list[LoggedRender]:
-            return [LoggedRender(**_summarize_row(rows, index)) for index in range(start, stop)]
+            renders: list[LoggedRender] = []
+            for index in range(start, stop):
+                renders.append(LoggedRender(**_summarize_row(rows[index], _find_previous_row(rows, index))))
+            return renders
 
         return await off_loop(list_renders, WORK_PER_ROW * min(limit, len(rows)))
 
-    async def details(self, id: str) -> RenderDetails:
-        """Return one render with its blocks and verdicts; `NotFoundError` for one that is not there any more."""
+    async def details(self, id: str, against: str | None = None) -> RenderDetails:
+        """Return one render with its blocks and verdicts; `NotFoundError` for one that is not there any more.
+
+        It is compared with the render `against`, by default with the previous one of its kind.
+        """
         rows = await self._rows()
         index = _index_of_row(rows, id)
-        row, previous = rows[index], _find_previous_row(rows, index)
+        row = rows[index]
+        previous = _find_previous_row(rows, index)
+        if against is not None:
+            previous = rows[_index_of_row(rows, against)]
         candidates = _unpack_manifest(row.candidates).candidates
         manifest = replace(_unpack_manifest(row.outline), candidates=candidates)
         verdicts = list(ledger_of_manifest(lambda: manifest).candidates.values())
@@ -262,7 +271,7 @@ class RenderLog:
         entries = {entry.id: entry for entry in self._stage.entries(live)}
         previews = {id: preview_text(entries[id].content, 160) for id in left_ids if id in entries}
         more = {"verdicts": verdicts, "previews": previews}
-        return await off_loop(partial(_build_details, rows, index, entries, more), WORK_PER_ROW * 4)
+        return await off_loop(partial(_build_details, row, previous, entries, more), WORK_PER_ROW * 4)
 
     async def _rows(self) -> list[_Row]:
         """Return the rows that have not expired, newest first, and delete the expired ones."""
@@ -422,8 +431,7 @@ def _find_previous_row(rows: Sequence[_Row], index: int) -> _Row | None:
     return next((row for row in rows[index + 1 :] if row.kind == rows[index].kind), None)
 
 
-def _summarize_row(rows: Sequence[_Row], index: int) -> dict[str, Any]:
-    row, previous_row = rows[index], _find_previous_row(rows, index)
+def _summarize_row(row: _Row, previous_row: _Row | None) -> dict[str, Any]:
     manifest = _unpack_manifest(row.outline)
     previous = None if previous_row is None else _unpack_manifest(previous_row.outline)
     cache, lost = _predict_cache_loss(row.kind, manifest, previous)
@@ -479,9 +487,8 @@ def _use_of_manifest(manifest: Manifest) -> Use:
 
 
 def _build_details(
-    rows: Sequence[_Row], index: int, entries: Mapping[str, Entry], more: Mapping[str, Any]
+    row: _Row, previous_row: _Row | None, entries: Mapping[str, Entry], more: Mapping[str, Any]
 ) -> RenderDetails:
-    row, previous_row = rows[index], _find_previous_row(rows, index)
     manifest = _unpack_manifest(row.outline)
     messages = manifest.messages
     previous = () if previous_row is None else _unpack_manifest(previous_row.outline).messages
@@ -503,7 +510,7 @@ def _build_details(
     if row.kind == "prompt":
         payload, note = rebuild_request(manifest, entries)
     return RenderDetails(
-        **_summarize_row(rows, index),
+        **_summarize_row(row, previous_row),
         **more,
         payload=payload,
         payload_note=note,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -223,13 +224,22 @@ class Tenant:
             self._close_session(session)
         return ready
 
-    def over(self, context: Context) -> ACMS:
-        """Return a session on a context."""
+    @asynccontextmanager
+    async def words_session(self, id: str) -> AsyncGenerator[ACMS]:
+        """Open a session of a live context that ranks by words alone, until the block ends."""
+        session = self.over(await self.context(id), words_only=True)
+        try:
+            yield session
+        finally:
+            self._close_session(session)
+
+    def over(self, context: Context, *, words_only: bool = False) -> ACMS:
+        """Return a session on a context, with `words_only` one without an embedder."""
         engine = self.engine
         return ACMS(
             context.id,
             self.handle,
-            engine.embedder,
+            None if words_only else engine.embedder,
             reflector=engine.reflector,
             reranker=engine.reranker,
             summarizer=engine.summarizer,

@@ -97,9 +97,13 @@ async def _version_of_message(storage: StorageBackend, head: Head, message: int)
     return low
 
 
-async def view_at(call: Call[Any, Any], place: Named) -> View:
-    """Return the log of a request at a place; the session itself when none is named."""
+async def view_at(call: Call[Any, Any], place: Named, session: ACMS | None = None) -> View:
+    """Return the log of a request at a place; the session itself when none is named.
+
+    `session` replaces the one that the tenant keeps ready.
+    """
     context = call.path["context_id"]
-    session = await call.tenant.session(context)
+    if session is None:
+        session = await call.tenant.session(context)
     version = await resolve_version(session, context, place.at_version, place.at_message, place.at_tag)
     return session if version is None else session.at(version)

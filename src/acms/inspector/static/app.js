@@ -1,4 +1,4 @@
-// What pages do besides links and forms: keys, and the number beside the version slider.
+// What pages do besides links and forms: keys, copies, and the number beside the version slider.
 "use strict";
 
 function step(by) {
@@ -25,6 +25,24 @@ document.addEventListener("keydown", (event) => {
   else if (tabs.length && /^[1-8]$/.test(event.key)) tabs[event.key - 1]?.click();
   else return;
   event.preventDefault();
+});
+
+async function copyText(link) {
+  const status = document.getElementById("copied");
+  try {
+    const reply = await fetch(link.href);
+    await navigator.clipboard.writeText(await reply.text());
+    status.textContent = link.textContent.replace("Copy", "Copied");
+  } catch {
+    location.href = link.href; // without a clipboard the text is shown
+  }
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a[data-copy]");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  copyText(link);
 });
 
 document.addEventListener("input", (event) => {

@@ -17,6 +17,7 @@ from acms.server.operation import Body, Call, Operations, Reply, Scope
 from acms.server.replies import describe_single_reply, reply_with_data
 from acms.server.versions import Version, view_at
 from acms.text import chat_messages as chat
+from acms.view import View
 
 __all__ = ["Budget", "check_token_limit", "list_verdicts", "operations"]
 
@@ -54,6 +55,8 @@ class RecallBody(Body):
     """Also show facts that a newer fact replaced."""
     relevant_only: bool = False
     """Give the current episode no share of its own: its messages compete like all others."""
+    words_only: bool = False
+    """Rank by words alone, as a service without an embedder does."""
     at_version: Version | None = None
     """Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`."""
     at_message: Version | None = None
@@ -153,8 +156,14 @@ async def recall(call: Call[None, RecallBody]) -> Reply:
     check_token_limit(body.budget, call.config.limits, "budget")
     if body.budget is not None and body.token_budget is not None:
         raise ValidationError("is another name of budget: give one of them", field="tokenBudget")
-    session = await view_at(call, body)
-    result = await session.recall(
+    if not body.words_only:
+        return await _reply_with_recall(await view_at(call, body), body)
+    async with call.tenant.words_session(call.path["context_id"]) as session:
+        return await _reply_with_recall(await view_at(call, body, session), body)
+
+
+async def _reply_with_recall(view: View, body: RecallBody) -> Reply:
+    result = await view.recall(
         body.query,
         budget=body.budget,
         token_budget=body.token_budget,

@@ -45,20 +45,27 @@ async def list_renders(call: Call[ListRenders, None]) -> Reply:
     return reply_with_page([encode_noun(render) for render in renders], cursor)
 
 
+class GetRender(Query):
+    """The comparison of one render."""
+
+    against: str | None = None
+    """Id of the render to compare it with; the previous one of its kind by default."""
+
+
 @operations(
     "GET",
     "/contexts/{context_id}/renders/{render_id}",
     scope=Scope.MEMORY_READ,
+    query=GetRender,
     reply=describe_single_reply(RenderDetails),
 )
-async def get_render(call: Call[None, None]) -> Reply:
-    """Return a logged request message by message.
+async def get_render(call: Call[GetRender, None]) -> Reply:
+    """Return a logged request message by message, and the request as it was sent.
 
-    Each message has the current text of its entries. Omitted entries are listed with the reasons. Text of the caller is
-    not logged, only its position and tokens.
+    Each message has the current text of its entries. Omitted entries are listed with the reasons.
     """
     session = await call.tenant.session(call.path["context_id"])
-    return reply_with_data(await session.sent(call.path["render_id"]))
+    return reply_with_data(await session.sent(call.path["render_id"], against=call.query.against))
 
 
 @operations("DELETE", "/contexts/{context_id}/renders", scope=Scope.ERASE, status=204)
