@@ -9,12 +9,19 @@ ROOT = Path(__file__).parents[2]
 
 
 def on_config(config: Any) -> Any:
-    """List the decisions in the navigation, by number."""
-    records = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    """List the decisions, by number, and the modules of the reference in the navigation."""
     for entry in config["nav"]:
         if "Decisions" in entry:
-            entry["Decisions"] = [f"decisions/{record.name}" for record in records]
+            entry["Decisions"] = _list_pages("decisions")
+        for page in entry.get("Look up", []):
+            if "Modules" in page:
+                page["Modules"] = _list_pages("reference")
     return config
+
+
+def _list_pages(folder: str) -> list[str]:
+    pages = sorted((ROOT / "docs" / folder).glob("*.md"))
+    return [f"{folder}/{page.name}" for page in pages]
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -238,8 +238,9 @@ class ACMS(View):
             more["privacy"] = privacy
         drafts, notes = read_drafts(self._draft, self._shared.config, message, "", more)
         receipts = await self._ingest(drafts)
-        self.last_receipt = replace(receipts[-1], notes=notes) if notes else receipts[-1]
-        return receipts[-1].message_id
+        last = receipts[-1]
+        self.last_receipt = replace(last, notes=(*notes, *last.notes)) if notes else last
+        return last.message_id
 
     async def ingest_many(
         self,
@@ -278,7 +279,7 @@ class ACMS(View):
             raise IdempotencyMismatchError(str(error), options=(*error.options, hint)) from error
         if not any(notes):
             return receipts
-        receipts = [replace(one, notes=own) for one, own in zip(receipts, notes, strict=True)]
+        receipts = [replace(one, notes=(*own, *one.notes)) for one, own in zip(receipts, notes, strict=True)]
         self.last_receipt = receipts[-1]
         return receipts
 

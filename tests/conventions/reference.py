@@ -1,4 +1,4 @@
-"""Write docs/reference.md from the docstrings: `python -m tests.conventions.reference > docs/reference.md`."""
+"""Write docs/reference.md and docs/reference/ from the docstrings: `python -m tests.conventions.reference`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import enum
 import importlib
 import inspect
 import re
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -33,25 +34,47 @@ MODULES = (
 )
 
 
-def reference_page() -> str:
-    """Return the whole page."""
-    lines = [
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def write_pages() -> None:
+    """Write the pages, and remove those of modules that are gone."""
+    pages = build_pages()
+    (DOCS / "reference").mkdir(exist_ok=True)
+    for page in (DOCS / "reference").glob("*.md"):
+        page.unlink()
+    for name, text in pages.items():
+        (DOCS / name).write_text(text, encoding="utf-8")
+
+
+def build_pages() -> dict[str, str]:
+    """Return the index and the page of each module, by their paths in docs/."""
+    index = [
         "# Reference",
         "",
-        "Every public name, written from the docstrings by `python -m tests.conventions.reference`. Limits of the",
-        "border stand in [limits](#limits), commands in [the command line](how-to/cli.md).",
+        "At the end of this page you know which module has the name that you look for. Every public name is listed,",
+        "written from the docstrings by `python -m tests.conventions.reference`. The commands are in [the command",
+        "line](how-to/cli.md).",
         "",
     ]
+    pages: dict[str, str] = {}
     seen: set[int] = set()
     for name in MODULES:
         module = importlib.import_module(name)
-        lines += [f"## {name}", "", _clean_docstring(module.__doc__), ""]
+        summary, _, _ = _clean(module.__doc__).partition("\n")
+        names: list[str] = []
+        lines = [f"# {name}", "", _clean(module.__doc__), ""]
         for public in listed_by(module):
             value = getattr(module, public)
             if id(value) not in seen:
                 seen.add(id(value))
-                lines += _member_lines(module, public, value)
-    return "\n".join([*lines, *_limit_lines()])
+                names.append(f"`{public}`")
+                lines += _member(module, public, value)
+        path = f"reference/{name}.md"
+        pages[path] = "\n".join(lines)
+        index += [f"## [{name}]({path})", "", summary, "", ", ".join(names), ""]
+    pages["reference.md"] = "\n".join([*index, *_limits()])
+    return pages
 
 
 def listed_by(module: ModuleType) -> list[str]:
@@ -87,8 +110,8 @@ def _signature_of(value: Any) -> str:
     return re.sub(r"((?:: |-> ))'([^']*)'", r"\1\2", shown)
 
 
-def _member_lines(module: ModuleType, name: str, value: Any) -> list[str]:
-    lines = [f"### {name}", ""]
+def _member(module: ModuleType, name: str, value: Any) -> list[str]:
+    lines = [f"## {name}", ""]
     if isinstance(value, enum.EnumMeta):
         lines += [_clean_docstring(value.__doc__), "", ", ".join(f"`{member.value}`" for member in value), ""]
     elif inspect.isclass(value):
@@ -154,4 +177,4 @@ def _limit_lines() -> list[str]:
 
 
 if __name__ == "__main__":
-    print(reference_page(), end="")
+    write_pages()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import codeop
 import inspect
 import re
 from collections.abc import Iterator
@@ -81,7 +82,43 @@ def _run_page(page: Path) -> None:
                 exec(code, namespace)
 
 
-def _heading_slugs(page: Path) -> set[str]:
+@pytest.mark.parametrize("page", [page for page in WITH_CODE if any(_blocks(page))], ids=_name)
+def test_python_blocks_can_be_pasted_line_by_line(page: Path) -> None:
+    """The plain interpreter ends a statement at a blank line, and needs one after an indented block."""
+    refused: list[str] = []
+    for first_line, _, source in _blocks(page):
+        refused += _lines_refused_by_the_interpreter(page, first_line, source)
+    assert not refused
+
+
+def _lines_refused_by_the_interpreter(page: Path, first_line: int, source: str) -> list[str]:
+    compile_statement = codeop.CommandCompiler()
+    compile_statement.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    statement: list[str] = []
+    for number, line in enumerate([*source.splitlines(), ""], first_line):
+        statement.append(line)
+        try:
+            complete = compile_statement("\n".join(statement), _name(page)) is not None
+        except SyntaxError as error:
+            return [f"{_name(page)}:{number}: {error.msg}"]
+        if complete:
+            statement.clear()
+    return [f"{_name(page)}:{first_line}: incomplete"] if any(statement) else []
+
+
+def test_the_tutorial_prints_the_same_when_it_is_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tutorial = ROOT / "docs" / "tutorial.md"
+    _run(tutorial)
+    first = capsys.readouterr().out
+    _run(tutorial)
+    assert "Decision: PostgreSQL 18" in first
+    assert capsys.readouterr().out == first
+
+
+def _slugs(page: Path) -> set[str]:
     text = _FENCE.sub("", page.read_text(encoding="utf-8"))
     return {
         re.sub(r"[^\w\- ]", "", heading.lower().replace("`", "")).strip().replace(" ", "-")

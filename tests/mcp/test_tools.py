@@ -136,7 +136,7 @@ async def test_a_repeat_of_what_was_forgotten_says_that_it_is_hidden(client: Cli
     gone = await call_tool(client, "forget", id="cat")
     again = await remember_text(client, text="The cat is Miezi.", origin="user", key="cat")
     assert (again["id"], again["repeated"]) == (made["id"], True)
-    assert again["hidden"] == f"out of force since v{gone['version']}"
+    assert again["hidden"] == f"retracted by v{gone['version']}"
 
 
 async def test_why_takes_the_key_of_what_was_remembered(client: Client) -> None:

@@ -114,7 +114,7 @@ async def test_every_fact_has_a_verdict(session: ACMS) -> None:
     said = {fact.content: ledger.why(fact.id) for fact in (first, second, owner)}
     assert said["Our database is MySQL."].rule == "irrelevant"
     assert said["Our database is Postgres."].rule == "hidden"
-    assert said["Our database is Postgres."].reason.startswith("out of force since v")
+    assert said["Our database is Postgres."].reason.startswith("replaced by v")
     assert {fact.id for fact in (first, second, owner)} <= {verdict.id for verdict in ledger}
 
 

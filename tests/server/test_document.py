@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -101,3 +102,26 @@ def test_every_operation_has_an_example_that_fits_its_schema(one: Service) -> No
                 schema = {**content["schema"], "components": document["components"]}
                 jsonschema.Draft202012Validator(schema).validate(content["example"])
     assert without == {"openapi"}
+
+
+def test_the_document_has_what_linters_require(one: Service) -> None:
+    document = httpx2.get(f"{one.url}/openapi.json").json()
+    defined = {tag["name"] for tag in document["tags"]}
+    used = {
+        tag for methods in document["paths"].values() for said in methods.values() for tag in said["tags"]
+    }
+    assert used == defined
+    without_items = [
+        value for value in _objects(document) if value.get("type") == "array" and "items" not in value
+    ]
+    assert without_items == []
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object of a JSON value."""
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _objects(item)

@@ -1117,3 +1117,22 @@ async def test_a_correction_may_say_which_text_it_corrects(storage: Storage) -> 
         id, "The port is 82.", sha256=hashlib.sha256(b"The port is 81.").hexdigest().upper()
     )
     assert [one.content for one in await session.entries()] == ["The port is 82."]
+
+
+async def test_a_result_whose_call_is_unknown_is_stored_with_a_note() -> None:
+    answer = {"role": "tool", "tool_call_id": "call_1", "content": "40 % used"}
+    async with ACMS("alone", "memory://", None) as session:
+        await session.ingest(answer)
+        receipt = session.last_receipt
+        assert receipt is not None
+        assert "no earlier message makes the tool call" in receipt.notes[0]
+        (synced,) = (await session.sync([{**answer, "tool_call_id": "call_2"}])).notes
+        assert synced == receipt.notes[0]
+    async with ACMS("together", "memory://", None) as session:
+        await session.ingest(
+            "assistant", "", tool_calls=[{"id": "call_1", "name": "disk", "arguments": "{}"}]
+        )
+        await session.ingest(answer)
+        receipt = session.last_receipt
+        assert receipt is not None
+        assert receipt.notes == ()

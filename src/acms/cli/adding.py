@@ -124,7 +124,13 @@ async def add_message(
     assert receipt is not None
     suffix = " (there already)" if receipt.repeated else ""
     message = f"{session} v{receipt.version}{suffix}  {receipt.message_id}"
-    shell.show_line({"session": session, **fields_of(receipt)}, message)
+
+    def draw() -> None:
+        shell.line(message)
+        for note in receipt.notes:
+            shell.line(f"note: {note}", "yellow")
+
+    shell.show({"session": session, **fields_of(receipt)}, draw)
 
 
 @define_command("replace", 'acms replace user_123 v12 "We use PostgreSQL 18 for all of it."')

@@ -62,6 +62,14 @@ class GroupedCommands(TyperGroup):
         others = [name for name in self.commands if name not in order]
         return grouped + others
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; a usage error does not name the library that validates the values."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a section for each group."""
         sections: dict[str, list[str]] = {}
@@ -110,10 +118,27 @@ def _complete_session(context: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
+def file_url(path: Path) -> str:
+    """Return the URL of a database file."""
+    return f"sqlite:///{quote(path.as_posix())}"
+
+
+def parse_store(text: str | None) -> str | None:
+    """Return the URL of a store; the path of a database file is accepted too."""
+    if text is None or ":memory:" in text or text.startswith("sqlite:") or "://" in text:
+        return text
+    path = Path(text)
+    return file_url(path) if path.suffix.lower() in (".db", ".sqlite", ".sqlite3") else text
+
+
 Db = Annotated[
     str | None,
     typer.Option(
-        "--db", envvar="ACMS_DB", metavar="URL", help="The store; default: a file in your data folder."
+        "--db",
+        envvar="ACMS_DB",
+        metavar="URL|FILE",
+        callback=parse_store,
+        help="The store; default: a file in your data folder.",
     ),
 ]
 Namespace = Annotated[str, typer.Option("--namespace", metavar="NAME", help="Namespace to use.")]
@@ -402,11 +427,6 @@ def data_file() -> Path:
     else:
         folder = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
     return folder / "acms" / "acms.db"
-
-
-def file_url(path: Path) -> str:
-    """Return the URL of a database file."""
-    return f"sqlite:///{quote(path.as_posix())}"
 
 
 @runtime_checkable

@@ -17,7 +17,7 @@ import typer
 
 from acms.branches.importers import Turn, read_chat
 from acms.cli import render
-from acms.cli.base import Shell, create_embedder, define_command, file_url
+from acms.cli.base import Shell, create_embedder, define_command, file_url, parse_store
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig, ReflectionConfig
 from acms.knowledge import Fact
@@ -54,7 +54,12 @@ async def run_demo(
     shell: Shell,
     db: Annotated[
         str | None,
-        typer.Option("--db", metavar="URL", help="Where to keep it; default: a temporary file."),
+        typer.Option(
+            "--db",
+            metavar="URL|FILE",
+            callback=parse_store,
+            help="Where to keep it; default: a temporary file.",
+        ),
     ] = None,
 ) -> None:
     """Show the features of ACMS on a bundled conversation.

@@ -23,6 +23,7 @@ from acms.cli.base import (
     define_command,
     iterate_contexts,
     open_store,
+    parse_store,
     write_file,
 )
 from acms.cli.render import Screen
@@ -176,8 +177,8 @@ async def copy_store(
     """
     if len(stores) > 2:
         raise typer.BadParameter(f"two stores, not {len(stores)}", param_hint="[FROM] TO")
-    source = stores[0] if len(stores) == 2 else shell.db
-    target = stores[-1]
+    source = parse_store(stores[0]) if len(stores) == 2 else shell.db
+    target = parse_store(stores[-1])
     if source == target:
         raise typer.BadParameter("is the same store twice", param_hint="[FROM] TO")
     async with open_store(source) as source_store, open_store(target, write=True) as target_store:

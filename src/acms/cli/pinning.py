@@ -11,7 +11,15 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 
 import typer
 
-from acms.cli.base import FileStore, Shell, data_file, define_command, file_url, prepare_database_file
+from acms.cli.base import (
+    FileStore,
+    Shell,
+    data_file,
+    define_command,
+    file_url,
+    parse_store,
+    prepare_database_file,
+)
 from acms.cli.render import Column, to_json_value
 from acms.errors import ConfigurationError
 from acms.log.in_force import preview_text
@@ -28,7 +36,8 @@ Kv = Annotated[
     typer.Option(
         "--kv",
         envvar="ACMS_KV",
-        metavar="URL",
+        metavar="URL|FILE",
+        callback=parse_store,
         help="Key-value store of the pins; default: the store of --db.",
     ),
 ]

@@ -11,7 +11,8 @@ import typer
 
 from acms.cli import render
 from acms.cli.base import At, Budget, Full, Query, Ranking, RequiredBudget, Session, Shell, define_command
-from acms.cli.render import Column, Screen
+from acms.cli.render import Column, Screen, fields_of
+from acms.log.encoding import parse_entry_id
 from acms.log.in_force import preview_text
 from acms.results import ContextInfo, ContextItems, HistoryEntry, Ledger, Verdict
 
@@ -49,6 +50,7 @@ async def recall_items(
     """
     async with shell.open_view(session, at, ranking) as view:
         items = await view.recall(query, token_budget=budget, min_relevance=min_relevance, scope=scope)
+    warnings = [*items.ledger.warnings, *_warn_of_small_budget(items)]
     value: dict[str, Any] = {
         "session": session,
         "query": query,
@@ -60,20 +62,37 @@ async def recall_items(
         "coverage": items.coverage,
         "tier": items.tier,
         "items": [render.item_json(item) for item in items],
-        "warnings": items.ledger.warnings,
+        "warnings": warnings,
     }
     verdicts, rejected = _select_verdicts(items)
+    sessions: dict[str, str] = {}
     if why:
-        value |= {"ledger": verdicts, "left_out": rejected}
+        sessions = await _find_sessions_of_verdicts(shell, verdicts)
+        rows = [{**fields_of(verdict), "session_id": sessions.get(verdict.id)} for verdict in verdicts]
+        value |= {"ledger": rows, "left_out": rejected}
 
     def draw() -> None:
-        _draw_ranked(shell, items, full=full)
+        _draw_ranked(shell, items, full=full, with_session=scope == "namespace")
         _draw_totals(shell, items)
         if why:
-            _draw_why(shell, items.ledger, verdicts, rejected)
-        render.write_warnings(shell, items.ledger.warnings)
+            _draw_why(shell, items.ledger, verdicts, rejected, sessions if scope == "namespace" else None)
+        render.write_warnings(shell, warnings)
 
     shell.show(value, draw)
+
+
+def _warn_of_small_budget(items: ContextItems) -> list[str]:
+    """Return a warning with the least useful budget if no relevant message fits."""
+    if any(item.content or item.parts for item in items):
+        return []
+    costs = [
+        verdict.tokens
+        for verdict in items.ledger
+        if verdict.rule in ("budget", "cut") and verdict.relevance > 0
+    ]
+    if not costs:
+        return []
+    return [f"nothing fits --budget {items.budget}; the smallest relevant message takes {min(costs)} tokens"]
 
 
 def _select_verdicts(items: ContextItems) -> tuple[list[Verdict], int]:
@@ -83,20 +102,52 @@ def _select_verdicts(items: ContextItems) -> tuple[list[Verdict], int]:
     return included + rejected[:LEFT_OUT], len(rejected)
 
 
-def _draw_ranked(screen: Screen, items: ContextItems, *, full: bool) -> None:
+async def _find_sessions_of_verdicts(shell: Shell, verdicts: Sequence[Verdict]) -> dict[str, str]:
+    """Return the names of the sessions that verdicts are about, by the id of the entry."""
+    names: dict[str, str] = {}
+    sessions: dict[str, str] = {}
+    async with shell.open_store() as storage:
+        for verdict in verdicts:
+            location = parse_entry_id(verdict.id)
+            if location is None:
+                continue
+            owner, _ = location
+            if owner not in names:
+                context = await storage.context(owner)
+                names[owner] = context.key or owner
+            sessions[verdict.id] = names[owner]
+    return sessions
+
+
+def _draw_ranked(screen: Screen, items: ContextItems, *, full: bool, with_session: bool) -> None:
     ranked = items.best(len(items))
     if not full:
-        screen.list(render.RANKED, ranked)
+        session = Column("session", "blue", value="session_id")
+        columns = (*render.RANKED[:3], session, *render.RANKED[3:]) if with_session else render.RANKED
+        screen.list(columns, ranked)
         return
     for item in ranked:
         heading = f"{item.rank}. {item.score:.2f} v{item.version} {item.source} {item.token_count} tokens"
+        if with_session:
+            heading = f"{heading} {item.session_id}"
         render.write_block(screen, f"{heading} {render.speaker_name(item)}", item.content)
 
 
-def _draw_why(screen: Screen, ledger: Ledger, verdicts: Sequence[Verdict], rejected: int) -> None:
+def _draw_why(
+    screen: Screen,
+    ledger: Ledger,
+    verdicts: Sequence[Verdict],
+    rejected: int,
+    sessions: Mapping[str, str] | None,
+) -> None:
+    """Write the ledger, with a column for the session if `sessions` names them by entry id."""
     screen.title("Why")
     screen.line(f"{ledger.certainty}")
-    screen.list(render.LEDGER, verdicts)
+    columns = render.LEDGER
+    if sessions is not None:
+        session = Column("session", "blue", value=lambda verdict: sessions.get(verdict.id))
+        columns = (*render.LEDGER[:2], session, *render.LEDGER[2:])
+    screen.list(columns, verdicts)
     if rejected > LEFT_OUT:
         screen.line(f"{rejected - LEFT_OUT} more were left out", "dim")
 

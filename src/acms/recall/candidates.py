@@ -20,7 +20,14 @@ from acms.ports import Frame
 from acms.recall.corpus import Corpus
 from acms.recall.fact_candidates import FactIndex
 from acms.recall.index import Ints
-from acms.recall.planner import Candidate, Choice, append_label, build_candidate, build_rejection
+from acms.recall.planner import (
+    Candidate,
+    Choice,
+    append_label,
+    build_candidate,
+    build_rejection,
+    inactive_reason,
+)
 from acms.recall.ranking import Ranking
 from acms.results import Verdict
 from acms.text.index_record import EXTERNAL
@@ -597,7 +604,9 @@ def _find_doc(corpus: Corpus, id: str) -> Doc | None:
 
 def _why_inactive(corpus: Corpus, doc: Doc) -> str:
     by = corpus.cover.by(doc.version)
-    return "nothing of it is shown" if by is None else f"out of force since v{by}"
+    if by is None:
+        return "nothing of it is shown"
+    return inactive_reason(by, corpus.snapshot.doc(by - 1).kind)
 
 
 def _explain_fact(facts: FactIndex, doc: Doc) -> Verdict:

@@ -44,6 +44,7 @@ from acms.recall.planner import (
     choose_newest_suffix,
     finish_plan,
     fit_to_budget,
+    inactive_reason,
 )
 from acms.recall.request import Markers, Ranked, Reader, Recall
 from acms.recall.selection import divide_budget, limit_items, split_neighbours
@@ -136,10 +137,11 @@ def _build_gathered(
 ) -> Gathered:
     hidden = list(folded.hidden)
     if cover:
+        kinds = {entry.version: entry.kind for entry in entries}
         for entry in entries:
             by = cover.by(entry.version)
             if by is not None:
-                hidden.append((stage.entry(entry), f"out of force since v{by}"))
+                hidden.append((stage.entry(entry), inactive_reason(by, kinds.get(by))))
     stamp = f"{head.context} {head.rewrites} {head.epoch} {stage.mode or 'exact'}"
     older = _find_older_summaries(cover, folded.units, stage) if after else ()
     return Gathered(

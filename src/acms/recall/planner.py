@@ -179,6 +179,13 @@ def version_in(entry: Entry | Doc) -> int:
     return version_of(entry.id) or entry.version
 
 
+def inactive_reason(by: int, kind: Kind | None) -> str:
+    """Return why an entry is inactive: the version that covers it and its kind."""
+    verbs = {Kind.RETRACTION: "retracted", Kind.SUMMARY: "summarised"}
+    verb = "replaced" if kind is None else verbs.get(kind, "replaced")
+    return f"{verb} by v{by}"
+
+
 class Choice(NamedTuple):
     """A candidate, whether it is shown, and the rule that decided."""
 

@@ -115,6 +115,7 @@ def build_openapi_document(operations: Iterable[Operation], version: str) -> dic
         },
         "servers": [{"url": "/"}],
         "security": [{"key": []}],
+        "tags": [{"name": tag} for tag in sorted({operation.tag for operation in listed})],
         "paths": paths,
         "components": {
             "schemas": schemas,

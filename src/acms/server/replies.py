@@ -115,7 +115,13 @@ def _build_generic_schema(origin: Any, args: Sequence[Any], components: dict[str
     if len(args) == 1 or args[1] is Ellipsis:
         return {"type": "array", "items": build_reply_schema(args[0], components)}
     items = [build_reply_schema(arg, components) for arg in args]
-    return {"type": "array", "prefixItems": items, "minItems": len(args), "maxItems": len(args)}
+    return {
+        "type": "array",
+        "prefixItems": items,
+        "items": {},  # linters want it; `maxItems` closes the tuple
+        "minItems": len(args),
+        "maxItems": len(args),
+    }
 
 
 def _build_envelope_schema(shown: Envelope, components: dict[str, Json]) -> dict[str, Json]:

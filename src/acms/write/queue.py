@@ -62,6 +62,7 @@ from acms.write.episodes import Place, Tail, assign_episode, tail_of
 
 MAX_MERGED = 512
 """Messages that one append may hold when the requests of several callers are merged."""
+UNKNOWN_CALL = "no earlier message makes the tool call that this answers: it is shown as text"
 POLICY_SECONDS = 5.0
 """How long a policy is remembered: another process may change it."""
 
@@ -613,9 +614,17 @@ def receipts_of(
                 durability=receipt.durability,
                 embedded=embedded,
                 repeated=receipt.repeated,
+                notes=placement_notes(draft),
             )
         )
     return receipts
+
+
+def placement_notes(message: Draft | Entry) -> tuple[str, ...]:
+    """Return a note if a message answers a tool call that the log does not have."""
+    if message.group or not any(isinstance(part, ToolResult) for part in message.parts):
+        return ()
+    return (UNKNOWN_CALL,)
 
 
 class Writer:

@@ -25,7 +25,7 @@ from acms.text.chat_messages import NO_RESULT, ORPHAN, RECALLED, SUMMARY
 from acms.write import retirement
 from acms.write.alignment import Alignment, Item, align_messages, changes_groups, pair_calls_with_results
 from acms.write.door import DraftOf, is_empty_turn, read_message
-from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer
+from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer, placement_notes
 
 T = TypeVar("T")
 
@@ -160,6 +160,8 @@ class Sync:
         assert delivered is not None
         receipt = delivered.receipt
         ids = receipt.ids[delivered.start :]
+        for draft in delivered.drafts[len(before) :]:
+            self._add_notes(*placement_notes(draft))
         if edits:
             rewrite = retirement.Rewrite(tuple(before), gone)
             await retirement.propagate_to_profile(shared.storage, shared.namespace, rewrite, ids[0])
@@ -186,6 +188,7 @@ class Sync:
             retracted=tuple([rows[row].id for row in alignment.retracted]),
             inserted=tuple([stored[item] for item in alignment.inserted]),
             ids=self._ids_by_message(stored),
+            notes=tuple(self._notes),
         )
 
     def _ids_by_message(self, stored: Mapping[int, str]) -> tuple[tuple[str, ...], ...]:
