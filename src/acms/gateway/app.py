@@ -27,7 +27,8 @@ from acms.errors import (
     UnreachableError,
 )
 from acms.gateway.config import GatewayConfig
-from acms.gateway.memory import Memory, Remembered
+from acms.gateway.decisions import Remembered
+from acms.gateway.memory import Memory
 from acms.gateway.protocols import Protocol, Reply, find_protocol
 from acms.gateway.proxy import ForwardedRequest, Upstreams, end_to_end_headers, find_upstream
 from acms.gateway.relay import relay_bytes, relay_reply
@@ -71,6 +72,8 @@ class _Exchange:
             self.remembered.trimmed = None
             self.remembered.sent = self.remembered.asked
             self.remembered.outcome = self.failure
+            self.remembered.rendered = None
+            self.remembered.not_searched = reason
 
 
 class Gateway(Starlette):
