@@ -284,10 +284,35 @@ class _Layout:
         if needs_user and not begins_with_note:
             notes = [(-1, _BEGINNING), *notes]
         elements = [self._protocol.write_note(text) for index, text in notes if index < first]
+        marks = self._move_cache_marks(sent)
         for index in sent:
-            elements.append(self._write_message(index, strips=index < stripped))
+            written = self._write_message(index, strips=index < stripped)
+            if index in marks:
+                written = self._protocol.with_cache_mark(written, marks[index])
+            elements.append(written)
             elements += [self._protocol.write_note(text) for place, text in notes if place == index]
         return elements, notes
+
+    def _move_cache_marks(self, sent: Sequence[int]) -> dict[int, str]:
+        """Return the cache marks of messages that are left out, by the next message that is sent.
+
+        A message that has a mark of its own gets no other one, so there are never more marks than the client set.
+        """
+        marks: dict[int, str] = {}
+        pending = ""
+        is_sent = set(sent)
+        for index, item in enumerate(self._request.items):
+            own = self._protocol.cache_mark(item)
+            if index not in is_sent:
+                pending = own or pending
+                continue
+            if pending and not own:
+                written = self._request.body.slice(index)
+                if self._protocol.with_cache_mark(written, pending) == written:
+                    continue  # the next one may have it
+                marks[index] = pending
+            pending = ""
+        return marks
 
     def _write_message(self, index: int, *, strips: bool) -> str:
         """Return a message as the client wrote it, or without thinking that has lost its prefix."""
