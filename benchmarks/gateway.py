@@ -458,7 +458,7 @@ COMMANDS: dict[str, tuple[int, list[str], list[str], str]] = {
         'CALL exec_command {"cmd": "seq 1 400"}',
     ),
     "opencode": (
-        20_000,
+        9_000,
         ["opencode", "run", "--model", "openai/gpt-5"],
         ["--continue"],
         'CALL bash {"command": "seq 1 400", "description": "count"}',
