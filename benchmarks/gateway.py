@@ -4,7 +4,7 @@
     python -m benchmarks.gateway bytes fuzz latency            # some parts
     python -m benchmarks.gateway fuzz --conversations 5000
     python -m benchmarks.gateway clients --bin ~/npm/node_modules/.bin        # claude, codex and opencode by npm
-    python -m benchmarks.gateway model --upstream http://127.0.0.1:18080      # a llama.cpp server, see its /health
+    ACMS_MODEL_URL=http://127.0.0.1:18080/v1 python -m benchmarks.gateway model     # a llama.cpp server
 
 Parts: bytes, fuzz, prefix, latency, locked, kill, noise; clients and model only when they are named. `latency` sends
 the same streamed request directly and through the gateway, in turns. `kill` ends the gateway by SIGKILL in the middle
@@ -16,18 +16,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import multiprocessing
 import os
 import random
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from itertools import pairwise
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +42,7 @@ from tests.providers import judge
 
 from acms import ACMS, open_storage
 from acms.codecs import named
-from acms.gateway import GatewayConfig
+from acms.gateway import GatewayConfig, create_gateway
 from acms.kv import list_entries
 
 CHECKS: dict[str, Callable[[Any], list[str]]] = {
@@ -293,17 +296,17 @@ def measure_kills(options: argparse.Namespace) -> None:
         said: list[str] = []
         messages: list[dict[str, Any]] = []
         broken = 0
-        for number in range(options.kills):
-            messages.append({"role": "user", "content": f"SLOW question {number} SIZE=200"})
-            with process(db, address, "--embedder", "none") as (url, running):
-                broken += kill_in_stream(url, running, messages, chance.random() * 0.4)
-            with process(db, address, "--embedder", "none") as (url, _running):
-                answer = httpx2.post(f"{url}/v1/chat/completions", json=chat(messages), timeout=60)
-                answer.raise_for_status()
-                messages.append(answer.json()["choices"][0]["message"])
-                said.append(messages[-1]["content"])
-                time.sleep(0.2)
+        for number in range(options.kills + 1):
+            url, running = start_gateway(db, address)
+            if number:
+                said.append(repeat_request(url, messages))
+            if number == options.kills:
+                time.sleep(2)  # the last answer is stored
+                running.kill()
+                break
             messages = messages[-40:] if len(messages) > 200 else messages
+            messages.append({"role": "user", "content": f"SLOW question {number} SIZE=200"})
+            broken += kill_in_stream(url, running, messages, chance.random() * 0.4)
         texts = asyncio.run(read_store(db))
     newest = texts[-1] if texts else []
     twice = sum(count > 1 for one in texts for text, count in Counter(one).items() if "question" in text)
@@ -312,13 +315,37 @@ def measure_kills(options: argparse.Namespace) -> None:
         newest_session=len(newest), accept="nothing twice, nothing lost that was answered")  # fmt: skip
 
 
+def start_gateway(db: str, upstream: str) -> tuple[str, BaseProcess]:
+    """Start a gateway in a process of its own, forked from one that has imported everything."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["acms.gateway.app", "acms.session", "tests.gateway.serving"])
+    receiver, sender = context.Pipe(duplex=False)
+    running = context.Process(target=serve_until_killed, args=(db, upstream, sender), daemon=True)
+    running.start()
+    return receiver.recv(), running
+
+
+def serve_until_killed(db: str, upstream: str, sender: Connection) -> None:
+    """Serve a gateway and send its URL."""
+    config = GatewayConfig(upstreams={"openai": upstream, "anthropic": upstream})
+    with serve_app(create_gateway(db, config, embedder=None)) as (url, _):
+        sender.send(url)
+        threading.Event().wait()
+
+
+def repeat_request(url: str, messages: list[dict[str, Any]]) -> str:
+    """Send a list again, append the answer to it, and return the answer."""
+    answer = httpx2.post(f"{url}/v1/chat/completions", json=chat(messages), timeout=60)
+    answer.raise_for_status()
+    messages.append(answer.json()["choices"][0]["message"])
+    return str(messages[-1]["content"])
+
+
 def chat(messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     return {"model": "gpt-4o", "messages": messages, **more}
 
 
-def kill_in_stream(
-    url: str, running: subprocess.Popen[str], messages: list[dict[str, Any]], seconds: float
-) -> bool:
+def kill_in_stream(url: str, running: BaseProcess, messages: list[dict[str, Any]], seconds: float) -> bool:
     """Return whether the stream broke off."""
     try:
         body = chat(messages, stream=True)
@@ -326,11 +353,12 @@ def kill_in_stream(
             began = time.perf_counter()
             for _ in answer.iter_raw():
                 if time.perf_counter() - began > seconds:
-                    running.send_signal(signal.SIGKILL)
+                    running.kill()
     except httpx2.HTTPError:
         return True
     finally:
         running.kill()
+        running.join()
     return False
 
 
@@ -430,7 +458,7 @@ COMMANDS: dict[str, tuple[int, list[str], list[str], str]] = {
         'CALL exec_command {"cmd": "seq 1 400"}',
     ),
     "opencode": (
-        20_000,
+        9_000,
         ["opencode", "run", "--model", "openai/gpt-5"],
         ["--continue"],
         'CALL bash {"command": "seq 1 400", "description": "count"}',
@@ -455,9 +483,9 @@ def measure_clients(options: argparse.Namespace) -> None:
             exits: list[int] = []
             for turn in range(options.turns):
                 text = f"Turn {turn}: reply in one word. THINK. {'ledger invoice ' * 150} SIZE=900\n{call}"
-                words = [*command, *(goes_on if turn else []), text]
+                words = [*command, *(goes_on if turn else [])]
                 ran = subprocess.run(words, env=environ, cwd=home, capture_output=True, text=True,
-                                     stdin=subprocess.DEVNULL, timeout=180)  # fmt: skip
+                                     input=text, timeout=600)  # fmt: skip
                 exits.append(ran.returncode)
             asked = [
                 one for one in running.upstream.received if one.target.partition("?")[0] in PATHS.values()
@@ -510,34 +538,63 @@ def client_environment(url: str, home: Path, programs: Path) -> dict[str, str]:
 
 def measure_model(options: argparse.Namespace) -> None:
     """Ask a real model for a fact that was stated twenty turns earlier and trimmed away, at a budget of 900."""
-    answered = cached = prompt_tokens = 0
+    address = os.environ.get("ACMS_MODEL_URL", "").removesuffix("/v1")
+    if not address:
+        say("model", skipped="ACMS_MODEL_URL is not set")
+        return
+    answered = trimmed = cached = prompt_tokens = 0
     with tempfile.TemporaryDirectory() as folder:
         db = f"sqlite:///{folder}/log.db"
-        with (
-            process(db, options.upstream, "--budget", "900") as (url, _),
-            httpx2.Client(timeout=600) as client,
-        ):
+        with process(db, address, "--budget", "900") as (url, _), httpx2.Client(timeout=600) as client:
             for run in range(options.runs):
-                chance = random.Random(run)
-                color = ["violet", "amber", "teal", "crimson", "olive"][run % 5]
-                talk = [{"role": "system", "content": "You answer briefly."}]
-                texts = [f"My boat is called Aurora and it is painted {color}."]
-                texts += [
-                    f"Note {n}: {' '.join(chance.choices(WORDS, k=25))}. Just say ok." for n in range(20)
-                ]
-                texts.append("What color is my boat Aurora? One word.")
-                for text in texts:
-                    talk.append({"role": "user", "content": text})
-                    body = {"model": "qwen", "messages": talk, "max_tokens": 12, "temperature": 0}
-                    headers = {"x-acms-session": f"run {run}"}
-                    answer = client.post(f"{url}/v1/chat/completions", json=body, headers=headers).json()
-                    talk.append(answer["choices"][0]["message"])
-                    usage = answer["usage"]
-                    prompt_tokens += usage["prompt_tokens"]
-                    cached += (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
-                answered += color in talk[-1]["content"].lower()
-    say("model", runs=options.runs, answered=answered, cached_share=round(cached / max(1, prompt_tokens), 3),
+                color = COLORS[run % len(COLORS)]
+                answers = ask_model(client, url, f"run {run}", color, random.Random(run))
+                usages = [answer["usage"] for answer in answers]
+                cached += sum(
+                    (one.get("prompt_tokens_details") or {}).get("cached_tokens", 0) for one in usages
+                )
+                prompt_tokens += sum(one["prompt_tokens"] for one in usages)
+                text = answers[-1]["choices"][0]["message"]["content"]
+                answered += color in text.lower()
+                time.sleep(1)  # the decision is stored after the answer
+                trimmed += was_left_out(db, f"run {run}", FACT_INDEX)
+                say("model", run=run, answer=text, color=color, answered=answered, trimmed_away=trimmed,
+                    cached_share=round(cached / max(1, prompt_tokens), 3))  # fmt: skip
+    say("model", runs=options.runs, answered=answered, trimmed_away=trimmed,
+        cached_share=round(cached / max(1, prompt_tokens), 3),
         accept="9 of 10, 69 % of prompt tokens from the cache")  # fmt: skip
+
+
+COLORS = ["violet", "amber", "teal", "crimson", "olive"]
+FACT_INDEX = 3
+"""Index of the message with the fact. What stands before the first answer is always shown, so it is not there."""
+
+
+def ask_model(
+    client: httpx2.Client, url: str, session: str, color: str, chance: random.Random
+) -> list[dict[str, Any]]:
+    """State a fact, talk about other things for twenty turns, ask for the fact, and return all answers."""
+    texts = ["Hello, I am going to tell you some notes. Just say ok."]
+    texts.append(f"My boat is called Aurora and it is painted {color}. Just say ok.")
+    texts += [f"Note {n}: {' '.join(chance.choices(WORDS, k=25))}. Just say ok." for n in range(20)]
+    texts.append("What color is my boat Aurora? One word.")
+    talk: list[dict[str, Any]] = [{"role": "system", "content": "You answer briefly."}]
+    answers: list[dict[str, Any]] = []
+    for text in texts:
+        talk.append({"role": "user", "content": text})
+        body = {"model": "qwen", "messages": talk, "max_tokens": 12, "temperature": 0}
+        answer = client.post(f"{url}/v1/chat/completions", json=body, headers={"x-acms-session": session})
+        answers.append(answer.json())
+        talk.append(answers[-1]["choices"][0]["message"])
+    return answers
+
+
+def was_left_out(db: str, session: str, index: int) -> bool:
+    """Return whether the newest request of a session was sent without a message of the client."""
+    command = [sys.executable, "-m", "acms.cli", "gateway", "why", session, "--db", db, "--json"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    newest = json.loads(shown)["requests"][-1]
+    return any(first <= index <= last for first, last in newest.get("left_out", ()))
 
 
 PARTS = {
@@ -569,7 +626,6 @@ def main() -> None:
     parser.add_argument("--bin", type=Path, default=Path("node_modules/.bin"))
     parser.add_argument("--client", default="", help="one of claude, codex and opencode")
     parser.add_argument("--turns", type=int, default=8)
-    parser.add_argument("--upstream", default="http://127.0.0.1:18080")
     parser.add_argument("--runs", type=int, default=10)
     options = parser.parse_args()
     for name in options.parts or [name for name in PARTS if name not in OUTSIDE]:

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from acms.cli.commands import app
+from acms.gateway import GatewayConfig
 from tests.gateway.conversations import Conversation
 from tests.gateway.serving import running_gateway, serve_app
 from tests.gateway.upstream import Upstream
@@ -59,6 +60,48 @@ def test_the_command_serves_and_the_others_say_what_it_did(tmp_path: Path) -> No
     assert newest["sent"] < newest["asked"]
     shown = CliRunner().invoke(app, ["gateway", "why", "s1", "--db", db])
     assert "left out of the newest one: messages" in shown.stdout
+    stopped = CliRunner().invoke(app, ["gateway", "status", "--url", url, "--db", db]).stdout
+    assert f"{url} does not answer" in stopped
+    assert db in stopped
+
+
+def test_why_says_what_was_searched_when_nothing_was_recalled(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    with running_gateway(GatewayConfig(recall="namespace"), url) as running:
+        Conversation(running.client, "openai-chat").say("ledger invoice " * 40)
+        running.settle()
+        talk = Conversation(running.client, "openai-chat", headers={"x-acms-session": "birds"})
+        talk.say("Where does the penguin live on weekends?")
+        running.settle()
+    (request,) = run("why", "birds", "--db", url)["requests"]
+    assert request["outcome"] == "untouched"
+    assert request["not_searched"] == ""
+    assert request["search"]["not_shown"] == {"min_relevance": 3}
+    assert request["search"]["free"] > 90_000
+    shown = CliRunner().invoke(app, ["gateway", "why", "birds", "--db", url]).stdout
+    assert "recalled for the newest one: nothing" in shown
+    assert "searched and not shown: 3 messages (3 are below the least relevance)" in shown
+
+
+def test_why_says_that_nothing_had_to_be_searched(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    with running_gateway(url=url) as running:
+        Conversation(running.client, "openai-chat", headers={"x-acms-session": "short"}).say("hello")
+        running.settle()
+    shown = CliRunner().invoke(app, ["gateway", "why", "short", "--db", url]).stdout
+    assert "nothing was searched for the newest one: it fits, and nothing was left out" in shown
+
+
+def test_status_names_the_default_store_and_the_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACMS_DB", "")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    shown = CliRunner().invoke(app, ["gateway", "status", "--url", "http://127.0.0.1:9"])
+    assert shown.exit_code == 0, shown.output
+    assert "http://127.0.0.1:9 does not answer" in shown.stdout
+    assert f"sqlite:///{tmp_path}" in shown.stdout
 
 
 def test_a_store_without_a_gateway_says_so(tmp_path: Path) -> None:

@@ -57,6 +57,21 @@ def test_an_acms_key_beside_the_providers_key(keyed: tuple[Running, str]) -> Non
     assert token not in str(running.newest)
 
 
+def test_a_key_lists_the_sessions_of_its_own_tenant(keyed: tuple[Running, str]) -> None:
+    running, token = keyed
+    assert running.client.get("/acms/sessions").status_code == 401
+    headers = {"x-acms-key": token}
+    running.client.post("/v1/chat/completions", json=HELLO, headers={**headers, "x-acms-session": "orders"})
+
+    async def wait_for_store() -> None:
+        memory = await running.gateway.tenants.memory("acme")
+        await memory.idle()
+
+    running.inside(wait_for_store)
+    (row,) = running.client.get("/acms/sessions", headers=headers).json()["sessions"]
+    assert (row["session"], row["requests"], row["untouched"]) == ("orders", 1, 1)
+
+
 def test_an_acms_key_in_place_of_the_providers_key(keyed: tuple[Running, str]) -> None:
     running, token = keyed
     answer = running.client.post(

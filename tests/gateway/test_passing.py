@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import httpx2
@@ -94,6 +95,13 @@ def test_the_answer_comes_back_with_its_status_headers_and_bytes(running: Runnin
     assert answer.content == b'{"odd":  1.0}'
     assert answer.headers["x-odd"] == "Yes"
     assert "x-acms-memory" not in answer.headers
+
+
+def test_the_answer_says_what_the_memory_and_the_upstream_took(running: Running) -> None:
+    body = {"model": "gpt-4o", "messages": [{"role": "user", "content": "hello"}]}
+    timing = running.client.post("/v1/chat/completions", json=body).headers["server-timing"]
+    assert re.fullmatch(r"acms-memory;dur=\d+\.\d, acms-upstream;dur=\d+\.\d", timing)
+    assert "server-timing" not in running.client.get("/v1/models").headers
 
 
 def test_an_upstream_is_chosen_by_its_name_in_the_path(running: Running) -> None:

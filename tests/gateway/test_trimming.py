@@ -158,3 +158,25 @@ def test_other_sessions_of_the_namespace_are_recalled_when_that_is_on() -> None:
         other = Conversation(running.client, "openai-chat")
         other.say("Write a poem about spring rain.")
         assert other.memory == "untouched"
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_cache_mark_of_a_message_that_is_left_out_moves_to_the_next_one(blocks: bool) -> None:
+    mark = {"type": "ephemeral", "ttl": "1h"}
+    with running_gateway(GatewayConfig(budget=1_500)) as running:
+        client = Conversation(running.client, "anthropic", tools=False)
+        client.say("Keep the books.")
+        ledger = [{"type": "text", "text": "invoice " * 60, "cache_control": mark}]
+        client.messages.append({"role": "user", "content": ledger})
+        client.ask()
+        for turn in range(12):
+            text = f"Turn {turn} " + "harbour " * 60
+            content = [{"type": "text", "text": text}] if blocks else text
+            client.messages.append({"role": "user", "content": content})
+            client.ask()
+        sent = running.newest.json["messages"]
+        assert not running.upstream.problems
+    assert "invoice" not in json.dumps(sent)
+    marked = [one for one in sent if "cache_control" in json.dumps(one)]
+    assert len(marked) == 1, "no mark is lost, and none is there twice"
+    assert marked[0]["content"][-1]["cache_control"] == mark

@@ -17,10 +17,11 @@ from acms.cli.serving import default_store_url, log_to_stderr, open_socket, serv
 from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, MissingExtraError, NotFoundError
 from acms.gateway.config import DEFAULT_UPSTREAMS, KEY_VARIABLES, GatewayConfig, Recall
-from acms.kv import KVEntry, ListingKV, list_entries
+from acms.kv import CompareAndSetKV, ListingKV
 from acms.log.validation import parse_choice
 from acms.model import Privacy
 from acms.providers.addresses import is_loopback_host
+from acms.storage.urls import without_password
 
 gateway = typer.Typer(
     help="Serve as the base URL of any client of OpenAI or Anthropic.", rich_markup_mode=None
@@ -48,6 +49,18 @@ REQUESTS = (
     Column("recalled", right=True, value=lambda one: len(one.get("recalled", ()))),
     Column("line", "dim"),
 )
+
+_RULES = {
+    "irrelevant": "have nothing to do with the question",
+    "cutoff": "did not reach the cutoff",
+    "min_relevance": "are below the least relevance",
+    "score": "are less relevant than those recalled",
+    "budget": "did not fit",
+    "rank": "ranked too low",
+    "window": "are older than those shown",
+    "duplicate": "say what is shown already",
+}
+"""What the rules of a recall's verdicts say about the messages that were not shown."""
 
 Upstreams = Annotated[
     list[str] | None,
@@ -158,31 +171,45 @@ async def show_status(
         "http://127.0.0.1:8787"
     ),
 ) -> None:
-    """Show whether the gateway answers, and what it did."""
+    """Show whether a gateway answers at an address, and what gateways did over a store."""
+    from acms.gateway.decisions import list_session_rows
+    from acms.gateway.tenants import has_gateway_records
+
     answers = await _is_answering(url)
-    async with _open_records(shell.db) as kv:
-        noted = [entry async for entry in list_entries(kv, "requests/")]
+    store = _store_url(shell.db)
+    rows: list[dict[str, Any]] = []
+    if has_gateway_records(store):
+        async with _open_records(shell.db) as kv:
+            rows = await list_session_rows(kv)
     outcomes = Counter[str]()
-    for entry in noted:
-        outcomes += _count_outcomes(entry.data["requests"])
-    told = {"url": url, "answers": answers, "sessions": len(noted), "outcomes": dict(outcomes)}
+    for name in ("untouched", "trimmed", "recalled", "bypassed"):
+        outcomes[name] = sum(row[name] for row in rows)
+    shown_store = without_password(store)
+    status = {
+        "url": url,
+        "answers": answers,
+        "store": shown_store,
+        "sessions": len(rows),
+        "outcomes": dict(outcomes),
+    }
 
     def draw() -> None:
-        shell.line(f"{url} {'answers' if answers else 'does not answer'}")
-        shell.line(f"{len(noted)} sessions with requests")
+        shell.line(f"gateway {url} {'answers' if answers else 'does not answer (--url names another)'}")
+        shell.line(f"store {shown_store}{'' if shell.db else ' (--db names another)'}")
+        shell.line(f"{len(rows)} sessions with requests")
         for outcome, count in sorted(outcomes.items()):
             shell.line(f"{count:>8,} {outcome}")
 
-    shell.show(told, draw)
+    shell.show(status, draw)
 
 
 @define_command("sessions", "acms gateway sessions", home=gateway, namespace=None)
 async def list_sessions(shell: Shell) -> None:
     """List the conversations that came through the gateway, newest first."""
+    from acms.gateway.decisions import list_session_rows
+
     async with _open_records(shell.db) as kv:
-        noted = [entry async for entry in list_entries(kv, "requests/")]
-    noted.sort(key=lambda entry: entry.updated_at, reverse=True)
-    rows = [_describe_session(entry) for entry in noted]
+        rows = await list_session_rows(kv)
     none = "nothing came through the gateway yet: acms gateway"
     shell.show({"sessions": rows}, lambda: shell.list(SESSIONS, rows, none=none))
 
@@ -191,22 +218,27 @@ async def list_sessions(shell: Shell) -> None:
 async def explain_requests(
     shell: Shell, session: Annotated[str, typer.Argument(metavar="SESSION", help="Name of the session.")]
 ) -> None:
-    """Show what a client asked, what was sent, and why they differ; the newest request last."""
+    """Show what a client asked, what was sent, why they differ and why nothing was recalled; the newest last."""
+    from acms.gateway.decisions import list_session_rows, read_requests
+
     async with _open_records(shell.db) as kv:
-        noted = [entry async for entry in list_entries(kv, "requests/")]
-    found = next((entry for entry in noted if entry.key.rpartition("/")[2] == session), None)
-    if found is None:
-        raise NotFoundError(
-            f"no session {session!r} came through the gateway", options=("acms gateway sessions",)
-        )
-    requests = found.data["requests"]
-    namespace = _namespace_of_key(found.key)
+        rows = await list_session_rows(kv)
+        found = next((row for row in rows if row["session"] == session), None)
+        if found is None:
+            raise NotFoundError(
+                f"no session {session!r} came through the gateway", options=("acms gateway sessions",)
+            )
+        namespace = found["namespace"]
+        assert isinstance(kv, CompareAndSetKV)
+        requests = await read_requests(kv, namespace, session)
 
     def draw() -> None:
         shell.list(REQUESTS, requests, none="there is no request")
         newest = requests[-1]
         if newest.get("left_out"):
             shell.line(f"left out of the newest one: messages {_write_ranges(newest['left_out'])}")
+        for line in _explain_recall(newest):
+            shell.line(line)
         shell.line(f"acms inspect shows each request with its reasons; namespace {namespace}", "dim")
 
     shell.show({"session": session, "namespace": namespace, "requests": requests}, draw)
@@ -217,15 +249,23 @@ async def _open_records(db: str | None) -> AsyncGenerator[ListingKV]:
     """Open the records of the gateway on a store."""
     from acms.gateway.tenants import has_gateway_records, open_gateway_kv
 
-    url = db or file_url(data_file())
+    url = _store_url(db)
     if not has_gateway_records(url):
-        raise NotFoundError("nothing came through a gateway over this store", options=("acms gateway",))
+        shown = without_password(url)
+        raise NotFoundError(
+            f"nothing came through a gateway over {shown}", options=("acms gateway", "--db URL")
+        )
     kv = open_gateway_kv(url, "default")
     assert isinstance(kv, ListingKV)
     try:
         yield kv
     finally:
         await kv.aclose()
+
+
+def _store_url(db: str | None) -> str:
+    """Return the URL of the store that a command is about."""
+    return db or file_url(data_file())
 
 
 async def _is_answering(url: str) -> bool:
@@ -235,26 +275,23 @@ async def _is_answering(url: str) -> bool:
     return await ask_health(url)
 
 
-def _describe_session(entry: KVEntry) -> dict[str, Any]:
-    requests = entry.data["requests"]
-    outcomes = _count_outcomes(requests)
-    newest = requests[-1]
-    return {
-        "session": entry.key.rpartition("/")[2],
-        "namespace": _namespace_of_key(entry.key),
-        "model": newest["model"],
-        "client": newest["client"],
-        "requests": len(requests),
-        **{name: outcomes[name] for name in ("trimmed", "recalled", "bypassed")},
-    }
-
-
-def _count_outcomes(requests: Sequence[Mapping[str, Any]]) -> Counter[str]:
-    return Counter(one["outcome"].partition(";")[0] for one in requests)
-
-
-def _namespace_of_key(key: str) -> str:
-    return key.removeprefix("requests/").rpartition("/")[0]
+def _explain_recall(request: Mapping[str, Any]) -> list[str]:
+    """Return how much was recalled for a request, or how many messages were searched in vain and why."""
+    if request.get("not_searched"):
+        return [f"nothing was searched for the newest one: {request['not_searched']}"]
+    recalled = request.get("recalled")
+    if recalled:
+        return [f"recalled in the newest one: {len(recalled)} messages; those of earlier requests stay in it"]
+    search = request.get("search")
+    if search is None:
+        return []  # it was noted before searches were
+    begin = f"recalled for the newest one: nothing; {search['free']:,} tokens were free"
+    not_shown = search["not_shown"]
+    searched = f"searched and not shown: {sum(not_shown.values()):,} messages"
+    if not_shown:
+        reasons = [f"{count:,} {_RULES.get(rule, rule)}" for rule, count in not_shown.items()]
+        searched += f" ({', '.join(reasons)})"
+    return [begin, searched, *search["warnings"]]
 
 
 def _write_ranges(ranges: Sequence[Sequence[int]]) -> str:

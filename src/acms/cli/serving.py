@@ -287,7 +287,7 @@ def _find_client_requests(store: str, app: App) -> ClientRequests | None:
 
     if app.config.auth == "required" or not store.startswith("sqlite:") or not has_gateway_records(store):
         return None
-    from acms.gateway.memory import read_requests
+    from acms.gateway.decisions import read_requests
 
     async def read(namespace: str, session: str) -> list[dict[str, Any]]:
         kv = open_gateway_kv(store, app.config.tenant)

@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Literal
 from urllib.parse import unquote
 
@@ -27,7 +28,8 @@ from acms.errors import (
     UnreachableError,
 )
 from acms.gateway.config import GatewayConfig
-from acms.gateway.memory import Memory, Remembered
+from acms.gateway.decisions import Remembered
+from acms.gateway.memory import Memory
 from acms.gateway.protocols import Protocol, Reply, find_protocol
 from acms.gateway.proxy import ForwardedRequest, Upstreams, end_to_end_headers, find_upstream
 from acms.gateway.relay import relay_bytes, relay_reply
@@ -58,6 +60,9 @@ class _Exchange:
     remembered: Remembered | None = None
     #: Why the memory was passed by, where no request was remembered.
     failure: str = ""
+    #: Seconds until it was decided what to send, and from then until the answer began.
+    memory_seconds: float = 0.0
+    upstream_seconds: float = 0.0
 
     @property
     def outcome(self) -> str:
@@ -71,6 +76,8 @@ class _Exchange:
             self.remembered.trimmed = None
             self.remembered.sent = self.remembered.asked
             self.remembered.outcome = self.failure
+            self.remembered.rendered = None
+            self.remembered.not_searched = reason
 
 
 class Gateway(Starlette):
@@ -85,6 +92,7 @@ class Gateway(Starlette):
         super().__init__(
             routes=[
                 Route("/acms/health", self._health, methods=["GET"]),
+                Route("/acms/sessions", self._list_sessions, methods=["GET"]),
                 Route("/{path:path}", self._handle, methods=_METHODS),
             ],
             lifespan=self._running,
@@ -113,14 +121,29 @@ class Gateway(Starlette):
             return _error_response(error)
         return JSONResponse({"status": "ok", "upstreams": sorted(self.config.upstreams)})
 
+    async def _list_sessions(self, request: Request) -> Response:
+        """List the conversations that the caller may read, the newest first."""
+        try:
+            self.tenants.check_host(request.headers)
+            caller = await self.tenants.admit(request.headers, _client_address(request))
+            memory = await self.tenants.memory(caller.tenant)
+            rows = await memory.list_sessions(caller)
+        except ACMSError as error:
+            return _error_response(error)
+        return JSONResponse({"sessions": rows})
+
     async def _handle(self, request: Request) -> Response:
         """Forward one request."""
         if request.headers.get("upgrade", "").lower() == "websocket":
             return Response(status_code=426, headers={"upgrade": "HTTP/1.1"})  # clients fall back to HTTP
         try:
             exchange = await self._admit(request)
+            began = perf_counter()
             await self._prepare(exchange)
+            prepared = perf_counter()
             answer = await self._send(exchange)
+            exchange.memory_seconds = prepared - began
+            exchange.upstream_seconds = perf_counter() - prepared
         except ClientDisconnect:
             return Response(status_code=499)
         except ACMSError as error:
@@ -133,8 +156,7 @@ class Gateway(Starlette):
     async def _admit(self, request: Request) -> _Exchange:
         """Check who asks, and read the request."""
         self.tenants.check_host(request.headers)
-        address = request.client.host if request.client else ""
-        caller = await self.tenants.admit(request.headers, address)
+        caller = await self.tenants.admit(request.headers, _client_address(request))
         name, path, target = _split_target(request)
         headers = dict(request.headers.items())
         upstream = name or find_upstream(path, self.config.upstreams, headers)
@@ -242,6 +264,10 @@ def create_gateway(
     return Gateway(url, wanted, replace(base, privacy=privacy, renders=renders), embedder)
 
 
+def _client_address(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
 def _split_target(request: Request) -> tuple[str, str, bytes]:
     """Return the upstream that a path names, the rest of the path, and what is sent as the target."""
     raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
@@ -267,11 +293,16 @@ async def _read_body(request: Request, limit: int) -> bytes:
 
 
 def _describe_outcome(exchange: _Exchange) -> list[tuple[bytes, bytes]]:
-    """Return the header fields that say what the memory did."""
+    """Return the header fields that say what the memory did, and the milliseconds that it and the upstream took."""
     if exchange.protocol is None:
         return []
     found = exchange.remembered
-    fields = [(b"x-acms-memory", exchange.outcome.encode("latin-1", "replace"))]
+    memory, upstream = exchange.memory_seconds * 1000, exchange.upstream_seconds * 1000
+    timing = f"acms-memory;dur={memory:.1f}, acms-upstream;dur={upstream:.1f}"
+    fields = [
+        (b"x-acms-memory", exchange.outcome.encode("latin-1", "replace")),
+        (b"server-timing", timing.encode()),
+    ]
     if found is not None and found.session_name:
         fields.append((b"x-acms-session", found.session_name.encode("latin-1", "replace")))
     return fields

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from hmac import new as hmac
 from secrets import token_hex
@@ -17,6 +17,7 @@ from acms.config import ACMSConfig
 from acms.errors import ACMSError, ConflictError, PermissionDeniedError
 from acms.gateway import hints
 from acms.gateway.config import GatewayConfig
+from acms.gateway.decisions import Remembered, list_session_rows, note_request
 from acms.gateway.lines import Line, Lines
 from acms.gateway.protocols import Protocol, Reply
 from acms.gateway.requests import ClientRequest, MessageDigests, position_of_answer, read_request
@@ -28,51 +29,24 @@ from acms.gateway.trimming import (
     count_body,
     newest_question,
     trim_request,
+    why_not_searched,
 )
-from acms.kv import CompareAndSetKV
+from acms.kv import CompareAndSetKV, ListingKV
 from acms.observability.logging import log_event, safe_error
 from acms.ports import Codec, Embedder, StorageBackend
-from acms.prompt_types import Count
 from acms.providers.codecs.request_count import CountingCodec
 from acms.server.principal import Principal
 
-__all__ = ["Memory", "Remembered", "read_requests"]
+__all__ = ["Memory"]
 
 _SIDE = "bypassed;side request"
 _CLOSE_SECONDS = 10.0
 """Seconds that storing may take when the gateway stops; what is not stored comes again with the client's next list."""
-_NOTED = 50
-"""Requests of a line whose decisions are kept for `acms gateway why`."""
-_NOTED_IDS = 20
-_NAME_CHARS = 100
-"""Ranges and ids of one request, and characters of a name, that are kept there: a value has at most 64 KiB."""
 _STORE_DELAY = 0.02
 """Seconds until an answer is stored: its end is relayed first."""
 _STORE_ATTEMPTS = 5
 _STORE_PAUSE = 2.0
 """Attempts to store an answer, and seconds between them: what a lock of some seconds or a restart of a server takes."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Remembered:
-    """One request that has memory, and what was decided about it."""
-
-    request: ClientRequest
-    #: None for a side request, which is not stored.
-    line: Line | None
-    #: What is sent in place of the client's bytes, or None.
-    trimmed: Trimmed | None = None
-    #: `untouched`, `trimmed`, `recalled` or `bypassed;reason`.
-    outcome: str = "untouched"
-    budget: int = 0
-    #: The count of the client's request, and of the one that is sent; None where they were not needed.
-    asked: Count | None = None
-    sent: Count | None = None
-
-    @property
-    def session_name(self) -> str:
-        """The name of its session, or ""."""
-        return self.line.name if self.line is not None else ""
 
 
 class Memory:
@@ -142,6 +116,13 @@ class Memory:
         key = caller.key or headers.get("authorization") or headers.get("x-api-key") or ""
         return f"gateway-{hmac(self._secret, key.encode(), 'sha256').hexdigest()[:16]}"
 
+    async def list_sessions(self, caller: Principal) -> list[dict[str, Any]]:
+        """Return a row for each session with requests in the namespaces of a caller, the newest first."""
+        assert isinstance(self._kv, ListingKV)
+        rows = await list_session_rows(self._kv)
+        allowed = caller.namespaces
+        return rows if allowed is None else [row for row in rows if row["namespace"] in allowed]
+
     # ── before the request is sent ──────────────────────────────────────────────────────────────────────────────────
 
     async def begin(
@@ -176,10 +157,12 @@ class Memory:
         if line is None:
             return
         if not request.can_be_trimmed:
+            found.not_searched = "the provider keeps the conversation"
             return
         state = await self._load_state(request, line)
         is_asked = self._config.recall == "namespace" and _asks_something_new(request)
         must_render = is_asked or state.has_notes
+        found.not_searched = "it fits, and nothing was left out"
         if size <= found.budget and not must_render:
             return  # a token has at least one byte
         codec = await self._codec(request)
@@ -190,8 +173,10 @@ class Memory:
             async with self.sessions.lock(request.namespace, line.name):
                 trimmed = await self._trim(found, line, codec, state)
         except TrimmingError as error:
-            found.outcome = f"bypassed;{error}"
+            found.outcome, found.not_searched = f"bypassed;{error}", str(error)
             return
+        found.rendered = trimmed.rendered
+        found.not_searched = why_not_searched(request, self._config)
         if trimmed.notes or len(trimmed.sent) < len(request.items):
             found.trimmed = trimmed
             found.sent = trimmed.count
@@ -267,7 +252,7 @@ class Memory:
                 async with self.sessions.lock(request.namespace, line.name):
                     await self.sessions.sync(request, line, items)
                 await self._learn(found, reply)
-                await self._note_request(found, line)
+                await note_request(self._kv, found, line)
                 return
             except Exception as error:
                 retries = isinstance(error, ACMSError) and error.retryable and attempt < _STORE_ATTEMPTS
@@ -275,13 +260,6 @@ class Memory:
                 if not retries:
                     return
             await asyncio.sleep(_STORE_PAUSE)
-
-    async def _note_request(self, found: Remembered, line: Line) -> None:
-        """Keep what was decided about a request, for `acms gateway why`."""
-        namespace = found.request.namespace
-        earlier = await read_requests(self._kv, namespace, line.name)
-        notes = [*earlier, _describe_request(found, line)][-_NOTED:]
-        await self._kv.set(_requests_key(namespace, line.name), {"requests": notes})
 
 
 def _asks_something_new(request: ClientRequest) -> bool:
@@ -298,50 +276,3 @@ def _calibration_key(request: ClientRequest) -> str:
 
 def _state_key(request: ClientRequest, line: Line) -> str:
     return f"trimming/{request.namespace}/{line.name}"
-
-
-def _describe_request(found: Remembered, line: Line) -> dict[str, Any]:
-    """Return what was decided about a request, without any text."""
-    trimmed, request = found.trimmed, found.request
-    described: dict[str, Any] = {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "protocol": request.protocol.name,
-        "model": request.model[:_NAME_CHARS],
-        "client": request.headers.get("user-agent", "").partition(" ")[0][:_NAME_CHARS],
-        "line": line.reason,
-        "outcome": found.outcome,
-        "asked": len(request.items),
-        "asked_tokens": 0 if found.asked is None else found.asked.upper_bound,
-        "budget": found.budget,
-    }
-    if trimmed is not None:
-        left = sorted(set(range(len(request.items))) - set(trimmed.sent))
-        described |= {
-            "sent": len(trimmed.sent),
-            "tokens": trimmed.tokens,
-            "left_out": _join_ranges(left)[-_NOTED_IDS:],
-            "recalled": trimmed.recalled[:_NOTED_IDS],
-            "renders": trimmed.renders,
-        }
-    return described
-
-
-def _join_ranges(indexes: Sequence[int]) -> list[list[int]]:
-    """Return numbers as ranges: the first and the last one of each."""
-    ranges: list[list[int]] = []
-    for index in indexes:
-        if ranges and ranges[-1][1] == index - 1:
-            ranges[-1][1] = index
-        else:
-            ranges.append([index, index])
-    return ranges
-
-
-async def read_requests(kv: CompareAndSetKV, namespace: str, session: str) -> list[dict[str, Any]]:
-    """Return what was decided about the newest requests of a session, oldest first."""
-    entry = await kv.get(_requests_key(namespace, session))
-    return [] if entry is None else list(entry.data["requests"])
-
-
-def _requests_key(namespace: str, session: str) -> str:
-    return f"requests/{namespace}/{session}"

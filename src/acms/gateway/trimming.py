@@ -13,19 +13,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from acms.errors import ACMSError, FitError
+from acms.errors import FitError
 from acms.gateway.config import GatewayConfig
 from acms.gateway.json_spans import remove_list_elements
 from acms.gateway.protocols import Protocol
 from acms.gateway.requests import ClientRequest
 from acms.ports import Codec
 from acms.prompt import Prompt, Rendered
-from acms.prompt_types import Count, Exactness
+from acms.prompt_types import Count
 from acms.providers.codecs.request_count import CountingCodec
 from acms.results import Synced
 from acms.session import ACMS
 
-__all__ = ["Trimmed", "TrimmingError", "TrimmingState", "count_body", "newest_question", "trim_request"]
+__all__ = [
+    "Trimmed",
+    "TrimmingError",
+    "TrimmingState",
+    "count_body",
+    "newest_question",
+    "trim_request",
+    "why_not_searched",
+]
 
 _BEGINNING = "(Earlier messages of this conversation are left out here.)"
 _INSERTED = re.compile(r"<(system-reminder|recalled)>.*?</\1>", re.DOTALL)
@@ -82,6 +90,7 @@ class Trimmed:
     notes: list[tuple[int, str]]
     #: The entries that the notes show.
     recalled: list[str] = field(default_factory=list[str])
+    rendered: Rendered
     renders: int = 1
 
     @property
@@ -92,19 +101,8 @@ class Trimmed:
 
 async def count_body(codec: Codec, fields: Mapping[str, Any]) -> Count:
     """Count a request as it is sent; the upper bound is what a budget is compared with."""
-    try:
-        assert isinstance(codec, CountingCodec)
-        return await codec.count_request(fields)
-    except (ACMSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        return _count_as_json(codec, fields)
-
-
-def _count_as_json(codec: Codec, fields: Mapping[str, Any]) -> Count:
-    """Count the JSON of a request that the codec does not read."""
-    names = ("system", "instructions", "tools", "messages", "input", "text", "response_format")
-    written = json.dumps({name: fields[name] for name in names if name in fields}, ensure_ascii=False)
-    tokens = codec.counter.count(written.encode("utf-8", "replace").decode())
-    return Count(tokens=tokens, exactness=Exactness.BYTES, upper_bound=tokens)
+    assert isinstance(codec, CountingCodec)
+    return await codec.count_request(fields)
 
 
 def newest_question(request: ClientRequest) -> str:
@@ -115,6 +113,13 @@ def newest_question(request: ClientRequest) -> str:
             clean = text.replace("\0", "").encode("utf-8", "replace").decode()
             return clean[-_QUERY_CHARS:]
     return ""
+
+
+def why_not_searched(request: ClientRequest, config: GatewayConfig) -> str:
+    """Return why nothing is searched for when a request is made to fit; "" if something is."""
+    if config.recall == "off":
+        return "recall is off"
+    return "" if newest_question(request) else "the user asks nothing"
 
 
 async def trim_request(
@@ -170,8 +175,8 @@ async def _render(
     """Let the prompt builder decide what is shown within its tokens."""
     first = layout.preamble(session, state)
     prompt = Prompt(codec).history(session, only=layout.ids, first=first)
-    question = newest_question(request)
-    if config.recall != "off" and question:
+    if not why_not_searched(request, config):
+        question = newest_question(request)
         prompt = prompt.recall(session, question, **_recall_options(config, question, state.builder_budget))
     return await prompt.render(state.builder_budget)
 
@@ -246,6 +251,7 @@ class _Layout:
             sent=sent,
             notes=notes,
             recalled=recalled,
+            rendered=rendered,
         )
 
     def _close_groups(self, shown: set[int]) -> list[int]:
@@ -278,10 +284,35 @@ class _Layout:
         if needs_user and not begins_with_note:
             notes = [(-1, _BEGINNING), *notes]
         elements = [self._protocol.write_note(text) for index, text in notes if index < first]
+        marks = self._move_cache_marks(sent)
         for index in sent:
-            elements.append(self._write_message(index, strips=index < stripped))
+            written = self._write_message(index, strips=index < stripped)
+            if index in marks:
+                written = self._protocol.with_cache_mark(written, marks[index])
+            elements.append(written)
             elements += [self._protocol.write_note(text) for place, text in notes if place == index]
         return elements, notes
+
+    def _move_cache_marks(self, sent: Sequence[int]) -> dict[int, str]:
+        """Return the cache marks of messages that are left out, by the next message that is sent.
+
+        A message that has a mark of its own gets no other one, so there are never more marks than the client set.
+        """
+        marks: dict[int, str] = {}
+        pending = ""
+        is_sent = set(sent)
+        for index, item in enumerate(self._request.items):
+            own = self._protocol.cache_mark(item)
+            if index not in is_sent:
+                pending = own or pending
+                continue
+            if pending and not own:
+                written = self._request.body.slice(index)
+                if self._protocol.with_cache_mark(written, pending) == written:
+                    continue  # the next one may have it
+                marks[index] = pending
+            pending = ""
+        return marks
 
     def _write_message(self, index: int, *, strips: bool) -> str:
         """Return a message as the client wrote it, or without thinking that has lost its prefix."""

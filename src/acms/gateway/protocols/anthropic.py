@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from acms.gateway.json_spans import parse_body
 from acms.gateway.protocols.base import Protocol, Reply, ReplyReader, encode_json, mappings_in
 
 __all__ = ["AnthropicProtocol"]
@@ -60,6 +61,29 @@ class AnthropicProtocol(Protocol):
             return []
         return [index for index, block in enumerate(content) if _is_thinking(block)]
 
+    def cache_mark(self, item: Mapping[str, Any]) -> str:
+        """Return the newest `cache_control` of the blocks of an element, as JSON, or ""."""
+        for block in reversed(mappings_in(item.get("content"))):
+            inner = mappings_in(block.get("content"))
+            for one in (block, *reversed(inner)):
+                if one.get("cache_control"):
+                    return encode_json(one["cache_control"])
+        return ""
+
+    def with_cache_mark(self, written: str, mark: str) -> str:
+        """Return an element whose last block has a cache mark; thinking and empty text cannot have one."""
+        body = parse_body(written, "content")
+        content = body.fields.get("content")
+        if isinstance(content, str) and content:
+            block = {"type": "text", "text": content, "cache_control": json.loads(mark)}
+            return encode_json({**body.fields, "content": [block]})
+        elements = [body.slice(index) for index in range(len(body.items))]
+        for index in reversed(range(len(elements))):
+            if _can_be_marked(body.items[index]):
+                elements[index] = f'{elements[index][:-1]},"cache_control":{mark}}}'
+                return body.with_elements(elements)
+        return written
+
     def find_problem(self, items: Sequence[Mapping[str, Any]]) -> str:
         """Return the first documented rule that a list breaks."""
         if not items:
@@ -81,6 +105,12 @@ class AnthropicProtocol(Protocol):
 
 def _is_thinking(block: object) -> bool:
     return isinstance(block, Mapping) and block.get("type") in _THINKING
+
+
+def _can_be_marked(block: object) -> bool:
+    if not isinstance(block, Mapping) or _is_thinking(block) or "cache_control" in block:
+        return False
+    return block.get("type") != "text" or bool(block.get("text"))
 
 
 class _MessageReader(ReplyReader):

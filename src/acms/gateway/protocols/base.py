@@ -105,6 +105,14 @@ class Protocol(ABC):
         """Return the places of signed thinking in the content of an element."""
         return []
 
+    def cache_mark(self, item: Mapping[str, Any]) -> str:
+        """Return the newest mark of the provider's cache in an element, as JSON, or ""."""
+        return ""
+
+    def with_cache_mark(self, written: str, mark: str) -> str:
+        """Return an element with a cache mark at its end; unchanged where none can stand."""
+        return written
+
     def user_text(self, item: Mapping[str, Any]) -> str:
         """Return the text that the user wrote in an element, or ""."""
         return text_of_content(item.get("content")) if item.get("role") == "user" else ""

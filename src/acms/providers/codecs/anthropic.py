@@ -288,15 +288,15 @@ class AnthropicMessages(CountingCodec):
             tokens += sum([self._prices.tool(tool) for tool in tools])
         return tokens
 
-    def count(self, payload: Mapping[str, Json]) -> Count:
-        """Count a payload from scratch; `tokens` are raw ones, a budget is compared with the bound."""
-        base = self._count_base(payload.get("tools", ()))
+    def _count_payload(self, payload: Mapping[str, Json]) -> Count:
+        base = self._count_base(payload.get("tools") or ())
         tools = base - self._count_base(())
         raw = base + self._beginning
-        raw += self._count_content(payload.get("system", ()), is_system=True)
+        raw += self._count_content(payload.get("system") or (), is_system=True)
         for index, message in enumerate(payload["messages"]):
-            content = message["content"]
-            if index == 0 and not isinstance(content, str) and content[0].get("text") == BEGINNING:
+            content = message["content"] or ""
+            blocks = [] if isinstance(content, str) else content
+            if index == 0 and blocks and blocks[0].get("text") == BEGINNING:
                 content = content[1:]  # `base` has paid for it
             raw += self._count_content(content, is_system=message["role"] == "system")
         exactness = Exactness.BYTES if self._bound else Exactness.CALIBRATED

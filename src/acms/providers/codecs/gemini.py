@@ -399,8 +399,7 @@ class Gemini(CountingCodec):
         tokens = 8 + (200 if declared else 0)
         return tokens + sum([blocks.TOOL + self.counter.count(blocks.dump(one)) for one in declared])
 
-    def count(self, payload: Mapping[str, Json]) -> Count:
-        """Count a payload from scratch; `tokens` are raw ones, a budget is compared with the bound."""
+    def _count_payload(self, payload: Mapping[str, Json]) -> Count:
         tools = payload.get("config", {}).get("tools", ())
         base = self._base([one for tool in tools for one in tool["functionDeclarations"]])
         tool_tokens = base - self._base(())

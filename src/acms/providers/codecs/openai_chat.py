@@ -166,11 +166,15 @@ class OpenAIChat(OpenAICodec):
 
     # ── counts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def count(self, payload: Mapping[str, Json]) -> Count:
-        """Count a payload from scratch."""
+    def _count_payload(self, payload: Mapping[str, Json]) -> Count:
         messages = payload["messages"]
-        offered = [parse_tool(tool["function"]) for tool in payload.get("tools", ())]
+        tools_given = payload.get("tools") or ()
+        offered = [parse_tool(tool["function"]) for tool in tools_given if "function" in tool]
         total, covered = self._count_base(offered)
+        for tool in tools_given:
+            if "function" not in tool:
+                total += self.framing.raw(dump(tool))
+                covered = False
         tools = total - self.framing.primer
         for message in messages:
             if message.keys() == _PLAIN_FIELDS and isinstance(message["content"], str):
@@ -190,7 +194,7 @@ class OpenAIChat(OpenAICodec):
         framing = self.framing
         role = _ROLES[message["role"]]
         tokens = framing.result(message["tool_call_id"]) if role is Role.TOOL else framing.role(role)
-        if "name" in message:
+        if message.get("name"):
             tokens += framing.name(message["name"])
         for field in ("refusal", "audio"):
             if message.get(field):
@@ -278,13 +282,16 @@ def _parse_calls(message: Mapping[str, Json]) -> list[Part]:
     unknown = message.keys() - _FIELDS[Role.ASSISTANT]
     if unknown and message["role"] == Role.ASSISTANT.value:
         parts.append(_server_fields_to_raw({name: message[name] for name in unknown}))
-    for call in message.get("tool_calls", ()):
+    for call in message.get("tool_calls") or ():
         match call.get("extra_content"):
             case {"google": {"thought_signature": str(signature)}}:
                 parts.append(gemini.signature_to_raw(signature))
             case _:
                 pass
-        parts.append(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]))
+        if "function" in call:
+            parts.append(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]))
+        else:
+            parts.append(ToolCall(call["id"], call["custom"]["name"], call["custom"]["input"]))
     return parts
 
 

@@ -206,10 +206,13 @@ class OpenAIResponses(OpenAICodec):
         tokens += 72 if self.traits.reasons else 24
         return (tokens + 200 if tools else tokens), False
 
-    def count(self, payload: Mapping[str, Json]) -> Count:
-        """Count a payload from scratch."""
+    def _count_payload(self, payload: Mapping[str, Json]) -> Count:
         framing = self.framing
-        total, _ = self._count_base([parse_tool(tool) for tool in payload.get("tools", ())])
+        tools_given = payload.get("tools") or ()
+        functions = [tool for tool in tools_given if tool.get("type", "function") == "function"]
+        others = [tool for tool in tools_given if tool.get("type", "function") != "function"]
+        total, _ = self._count_base([parse_tool(tool) for tool in functions])
+        total += sum([framing.raw(dump(tool)) for tool in others])
         tools = total - framing.primer
         items = _list_items(payload)
         total -= framing.without_default([item.get("role", "") for item in items])
@@ -221,7 +224,8 @@ class OpenAIResponses(OpenAICodec):
                 else:
                     total += self._count_payload_part(part)
             is_message = item.get("type", "message") == "message"
-            if is_message and not isinstance(message.parts[0], Raw):
+            is_verbatim = bool(message.parts) and isinstance(message.parts[0], Raw)
+            if is_message and not is_verbatim:
                 total += framing.role(message.role)
         return self.counted(total, tools, covered=False)
 

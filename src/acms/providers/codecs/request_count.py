@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from statistics import median
 
+from acms.errors import ACMSError
 from acms.model import Json
-from acms.ports import RequestCounter
+from acms.ports import RequestCounter, TokenCounter
 from acms.prompt_types import Count, Exactness, Usage
 from acms.providers.codecs.calibration import Calibration
+from acms.providers.codecs.framing import dump
 
 __all__ = ["CountingCodec", "RequestCounts", "request_counts"]
 
 _RECENT = 16
 """Requests whose ratio of counted to raw tokens predicts that of the next one."""
+_UNREADABLE = (ACMSError, AttributeError, LookupError, TypeError, ValueError)
+"""Errors of counting a payload that is not as the codec writes it."""
 
 
 class RequestCounts:
@@ -63,15 +68,32 @@ class CountingCodec(ABC):
     """The part of a codec that compares raw tokens with budgets and learns from reports."""
 
     model: str
+    counter: TokenCounter
     #: The calibration of this model's counts; keep its `state` to continue with it.
     calibration: Calibration
     request_counts: RequestCounts | None
     #: Whether raw tokens are an upper bound without calibration.
     _bound: bool = False
 
-    @abstractmethod
     def count(self, payload: Mapping[str, Json]) -> Count:
-        """Count a payload from scratch; `tokens` are raw ones, a budget is compared with the upper bound."""
+        """Count a payload from scratch; `tokens` are raw ones, a budget is compared with the upper bound.
+
+        Half a surrogate pair counts as a question mark. A payload that the codec cannot read is counted by its JSON.
+        """
+        try:
+            return self._count_payload(payload)
+        except _UNREADABLE:
+            written = dump(payload).encode("utf-8", "replace").decode()
+        try:
+            return self._count_payload(json.loads(written))
+        except _UNREADABLE:
+            tokens = self.counter.count(written)
+            upper = self.calibration.upper(tokens, 0)
+            return Count(tokens=tokens, exactness=Exactness.ESTIMATE, upper_bound=upper)
+
+    @abstractmethod
+    def _count_payload(self, payload: Mapping[str, Json]) -> Count:
+        """Count a payload of the codec's format."""
 
     async def count_request(self, payload: Mapping[str, Json]) -> Count:
         """Count a payload by the request counter, or as `count` does if there is none."""

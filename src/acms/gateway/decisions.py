@@ -1,0 +1,146 @@
+"""What was decided about the requests of each line, without any text: for `acms gateway`, the inspector and HTTP."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from acms.gateway.lines import Line
+from acms.gateway.requests import ClientRequest
+from acms.gateway.trimming import Trimmed
+from acms.kv import CompareAndSetKV, KVEntry, ListingKV, list_entries
+from acms.prompt import Rendered
+from acms.prompt_types import Count
+from acms.runtime.threads import in_thread
+
+__all__ = ["Remembered", "list_session_rows", "note_request", "read_requests"]
+
+_NOTED = 40
+"""Requests of a line whose decisions are kept."""
+_NOTED_IDS = 10
+_NOTED_WARNINGS = 2
+_NAME_CHARS = 100
+"""Ranges and ids of one request, its warnings, and characters of a name or a warning: a value has at most 64 KiB."""
+_PREFIX = "requests/"
+
+
+@dataclass(slots=True, kw_only=True)
+class Remembered:
+    """One request that has memory, and what was decided about it."""
+
+    request: ClientRequest
+    #: None for a side request, which is not stored.
+    line: Line | None
+    #: What is sent in place of the client's bytes, or None.
+    trimmed: Trimmed | None = None
+    #: `untouched`, `trimmed`, `recalled` or `bypassed;reason`.
+    outcome: str = "untouched"
+    budget: int = 0
+    #: The count of the client's request, and of the one that is sent; None where they were not needed.
+    asked: Count | None = None
+    sent: Count | None = None
+    #: What the prompt builder made of it, or why nothing was searched for; "" where something was.
+    rendered: Rendered | None = None
+    not_searched: str = ""
+
+    @property
+    def session_name(self) -> str:
+        """The name of its session, or ""."""
+        return self.line.name if self.line is not None else ""
+
+
+async def note_request(kv: CompareAndSetKV, found: Remembered, line: Line) -> None:
+    """Keep what was decided about a request."""
+    namespace = found.request.namespace
+    earlier = await read_requests(kv, namespace, line.name)
+    described = _describe_request(found, line)
+    if found.rendered is not None and not described.get("recalled"):
+        # Of a long log this takes a tenth of a second.
+        described["search"] = await in_thread(partial(_describe_search, found.rendered))
+    notes = [*earlier, described][-_NOTED:]
+    await kv.set(_requests_key(namespace, line.name), {"requests": notes})
+
+
+async def read_requests(kv: CompareAndSetKV, namespace: str, session: str) -> list[dict[str, Any]]:
+    """Return what was decided about the newest requests of a session, oldest first."""
+    entry = await kv.get(_requests_key(namespace, session))
+    return [] if entry is None else list(entry.data["requests"])
+
+
+async def list_session_rows(kv: ListingKV) -> list[dict[str, Any]]:
+    """Return a row for each session with requests, the newest first."""
+    noted = [entry async for entry in list_entries(kv, _PREFIX)]
+    noted.sort(key=lambda entry: entry.updated_at, reverse=True)
+    return [_describe_session(entry) for entry in noted]
+
+
+def _describe_request(found: Remembered, line: Line) -> dict[str, Any]:
+    trimmed, request = found.trimmed, found.request
+    described: dict[str, Any] = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "protocol": request.protocol.name,
+        "model": request.model[:_NAME_CHARS],
+        "client": request.headers.get("user-agent", "").partition(" ")[0][:_NAME_CHARS],
+        "line": line.reason,
+        "outcome": found.outcome,
+        "asked": len(request.items),
+        "asked_tokens": 0 if found.asked is None else found.asked.upper_bound,
+        "budget": found.budget,
+        "not_searched": found.not_searched,
+    }
+    if trimmed is not None:
+        left_out = sorted(set(range(len(request.items))).difference(trimmed.sent))
+        described |= {
+            "sent": len(trimmed.sent),
+            "tokens": trimmed.tokens,
+            "left_out": _join_ranges(left_out)[-_NOTED_IDS:],
+            "recalled": trimmed.recalled[:_NOTED_IDS],
+            "renders": trimmed.renders,
+        }
+    return described
+
+
+def _describe_search(rendered: Rendered) -> dict[str, Any]:
+    """Return the free tokens, and how many searched messages are not shown by the rule that left them out."""
+    shown = {id for message in rendered.placed for id in message.sources}
+    rules = Counter[str]()
+    for verdict in rendered.ledger:
+        if not verdict.included and verdict.id not in shown:
+            rules[verdict.rule] += 1
+    warnings = [warning[:_NAME_CHARS] for warning in rendered.warnings[:_NOTED_WARNINGS]]
+    return {"free": rendered.use.free, "not_shown": dict(rules), "warnings": warnings}
+
+
+def _describe_session(entry: KVEntry) -> dict[str, Any]:
+    requests: Sequence[Mapping[str, Any]] = entry.data["requests"]
+    namespace, _, session = entry.key.removeprefix(_PREFIX).rpartition("/")
+    newest = requests[-1]
+    outcomes = Counter(one["outcome"].partition(";")[0] for one in requests)
+    return {
+        "session": session,
+        "namespace": namespace,
+        "model": newest["model"],
+        "client": newest["client"],
+        "requests": len(requests),
+        "newest": newest["at"],
+        **{name: outcomes[name] for name in ("untouched", "trimmed", "recalled", "bypassed")},
+    }
+
+
+def _requests_key(namespace: str, session: str) -> str:
+    return f"{_PREFIX}{namespace}/{session}"
+
+
+def _join_ranges(indexes: Sequence[int]) -> list[list[int]]:
+    """Return numbers as ranges: the first and the last one of each."""
+    ranges: list[list[int]] = []
+    for index in indexes:
+        if ranges and ranges[-1][1] == index - 1:
+            ranges[-1][1] = index
+        else:
+            ranges.append([index, index])
+    return ranges
