@@ -313,8 +313,8 @@ def test_many_summaries_are_merged_with_everything_they_stand_for() -> None:
     before = log.cover()
     log.summarise(*found.spans)
     after = log.cover()
-    gone = {version for version in range(1, log.version) if before.by(version) is not None}
-    assert all(after.by(version) is not None for version in gone), "something came back into force"
+    gone = {version for version in range(1, log.version) if before.replaced_by(version) is not None}
+    assert all(after.replaced_by(version) is not None for version in gone), "something came back into force"
 
 
 def test_summaries_are_merged_when_they_crowd_the_budget() -> None:
@@ -361,10 +361,10 @@ def test_what_is_chosen_can_always_be_stood_for(
     assert found.tokens > found.limit
     before = log.cover()
     assert span.is_stretch_active(found, before, found.entries)
-    hidden = {v for v in range(1, log.version + 1) if before.by(v) is not None}
+    hidden = {v for v in range(1, log.version + 1) if before.replaced_by(v) is not None}
     log.summarise(*found.spans)
     after = log.cover()
-    now_hidden = {v for v in range(1, log.version) if after.by(v) is not None}
+    now_hidden = {v for v in range(1, log.version) if after.replaced_by(v) is not None}
     assert now_hidden == hidden | set(versions(found))
     sequence = effective_sequence(log.entries, after)
     assert [one.version for one in sequence if one.kind is Kind.SUMMARY] == [log.version]

@@ -225,13 +225,13 @@ async def test_addresses_that_answer_badly_cost_little_and_lead_nowhere(
         assert inside.requests == []
     receiver.answer = hang(receiver)
     monkeypatch.setattr(delivery, "WAITS", ())
-    seconds = delivery.SECONDS
-    monkeypatch.setattr(delivery, "SECONDS", 0.2)
+    seconds = delivery.ANSWER_SECONDS
+    monkeypatch.setattr(delivery, "ANSWER_SECONDS", 0.2)
     await append_drafts(storage, context, draft_message("b"))
     await asyncio.wait_for(deliver(storage), 60)
     assert (await jobs(storage, JobState.FAILED))[0].error == "the webhook: no answer within 0.2 s"
     receiver.answer = huge
-    monkeypatch.setattr(delivery, "SECONDS", seconds)
+    monkeypatch.setattr(delivery, "ANSWER_SECONDS", seconds)
     del receiver.requests[:]
     await append_drafts(storage, context, draft_message("c"))
     await asyncio.wait_for(deliver(storage), 60)
@@ -363,14 +363,14 @@ async def test_a_webhook_that_does_not_answer_leaves_other_work_its_places(
         await append_drafts(storage, context, draft_message("a"))
     worker = Worker(storage, {WEBHOOK: Delivery()}, concurrency=4)
     working = asyncio.create_task(worker.run())
-    while len(receiver.requests) < delivery.PLACES:
+    while len(receiver.requests) < delivery.MOST_LOGS_AT_ONCE:
         await asyncio.sleep(0.01)
     hang_up.set()
     while len({job.id for job in await jobs(storage) if job.state is JobState.READY and job.attempt}) < 6:
         await asyncio.sleep(0.02)
     worker.stop()
     await working
-    assert len(receiver.requests) == delivery.PLACES, "who has failed is left alone for a while"
+    assert len(receiver.requests) == delivery.MOST_LOGS_AT_ONCE, "who has failed is left alone for a while"
 
 
 async def test_while_the_store_does_not_say_which_webhooks_there_are_they_are_as_before(

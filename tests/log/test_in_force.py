@@ -40,8 +40,8 @@ def test_a_retraction_takes_effect_from_its_own_version_on() -> None:
     log.retract(1)
     assert log.versions() == [2]
     assert log.versions(at=2) == [1, 2]
-    assert log.cover().by(1) == 3
-    assert log.cover().by(2) is None
+    assert log.cover().replaced_by(1) == 3
+    assert log.cover().replaced_by(2) is None
 
 
 def test_an_edit_is_read_at_the_old_place() -> None:
@@ -60,7 +60,7 @@ def test_an_edit_of_an_edit_shows_only_the_newest_at_the_first_place() -> None:
     log.edit(2, "B")
     log.edit(4, "β")
     assert [one.content for one in log.sequence()] == ["a", "β", "c"]
-    assert log.cover().by(2) == log.cover().by(4) == 5
+    assert log.cover().replaced_by(2) == log.cover().replaced_by(4) == 5
 
 
 def test_undoing_the_newest_edit_brings_the_edit_before_it_back() -> None:
@@ -71,7 +71,7 @@ def test_undoing_the_newest_edit_brings_the_edit_before_it_back() -> None:
     log.edit(4, "β")
     log.retract(5)
     assert [one.content for one in log.sequence()] == ["a", "B", "c"]
-    assert log.cover().by(2) == 4
+    assert log.cover().replaced_by(2) == 4
 
 
 def test_retracting_a_retraction_brings_the_message_back_and_retracting_that_hides_it_again() -> None:
@@ -83,7 +83,7 @@ def test_retracting_a_retraction_brings_the_message_back_and_retracting_that_hid
     assert log.versions() == [1]
     log.retract(3)
     assert log.versions() == []
-    assert log.cover().by(1) == 2
+    assert log.cover().replaced_by(1) == 2
 
 
 def test_undoing_the_undo_of_a_summary_puts_it_back_in_force() -> None:
@@ -125,7 +125,7 @@ def test_an_erased_summary_counts_as_undone() -> None:
         log.say("user", word)
     log.summarise((1, 2), state=State.ERASED)
     assert log.versions() == [1, 2, 3]
-    assert log.cover().by(1) is None
+    assert log.cover().replaced_by(1) is None
 
 
 def test_an_expired_summary_still_stands_for_its_span() -> None:
@@ -134,7 +134,7 @@ def test_an_expired_summary_still_stands_for_its_span() -> None:
         log.say("user", word)
     log.summarise((1, 2), state=State.EXPIRED)
     assert log.versions() == [3]  # it hides its span, and has itself nothing to show
-    assert log.cover().by(1) == 4
+    assert log.cover().replaced_by(1) == 4
 
 
 def test_a_replacement_never_reaches_itself_or_what_comes_later() -> None:
@@ -149,7 +149,7 @@ def test_a_newer_replacement_keeps_its_claim_on_an_overlap() -> None:
     cover = Cover(
         [entry(10, replaces=((1, 6),)), entry(11, replaces=((4, 8),)), entry(12, replaces=((2, 2),))]
     )
-    assert [cover.by(version) for version in range(1, 10)] == [10, 12, 10, 11, 11, 11, 11, 11, None]
+    assert [cover.replaced_by(version) for version in range(1, 10)] == [10, 12, 10, 11, 11, 11, 11, 11, None]
 
 
 def test_facts_and_episode_ends_are_never_part_of_the_sequence() -> None:
@@ -437,7 +437,7 @@ def test_cover_and_sequence_agree_with_a_naive_model_at_every_version(log: Log) 
     for at in range(log.version + 1):
         entries = log.entries[:at]
         cover = log.cover(at)
-        assert [cover.by(version) for version in range(1, at + 1)] == [
+        assert [cover.replaced_by(version) for version in range(1, at + 1)] == [
             naive_by(entries, version) for version in range(1, at + 1)
         ]
         assert log.versions(at) == naive_sequence(entries)
@@ -477,7 +477,9 @@ def test_a_cover_that_newer_entries_follow_is_what_all_of_them_make(
         assert cover.spans() == before
         cover, size = longer, size + more
         made = Cover(entries[:size], searchable=searchable)
-        assert [cover.by(version) for version in range(16)] == [made.by(version) for version in range(16)]
+        assert [cover.replaced_by(version) for version in range(16)] == [
+            made.replaced_by(version) for version in range(16)
+        ]
         for name in ("replacing", "shown", "retiring", "sealed"):
             assert getattr(cover, name) == getattr(made, name)
 

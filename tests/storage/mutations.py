@@ -317,7 +317,7 @@ FAULTS = [
     ),
     Fault(
         "an undone summary stays in force", "memory",
-        code(in_force.Cover, "_has_effect", ("by = self.by(entry.version)", "by = None")),
+        code(in_force.Cover, "_has_effect", ("by = self.replaced_by(entry.version)", "by = None")),
         "story",
     ),
     Fault(

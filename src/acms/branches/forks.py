@@ -384,10 +384,13 @@ def require_same_storage(left: SharedSession, right: SharedSession) -> None:
 def _redact_delta(delta: Delta, left: Stage, right: Stage) -> Delta:
     """Return a difference as its entries may leave, each side by its own stage."""
     return Delta(
-        added=tuple(right.entries(delta.added)),
-        removed=tuple(left.entries(delta.removed)),
+        added=tuple(right.redact_entries(delta.added)),
+        removed=tuple(left.redact_entries(delta.removed)),
         changed=tuple(
-            [Change(before=left.entry(one.before), after=right.entry(one.after)) for one in delta.changed]
+            [
+                Change(before=left.redact_entry(one.before), after=right.redact_entry(one.after))
+                for one in delta.changed
+            ]
         ),
     )
 

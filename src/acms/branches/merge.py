@@ -249,9 +249,11 @@ def _describe_merge(
         common=sides.ours.common,
         strategy=strategy,
         dry_run=dry_run,
-        appended=tuple(theirs.entries([entry for _, entry in added if entry is not None])),
-        changed=tuple(Change(before=ours.entry(old), after=theirs.entry(new)) for old, new in changed),
-        retracted=tuple(ours.entries(retracted)),
+        appended=tuple(theirs.redact_entries([entry for _, entry in added if entry is not None])),
+        changed=tuple(
+            Change(before=ours.redact_entry(old), after=theirs.redact_entry(new)) for old, new in changed
+        ),
+        retracted=tuple(ours.redact_entries(retracted)),
         conflicts=tuple(_redact_conflict(conflict, ours, theirs) for conflict in plan.conflicts),
         gone=plan.gone,
     )
@@ -260,9 +262,9 @@ def _describe_merge(
 def _redact_conflict(conflict: MergeConflict, ours: Stage, theirs: Stage) -> MergeConflict:
     return replace(
         conflict,
-        base=tuple(theirs.entries(conflict.base)),
-        ours=tuple(ours.entries(conflict.ours)),
-        theirs=tuple(theirs.entries(conflict.theirs)),
+        base=tuple(theirs.redact_entries(conflict.base)),
+        ours=tuple(ours.redact_entries(conflict.ours)),
+        theirs=tuple(theirs.redact_entries(conflict.theirs)),
     )
 
 

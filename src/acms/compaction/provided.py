@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from acms.compaction import span
 from acms.log import in_force, read, trust
-from acms.log.compacted import REDACTED, compaction_text
+from acms.log.compacted import REDACTED_VENDOR_PREFIX, compaction_text
 from acms.log.foreign import AS_GIVEN
 from acms.log.known import KEY
 from acms.log.validation import canonical_text
@@ -191,7 +191,7 @@ async def _build_summary_data(
         "after": after,
         "preserved": len(preserved),
         "removed": len(covered),
-        "summarizer": last.vendor.removeprefix(REDACTED) if isinstance(last, Raw) else "",
+        "summarizer": last.vendor.removeprefix(REDACTED_VENDOR_PREFIX) if isinstance(last, Raw) else "",
         "lost": {"counts": dict(lost.counts), "ids": list(lost.ids)},
         trust.TRUST: trust.lowest_trust(map(trust.trust_of_entry, messages)).value,
         in_force.ASKED: True,

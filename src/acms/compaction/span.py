@@ -274,7 +274,7 @@ def subtract_spans(found: Iterable[Span], gone: Sequence[tuple[int, int, int]]) 
 def is_stretch_active(stretch: Stretch, cover: Cover, current: Iterable[Entry | None]) -> bool:
     """Return whether all entries that a summary replaces are still active and have their content (rule 1.4)."""
     for chosen, entry in zip(stretch.entries, current, strict=True):
-        if entry is None or entry.state is not chosen.state or cover.by(chosen.version) is not None:
+        if entry is None or entry.state is not chosen.state or cover.replaced_by(chosen.version) is not None:
             return False
     return True
 

@@ -429,17 +429,19 @@ class ACS:
         return self._providers[index].layer
 
     def _second_wave(self, rendering: _Rendering, answers: Mapping[int, Answer]) -> list[int]:
-        """Return the indexes of the sources for a second wave: transient failures, and L1 where it may help.
+        """Return the indexes of the sources to query again, after the answers of the first wave.
 
-        Without an explicit action L1 is queried only at low risk, not under `block`, and only if the project is empty.
+        They are those that failed transiently, and the L1 sources if the project (L2) answered but found nothing. L1 is
+        added only without an action (an action chose its layers for the first wave), at low risk, and not under
+        `block`.
         """
         indexes = [index for index, answer in answers.items() if answer.transient]
-        may_expand = rendering.request.risk is RiskLevel.LOW and rendering.mode is not Privacy.BLOCK
-        if rendering.action is not None or not may_expand:
+        may_query_l1 = rendering.request.risk is RiskLevel.LOW and rendering.mode is not Privacy.BLOCK
+        if rendering.action is not None or not may_query_l1:
             return indexes
-        project = [answer for index, answer in answers.items() if self._layer(index) is Layer.L2]
-        is_empty = all(answer.code is None and not answer.candidates for answer in project)
-        if project and is_empty:
+        project_answers = [answer for index, answer in answers.items() if self._layer(index) is Layer.L2]
+        is_empty = all(answer.code is None and not answer.candidates for answer in project_answers)
+        if project_answers and is_empty:
             indexes += [index for index in range(len(self._providers)) if self._layer(index) is Layer.L1]
         return indexes
 

@@ -157,7 +157,7 @@ def _select_new_edits(edits: Iterable[Entry], cover: Cover, before: Progress) ->
     """Return the active edits, not read yet, of episodes that were reflected on."""
     selected: list[Entry] = []
     for edit in edits:
-        is_new = edit.version > before.upto and cover.by(edit.version) is None
+        is_new = edit.version > before.upto and cover.replaced_by(edit.version) is None
         if is_new and 0 < edit.episode <= before.episode and _is_readable(edit):
             selected.append(edit)
     return selected
@@ -184,7 +184,7 @@ def _is_readable(entry: Entry) -> bool:
 def is_batch_current(batch: Batch, cover: Cover, current: Iterable[Entry | None]) -> bool:
     """Return whether everything that was read is still active and has its content."""
     for entry, stored in zip(batch.entries, current, strict=True):
-        if stored is None or stored.state is not State.LIVE or cover.by(entry.version) is not None:
+        if stored is None or stored.state is not State.LIVE or cover.replaced_by(entry.version) is not None:
             return False
     return True
 
@@ -193,7 +193,7 @@ def superseded_ids_by_version(batch: Batch, cover: Cover) -> dict[int, frozenset
     """Return the ids of the batch's inactive entries, by the version that replaced or retracted them."""
     ids: dict[int, frozenset[str]] = {}
     for entry in batch.entries:
-        version = cover.by(entry.version)
+        version = cover.replaced_by(entry.version)
         if version is not None:
             ids[version] = ids.get(version, frozenset()) | {entry.id}
     return ids

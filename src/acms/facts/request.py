@@ -58,7 +58,7 @@ async def read_facts(
         facts = at_moment(facts, valid_at, rules.find_rival_pairs(facts))
     elif not history:
         facts = [fact for fact in facts if fact.retired is None]
-    redacted = stage.facts(facts, entries)
+    redacted = stage.redact_facts(facts, entries)
     return [fact for fact in redacted if _is_about(fact, subject, attribute, fact_type)]
 
 

@@ -154,7 +154,7 @@ class FactHistory:
 
     def uncovered(self, entry: Entry) -> bool:
         """Whether a fact has its content and no entry has replaced or retracted it."""
-        return entry.state is State.LIVE and self._cover.by(entry.version) is None
+        return entry.state is State.LIVE and self._cover.replaced_by(entry.version) is None
 
     def chain(self, entry: Entry) -> list[Entry]:
         """Return the facts that a fact supersedes, directly or indirectly, newest first."""
@@ -177,9 +177,13 @@ class FactHistory:
 
     def retired(self, entry: Entry, by_version: Mapping[int, Entry]) -> Retired | None:
         """Return why a fact is not in force; `by_version` has every entry that replaces something."""
-        by = self._cover.by(entry.version)
+        by = self._cover.replaced_by(entry.version)
         successor = self._successors.get(entry.version)
-        if successor is not None and by in (None, successor.version, self._cover.by(successor.version)):
+        if successor is not None and by in (
+            None,
+            successor.version,
+            self._cover.replaced_by(successor.version),
+        ):
             return _make_retired("updated", successor)
         if by is None:
             return None

@@ -99,7 +99,7 @@ class Cover:
 
     def _has_effect(self, entry: Entry, keeping: Set[int]) -> bool:
         """Whether an entry still replaces others; what was replaced by those `keeping` facts stays inactive."""
-        by = self.by(entry.version)
+        by = self.replaced_by(entry.version)
         if entry.kind is Kind.FACT:
             is_erased = entry.state is State.ERASED
             return by in keeping if by is not None else not is_erased
@@ -200,14 +200,14 @@ class Cover:
             return True
         return summary.state is State.ERASED
 
-    def by(self, version: int) -> int | None:
+    def replaced_by(self, version: int) -> int | None:
         """Return the version of the entry that made this one inactive, or None if it is active."""
         index = bisect_right(self._first, version) - 1
         return self._by[index] if index >= 0 and version <= self._last[index] else None
 
     def edit_of(self, entry: Entry) -> Entry | None:
         """Return the active edit that is read instead of an entry, or None."""
-        by = self.by(entry.version)
+        by = self.replaced_by(entry.version)
         if by is None:
             return None
         index = bisect_left(self.shown, -by, key=_newest_first_key)
@@ -295,7 +295,7 @@ def read_as(cover: Cover) -> Callable[[int], tuple[Entry | None, Entry | None]]:
             edits.update((first, entry) for first, _ in entry.replaces)
 
     def read(version: int) -> tuple[Entry | None, Entry | None]:
-        by = cover.by(version)
+        by = cover.replaced_by(version)
         if by is None:
             return None, None
         cause = by_version[by]
@@ -353,7 +353,7 @@ def effective_sequence(entries: Sequence[Entry], cover: Cover, *, after: int = 0
     ]
     if not cover:
         return sequence
-    sequence = [entry for entry in sequence if cover.by(entry.version) is None]
+    sequence = [entry for entry in sequence if cover.replaced_by(entry.version) is None]
     for entry in cover.shown:
         if entry.state is State.LIVE and anchor_version(entry) > after:
             sequence.append(entry)
@@ -385,7 +385,7 @@ def _find_answers_to_summarized(
     for entry in answers:
         call = calls.get(entry.group or "")
         if call is not None:
-            is_summarized = cover.by(call) in summaries
+            is_summarized = cover.replaced_by(call) in summaries
         else:
             is_summarized = unread_is_summarized and min(summaries) < entry.version
         if is_summarized:

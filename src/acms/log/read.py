@@ -181,7 +181,7 @@ async def _expand_summary(
     for first, last in summary.replaces:
         rows = await storage.read(context, at=last, after=first - 1, kinds=SHOWN)
         messages += [row for row in rows if row.kind is Kind.MESSAGE]
-    if any(one.state is not State.LIVE and cover.by(one.version) is None for one in messages):
+    if any(one.state is not State.LIVE and cover.replaced_by(one.version) is None for one in messages):
         return [summary]
     inside = {message.version for message in messages}
     return [entry for entry in effective_sequence(messages, cover) if entry.version in inside]
@@ -199,7 +199,7 @@ async def count_active(
     for first, last in _merge_close_spans(cover.spans()):
         if last - first < LONG_RUN:
             rows = await storage.read(context, at=last, after=first - 1, kinds=(Kind.MESSAGE,))
-            inactive = [row.tokens for row in rows if cover.by(row.version) is not None]
+            inactive = [row.tokens for row in rows if cover.replaced_by(row.version) is not None]
             messages -= len(inactive)
             tokens -= sum(inactive)
         else:  # entries in between need not be read

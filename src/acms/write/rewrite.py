@@ -38,7 +38,7 @@ async def retract_by_id(
             return await undo_merge(shared, writer, context, target)
         edit = cover.edit_of(target)
         spans, targets = await _find_group(shared.storage, context, target, edit, alone=alone)
-        by = cover.by(target.version)
+        by = cover.replaced_by(target.version)
         if by is not None and edit is None:
             await _repeat_profile_update(shared, cover, target, targets, by)
             return by
@@ -124,7 +124,7 @@ async def _collect_affected(
             waiting += await storage.read(context, at=original, after=original - 1)
             continue
         current = cover.edit_of(entry) or entry
-        by = cover.by(current.version)
+        by = cover.replaced_by(current.version)
         if current.version in affected or (by is not None and by not in affected):
             continue
         affected[entry.version] = entry
@@ -161,13 +161,13 @@ async def undo_merge(shared: SharedSession, writer: Writer, context: str, record
         head = await storage.head(context)
         cover = await cover_at(storage, context, head, head.version)
         by_version = {entry.version: entry for entry in cover.replacing}
-        by = cover.by(last)
+        by = cover.replaced_by(last)
         if by is not None:
             if await is_undone_by(shared, record, by_version[by]):
                 return by
             raise superseded_error(last, by)
         for version in range(first, last):
-            later = by_version.get(cover.by(version) or 0)
+            later = by_version.get(cover.replaced_by(version) or 0)
             if later is not None and later.version > last and later.kind is not Kind.RETRACTION:
                 raise superseded_error(version, later.version)
         merged = await storage.read(context, after=first - 1, at=last)
@@ -193,7 +193,7 @@ async def refuse_expired(
     for entry in entries:
         for first, last in entry.replaces:
             for old in await storage.read(context, at=last, after=first - 1, kinds=SHOWN):
-                if old.state is State.EXPIRED and cover.by(old.version) == entry.version:
+                if old.state is State.EXPIRED and cover.replaced_by(old.version) == entry.version:
                     raise ExpiredError(
                         f"retention has deleted the content of v{old.version}, it cannot come back"
                     )
@@ -278,7 +278,7 @@ def _check_replaceable(id: str, target: Entry, cover: Cover, expected: str | Non
     advice = "store the corrected text as a new message"
     if target.state is not State.LIVE:
         raise GoneError(f"the content of {id} is gone", options=(advice,))
-    by = cover.by(target.version)
+    by = cover.replaced_by(target.version)
     if by is not None:
         raise GoneError(f"{id} is out of force", options=(f"undo version {by} first", advice))
     digest = hashlib.sha256(target.content.encode("utf-8", "surrogatepass")).hexdigest()
