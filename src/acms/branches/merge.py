@@ -122,6 +122,7 @@ def _merge_conflict_error(merged: Merged) -> MergeConflictError:
 
 
 async def _read_sides(shared: SharedSession, side: Side) -> _Sides:
+    """Read both sides of a merge: their own entries, and the inherited messages that the other side touched."""
     storage = shared.storage
     forks.require_same_storage(shared, side.shared)
     context = await forks.load_live_context(storage, await shared.written())
@@ -166,7 +167,10 @@ def _check_mergeable(context: Context, other: Context) -> None:
 async def _find_duplicate_spans(
     shared: SharedSession, context: str, common: int, own: Sequence[Entry]
 ) -> list[Span]:
-    """Return where the common part has a key of the other side's own: forks did not always know inherited ones."""
+    """Return the spans of inherited messages whose key the other side used again for a message of its own.
+
+    Forks of older releases did not know the keys that they inherit. `own` are the other side's own entries.
+    """
     keys = {entry.key for entry in own if entry.key is not None}
     if not keys:
         return []
@@ -184,7 +188,10 @@ async def _find_duplicate_spans(
 async def _read_touched_messages(
     storage: StorageBackend, context: str, common: int, spans: Sequence[Span], own: Sequence[Entry]
 ) -> list[Entry]:
-    """Return the messages of the common part that the other side touched; all when it touched a tool group of it."""
+    """Return the inherited messages in some spans, or all of them if the other side touched an inherited tool group.
+
+    `common` is the last version that both sides share, and `own` are the entries that only the other side has.
+    """
     touched: list[Entry] = []
     for first, last in diff.merge_nearby_spans(spans):
         for message in await storage.read(context, at=last, after=first - 1, kinds=(Kind.MESSAGE,)):

@@ -377,7 +377,7 @@ async def _find_outdated(storage: StorageBackend, head: Head, cover: Cover) -> O
         spans = span.subtract_spans(summary.replaces, changes)
         renewed = replace(summary, replaces=spans)
         behind = await read.messages_behind(storage, head.context, head, [renewed])
-        if behind == (renewed,):  # its messages were erased: only the summary itself is left
+        if behind == (renewed,):  # retention has deleted its messages: only the summary still has the text
             stuck.add(summary.id)
         else:
             left[summary.id] = spans

@@ -70,7 +70,7 @@ async def ingest_compactions(
 
 
 def _split_batches(drafts: Sequence[Draft], shared: SharedSession) -> list[_Batch]:
-    """Split messages at their compactions."""
+    """Split messages into batches that each begin with a message that holds a compaction, except the first one."""
     batches = [_Batch()]
     for draft in drafts:
         end = 0
@@ -126,7 +126,10 @@ async def _append_batch(
 async def _build_summary(
     shared: SharedSession, context: str, head: Head, message: Draft, items: tuple[Raw, ...]
 ) -> Draft | None:
-    """Return a compaction as a summary of all active entries, or None if there are none."""
+    """Return a compaction as a summary of all active entries, or None if it replaces none.
+
+    A repeated one returns the summary that was stored before, by its key.
+    """
     storage = shared.storage
     text = compaction_text(items[-1]) or ""
     summary = replace(

@@ -280,6 +280,10 @@ class ACS:
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _render(self, rendering: _Rendering) -> RenderReply:
+        """Query the sources, choose fragments and return the reply, or an error with its options.
+
+        With `RETURN_MINIMAL` no source is queried: the choice is made from the answers of the earlier attempt.
+        """
         request, is_minimal = rendering.request, rendering.action is Action.RETURN_MINIMAL
         if request.tokens_max == 0 and rendering.mode is not Privacy.BLOCK and not is_minimal:
             error = self._build_error(
@@ -386,6 +390,7 @@ class ACS:
     async def _ask(
         self, rendering: _Rendering, calls: Mapping[int, Call], memories: Mapping[int, Memory]
     ) -> dict[int, Answer]:
+        """Make some calls concurrently, log them, and return the answers by index of the source."""
         for call in calls.values():
             rendering.log(
                 "provider.called",
@@ -406,7 +411,10 @@ class ACS:
         return dict(zip(calls, answers, strict=True))
 
     def _first_wave(self, rendering: _Rendering) -> list[int]:
-        """Return the indexes of the sources to query first."""
+        """Return the indexes of the sources to query first: those of the layers that the action names.
+
+        An action that continues an earlier attempt queries those that have not answered, or else all of them again.
+        """
         action = rendering.action
         layers = set(_LAYERS_BY_ACTION.get(action, (Layer.L2, Layer.L4)))
         if rendering.request.experience_top_k == 0:
@@ -515,6 +523,7 @@ class ACS:
         return reused
 
     def _remember(self, rendering: _Rendering, answers: Mapping[int, Answer]) -> None:
+        """Keep the answers for the next attempt at this request; drop the oldest attempts beyond the limits."""
         attempts, request = self._attempts, rendering.request
         attempts.pop(request.request_id, None)
         attempts[request.request_id] = _Attempt(request.intent, rendering.mode, dict(answers))
@@ -556,8 +565,9 @@ class ACS:
             release_in_chunks(candidates)
             return admitted, build_ledger(admitted, beyond)
 
-        last = rendering.began + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000
-        seconds = last - asyncio.get_running_loop().time() - LEAD_SECONDS
+        # A reply may take 5 % longer than asked for, but at least 25 ms.
+        deadline = rendering.began + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000
+        seconds = deadline - asyncio.get_running_loop().time() - LEAD_SECONDS
         try:
             async with asyncio.timeout(max(0.0, seconds)):
                 chosen = await off_loop(work, pile.size)

@@ -170,24 +170,25 @@ class FactHistory:
     def before(self, entry: Entry) -> list[Entry]:
         """Return the facts that a fact supersedes directly."""
         superseded = list(self._superseded.get(entry.version, ()))
-        if entry.replaces and entry.version not in self._effect:  # it stood in for them once
+        if (
+            entry.replaces and entry.version not in self._effect
+        ):  # it is retired: the cover does not show them
             inside = _versions_in_spans(entry.replaces, {one.version: one for one in self.entries})
             superseded += [one for one in self.entries if one.version in inside]
         return superseded
 
     def retired(self, entry: Entry, by_version: Mapping[int, Entry]) -> Retired | None:
         """Return why a fact is not in force; `by_version` has every entry that replaces something."""
-        by = self._cover.replaced_by(entry.version)
+        replacement = self._cover.replaced_by(entry.version)
         successor = self._successors.get(entry.version)
-        if successor is not None and by in (
-            None,
-            successor.version,
-            self._cover.replaced_by(successor.version),
-        ):
-            return _make_retired("updated", successor)
-        if by is None:
+        if successor is not None:
+            # The entry that ended the successor may have taken over what the successor had replaced.
+            successor_replacement = self._cover.replaced_by(successor.version)
+            if replacement in (None, successor.version, successor_replacement):
+                return _make_retired("updated", successor)
+        if replacement is None:
             return None
-        cause = by_version[by]
+        cause = by_version[replacement]
         if cause.kind is Kind.FACT:
             return _make_retired("updated", cause)
         return _make_retired(_text_field(cause, "reason") or "replaced", cause)
@@ -252,7 +253,7 @@ def _is_fact_id(id: str) -> bool:
 
 
 def valid_times(found: Sequence[Fact]) -> dict[int, Period]:
-    """Return the facts in force by version, and when each of them is so; `found` are all of a log, oldest first."""
+    """Return by version the period in which each fact in force is true; `found` are all facts, oldest first."""
     periods = validity_periods(found, find_rival_pairs(found))
     active = [fact for fact in found if fact.retired is None and fact.id in periods]
     return {
@@ -325,7 +326,7 @@ def _parse_time(value: Any) -> datetime | None:
 
 
 def single_spans(entries: Iterable[Entry]) -> tuple[Span, ...]:
-    """Return the places of some entries as spans."""
+    """Return a span of one version for each of some entries, ascending."""
     return tuple((version, version) for version in sorted({entry.version for entry in entries}))
 
 
@@ -340,7 +341,10 @@ def simulate_append(drafts: Iterable[Draft], version: int) -> list[Entry]:
 
 
 def find_collision(entries: Sequence[Entry], before: Cover, after: Cover) -> tuple[Entry, Entry] | None:
-    """Return a fact that would come back, and another in force at its address of cardinality one; else None."""
+    """Return a fact that a change of the log makes active again, and a rival that is active then; or None.
+
+    `before` and `after` are the covers without and with the change. Rivals share an address that holds one value.
+    """
     now, later = FactHistory(entries, before), FactHistory(entries, after)
     restored = [one for one in entries if later.uncovered(one) and not now.uncovered(one)]
     others = {entry.version for entry in (*restored, *now.in_force)}
