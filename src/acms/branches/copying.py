@@ -410,6 +410,7 @@ def _raise_errors(results: Sequence[Receipt | ACMSError]) -> None:
 
 
 def _identity(context: Context) -> tuple[object, ...]:
+    """Return the fields that must agree for two contexts of one id to be the same."""
     return context.namespace, context.key, context.lineage, context.created_at
 
 

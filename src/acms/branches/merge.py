@@ -147,6 +147,7 @@ async def _read_sides(shared: SharedSession, side: Side) -> _Sides:
 
 
 def _check_mergeable(context: Context, other: Context) -> None:
+    """Raise an error for two logs that must not be merged: one log, no common history, a private source."""
     if context.id == other.id:
         raise ValidationError("is this session itself", field="other")
     if context.root != other.root:
@@ -281,7 +282,10 @@ def _redact_conflict(conflict: MergeConflict, ours: Stage, theirs: Stage) -> Mer
 async def _build_drafts(
     shared: SharedSession, side: Side, sides: _Sides, plan: Plan, strategy: MergeStrategy
 ) -> tuple[tuple[Draft, ...], Drafts]:
-    """Return all drafts that a plan appends, and those of the plan itself; raise the error that a merge would raise."""
+    """Return all drafts that a plan appends, and those of the plan itself.
+
+    Beside these, all drafts include the retirement of facts made from replaced messages, and the record of the merge.
+    """
     context, version = sides.context.id, sides.head.version
     same_counter = sides.context.counter == sides.other.counter
     terms = Terms(
@@ -326,6 +330,7 @@ def _clean_draft(shared: SharedSession, draft: Draft, *, same_counter: bool) -> 
 
 
 def _redact_draft(shared: SharedSession, draft: Draft) -> Draft:
+    """Return a draft redacted as this side stores it."""
     from acms.privacy.redact_entry import redact_for_embedding, redact_for_storage  # they import the rules
 
     mode = stored_mode(shared.config.privacy.mode, draft.privacy)

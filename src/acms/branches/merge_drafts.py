@@ -145,6 +145,7 @@ class _DraftBuilder:
         )
 
     def _copy_fact(self, added: AddedFact) -> Draft:
+        """Return a fact of the other side that supersedes ours, and replaces copies of it that an undone merge left."""
         fact, ours = added.fact, self._ours
         origin = self._theirs.origin(fact)
         undone = [one for one in ours.facts if ours.is_undone(one) and ours.origin(one) == origin]

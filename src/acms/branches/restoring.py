@@ -78,6 +78,7 @@ def _read_file_lines(file: Path, name: str) -> Lines:
 async def _number_lines(
     lines: Iterable[str] | AsyncIterable[str], name: str
 ) -> AsyncIterator[tuple[int, str]]:
+    """Yield lines with their numbers, from 1; `ValidationError` names the line that is not UTF-8."""
     number = 0
     if isinstance(lines, AsyncIterable):
         async for line in lines:

@@ -205,6 +205,7 @@ async def _build_summary_data(
 
 
 def _build_receipt(context: str, summary: Draft, delivered: Delivered) -> MessageReceipt:
+    """Return the receipt of a summary: its position is that of the message before it."""
     receipt, start = delivered.receipt, delivered.start
     position = receipt.head.messages
     following = [position for position in receipt.positions[start:] if position is not None]
@@ -224,6 +225,7 @@ def _build_receipt(context: str, summary: Draft, delivered: Delivered) -> Messag
 
 
 def _emit_compacted(shared: SharedSession, context: str, summary: Draft, delivered: Delivered) -> None:
+    """Log a compaction and report it as an event, unless it was stored before."""
     if delivered.receipt.repeated or summary.covers is None:
         return
     version = delivered.receipt.versions[0] + delivered.start

@@ -352,6 +352,7 @@ def _evict_excess(units: dict[str, Kept], turn: int, capacity: int) -> tuple[str
 
 
 def _parse_fragment(data: object, path: str) -> Kept:
+    """Parse a fragment of a stored cache; `ValidationError` names the field."""
     body = Fields(data, path, _UNIT)
     text = body.value("text")
     variants: list[Variant] = []

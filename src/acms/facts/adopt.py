@@ -54,6 +54,7 @@ def filter_adoptable(late: Iterable[Entry], runs: Sequence[tuple[str, int, int]]
 
 
 def _is_adoptable(entry: Entry, runs: Sequence[tuple[str, int, int]], fork: int) -> bool:
+    """Return whether an entry cites inherited entries and facts only, and is of a kind that a fork adopts."""
     if entry.kind is Kind.SUMMARY:
         if not is_mark(entry) or entry.covers is None:
             return False

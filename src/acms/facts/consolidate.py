@@ -491,6 +491,7 @@ class Consolidation:
         return Consolidated(drafts=tuple(drafts), decisions=tuple(decisions))
 
     def _decide_change(self, change: _Change, draft: int) -> None:
+        """Record the decision about a change that is carried out by a draft."""
         retired = change.retires
         outcome: Outcome = "updated" if retired else "added"
         if change.removes:

@@ -166,6 +166,7 @@ async def catch_up(shared: SharedSession, context: str) -> None:
 
 
 async def _take_over(shared: SharedSession, context: str) -> None:
+    """Wake the worker for an unfinished reflection; enqueue it again if it was withdrawn or needs another model."""
     storage = shared.storage
     # The newer job is found if one was withdrawn and enqueued again; a withdrawn one alone was never replaced.
     job = await requests.find_latest_job(storage, context, requests.reflection_name(context))

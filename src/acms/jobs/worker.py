@@ -314,6 +314,7 @@ class Worker:
             return self._retry_or_fail(lease, safe_error(error))
 
     async def _run_handler(self, lease: Lease) -> Outcome:
+        """Call the handler of the job, recorded as an operation of its own."""
         job = lease.job
         about = {"acms.job.attempt": lease.attempt, "gen_ai.memory.store.id": job.context}
         with record_operation("job", about, apart=True) as found:

@@ -61,6 +61,7 @@ def has_address(where: Address) -> bool:
 
 
 def _normalize_label(label: str, *, name: bool = False) -> str:
+    """Return a subject (`name`) or an attribute for comparison: without case, articles and the endings of plurals."""
     text = _POSSESSIVE.sub("", unicodedata.normalize("NFKC", label)).replace("\N{MINUS SIGN}", "-")
     if not text.isascii():  # letters of many scripts have marks, which make another word
         text = "".join([" " if _is_foreign_sign(character) else character for character in text])
@@ -182,7 +183,7 @@ class FactHistory:
         replacement = self._cover.replaced_by(entry.version)
         successor = self._successors.get(entry.version)
         if successor is not None:
-            # The entry that ended the successor may have taken over what the successor had replaced.
+            # The entry that ended the successor may also have ended what the successor had replaced.
             successor_replacement = self._cover.replaced_by(successor.version)
             if replacement in (None, successor.version, successor_replacement):
                 return _make_retired("updated", successor)
@@ -212,6 +213,7 @@ def _supersedes_entry(new: Entry, old: Entry) -> bool:
 
 
 def _versions_in_spans(spans: Iterable[Span], known: Mapping[int, Entry]) -> set[int]:
+    """Return the versions of the known entries in some spans, looping over the shorter of the two."""
     found: set[int] = set()
     for first, last in spans:
         if last - first < len(known):

@@ -419,6 +419,7 @@ def _image_url(block: Mapping[str, Any], location: Location) -> list[Part]:
 
 
 def _input_image(block: Mapping[str, Any], location: Location) -> list[Part] | None:
+    """Read an image of Responses by its address or the id of its file; None if it has neither."""
     if block.get("image_url") is not None:
         return _image_url(block, location)
     if block.get("file_id") is None:
@@ -435,6 +436,7 @@ def _read_input_audio(block: Mapping[str, Any], location: Location) -> list[Part
 
 
 def _read_file(block: Mapping[str, Any], location: Location) -> list[Part] | None:
+    """Read a file of Chat Completions or Responses: its bytes, address or id; None if it has none of them."""
     file, at = block, location
     if block["type"] == "file":
         file, at = block.get("file"), location.at("file")

@@ -407,6 +407,7 @@ def item_text_of(item: Mapping[str, Json]) -> str:
 
 
 def _walk_strings(value: Json, name: str = "") -> Iterator[str]:
+    """Yield the strings of a value that people may read, without ids, signatures and inline data."""
     if isinstance(value, str):
         if value.strip() and not value.startswith("data:"):
             yield value

@@ -214,6 +214,7 @@ _LISTS = ("tool_calls", "content", "parts")
 
 
 def _tool_parts(message: Mapping[str, Any]) -> Iterator[_ToolPart]:
+    """Yield the calls and results of a message."""
     for field in _LISTS:
         listed = message.get(field)
         if isinstance(listed, list | tuple):

@@ -379,6 +379,7 @@ def _is_plausible_value(given: _Value) -> bool:
 
 
 def _is_plausible_password(given: _Value, look: int) -> bool:
+    """Return whether an assigned value is a password: varied characters, or a word or number clearly assigned."""
     value, sign, size = given.value, given.sign, len(given.value)
     if " " in value:
         return _is_passphrase(value) or (look == 3 and len(value.split()) <= 3)

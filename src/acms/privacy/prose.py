@@ -340,6 +340,7 @@ def _is_stated_value(text: str, value: str, start: int, name: Name, link: str) -
 
 
 def _is_stated_password(text: str, value: str, start: int, link: str) -> bool:
+    """Return whether a string near the name is random enough: the looser the link, the more."""
     look, size = rate_randomness(value), len(value)
     if link in ("next", "enter"):
         return look >= 2 and size >= 6

@@ -114,6 +114,7 @@ def _safe_markers(entry: Entry, mode: Privacy) -> tuple[str, ...]:
 
 
 def _withhold_text(entry: Entry, count: Count) -> Entry:
+    """Return an entry under `block`: only its frame, such as the names and ids of calls, without any text."""
     parts: list[Part] = []
     for part in entry.parts:
         if isinstance(part, ToolCall):
@@ -144,6 +145,7 @@ def _withhold_text(entry: Entry, count: Count) -> Entry:
 
 
 def _build_cleared(entry: Entry, mode: Privacy, kinds: Counter[str], **changes: Any) -> Cleared:
+    """Return a redacted entry with changed fields, what was removed, and where its content moved."""
     values = {field.name: getattr(entry, field.name) for field in fields(Entry)}
     values.update(changes, privacy=mode)
     moves: tuple[tuple[int, int, int], ...] = ()

@@ -148,6 +148,7 @@ async def scan(
 
 
 def _validate_options(context: Context | None, namespace: str | None, kinds: Collection[str]) -> None:
+    """Raise `ValidationError` for unknown kinds, or for both a context and a namespace."""
     unknown = sorted(set(kinds) - set(KINDS))
     if unknown:
         raise ValidationError(f"knows {', '.join(KINDS)}, not {', '.join(unknown)}", field="kinds")

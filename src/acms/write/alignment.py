@@ -399,7 +399,7 @@ class _Matching:
     def _choose_erased(
         self, item: Item, erased: Sequence[int], count_tokens: Callable[[Item], int]
     ) -> int | None:
-        """Return the last of some erased rows that an item may be: of its role, and with a key of its size."""
+        """Return the last of some erased rows that has the role of an item; with a key also its size, and no key."""
         same = [index for index in erased if self.rows[index].role is item.role]
         if same and item.key is not None:
             size = count_tokens(item)

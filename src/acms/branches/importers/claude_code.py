@@ -223,6 +223,7 @@ def _is_prompt(line: Record) -> bool:
 
 
 def _reason_to_skip(line: Record) -> str | None:
+    """Return why a line is no part of the conversation, or None if it is one."""
     kind = line.get("type")
     if kind not in _SPEAKERS:
         return f"lines of the type {kind}"

@@ -65,6 +65,7 @@ def split_document(file: BinaryIO, name: str) -> Iterator[Piece]:
 
 
 def _split_list(cursor: _Cursor, member: str | None) -> Iterator[Piece]:
+    """Yield the elements of the list at the cursor; an empty member is yielded as one empty list."""
     cursor.skip()
     if cursor.peek() == "]":
         cursor.skip()
@@ -82,6 +83,7 @@ def _split_list(cursor: _Cursor, member: str | None) -> Iterator[Piece]:
 
 
 def _split_object(cursor: _Cursor) -> Iterator[Piece]:
+    """Yield the members of the object at the cursor, lists element by element."""
     cursor.skip()
     if cursor.peek() == "}":
         cursor.skip()
