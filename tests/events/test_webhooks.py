@@ -56,7 +56,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Webhooks count from the next append on, and waits are short."""
     monkeypatch.setattr(outbox, "FRESH", 0.0)
     monkeypatch.setattr(delivery, "WAITS", (0.01,) * len(WAITS))
-    monkeypatch.setattr(delivery, "TURN", timedelta(seconds=0.01))
+    monkeypatch.setattr(delivery, "SHORTEST_WAIT", timedelta(seconds=0.01))
 
 
 async def deliver(storage: Any) -> None:
