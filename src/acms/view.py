@@ -347,7 +347,11 @@ class View:
             self._nothing()
             return []
         found = await read_active_sequence(shared.storage, context, self._at, newest)
-        return list(await off_loop(partial(shared.stage.entries, found), shared.stage.unread(found)))
+        return list(
+            await off_loop(
+                partial(shared.stage.redact_entries, found), shared.stage.count_unredacted_characters(found)
+            )
+        )
 
     async def said(
         self,
@@ -419,11 +423,11 @@ class View:
                 position=entry.position,
                 kind=entry.kind,
                 role=entry.role,
-                preview=preview_text(shared.stage.entry(entry).content),
+                preview=preview_text(shared.stage.redact_entry(entry).content),
                 tokens=entry.tokens,
                 created_at=entry.created_at,
                 state=entry.state,
-                in_force=cover.by(entry.version) is None,
+                in_force=cover.replaced_by(entry.version) is None,
             )
             for entry in entries[:limit]
         ]
@@ -442,8 +446,10 @@ class View:
         kinds = (Kind.MESSAGE, Kind.EPISODE, Kind.SUMMARY)
         entries = await self._shared.storage.read(context, at=version, kinds=kinds)
         cover = await read.cover_at(self._shared.storage, context, head, version)
-        entries = [one for one in entries if one.kind is not Kind.SUMMARY or cover.by(one.version) is None]
-        shown = [self.stage.entry(one) if one.kind is Kind.SUMMARY else one for one in entries]
+        entries = [
+            one for one in entries if one.kind is not Kind.SUMMARY or cover.replaced_by(one.version) is None
+        ]
+        shown = [self.stage.redact_entry(one) if one.kind is Kind.SUMMARY else one for one in entries]
         found = await off_loop(lambda: build_episodes(context, shown), len(shown) * EACH)
         return [episode for episode in found if status in (None, episode.status)]
 
@@ -609,7 +615,7 @@ class View:
         version = validation.validate_integer(version, "version")
         context = await self._find()
         found = await job.expand_summary(self._shared.storage, context, self._at, version)
-        return list(self.stage.entries(found))
+        return list(self.stage.redact_entries(found))
 
     async def policy(self) -> ResolvedPolicy:
         """Return the policy in force, and which level each field comes from."""
@@ -647,7 +653,7 @@ class View:
         cover = await read.cover_at(shared.storage, context, head, version)
         active_messages, active_tokens = await count_active(shared.storage, context, head, version, cover)
         made = await shared.storage.read(context, at=version, kinds=(Kind.FACT, Kind.SUMMARY))
-        standing = [one for one in made if one.state is State.LIVE and cover.by(one.version) is None]
+        standing = [one for one in made if one.state is State.LIVE and cover.replaced_by(one.version) is None]
         ordinal = await self._newest_episode(context, version)
         used = await uses.load_citations(shared.storage, context)
         return SessionStats(

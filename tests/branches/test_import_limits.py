@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from acms import ACMS, TooLargeError, ValidationError, open_storage
 from acms.branches import limits
-from acms.branches.importers import read_chat, read_export
+from acms.branches.importers import documents, read_chat, read_export
 from acms.cli.commands import app
 from acms.codecs import AnthropicMessages, OpenAIChat
 from acms.prompt import Prompt
@@ -161,6 +161,18 @@ def test_a_document_is_held_up_to_the_limit(
 ) -> None:
     monkeypatch.setattr(limits, "IMPORT_BYTES", 5_000)
     (tmp_path / "a.json").write_text("[\n" + '{"role": "user", "content": "a"},\n' * 300)
+    with pytest.raises(TooLargeError, match=r"a\.json: has more than 5,000 bytes"):
+        read(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("read", [read_export, lambda path: list(read_chat(path))])
+def test_the_limit_of_a_document_counts_bytes_not_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], Any]
+) -> None:
+    monkeypatch.setattr(limits, "IMPORT_BYTES", 5_000)
+    monkeypatch.setattr(documents, "_READ_AHEAD", 1_000)
+    message = {"role": "user", "content": "é" * 4_000}
+    (tmp_path / "a.json").write_text(json.dumps([message], ensure_ascii=False), encoding="utf-8")
     with pytest.raises(TooLargeError, match=r"a\.json: has more than 5,000 bytes"):
         read(tmp_path / "a.json")
 

@@ -271,10 +271,10 @@ def test_what_is_chosen_can_always_be_stood_for(
     assert found.tokens > found.limit
     before = log.cover()
     assert span.is_stretch_active(found, before, found.entries)
-    hidden = {v for v in range(1, log.version + 1) if before.by(v) is not None}
+    hidden = {v for v in range(1, log.version + 1) if before.replaced_by(v) is not None}
     log.summarise(*found.spans)
     after = log.cover()
-    now_hidden = {v for v in range(1, log.version) if after.by(v) is not None}
+    now_hidden = {v for v in range(1, log.version) if after.replaced_by(v) is not None}
     assert now_hidden == hidden | set(stretch_versions(found))
     sequence = effective_sequence(log.entries, after)
     assert [one.version for one in sequence if one.kind is Kind.SUMMARY] == [log.version]

@@ -54,7 +54,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Webhooks count from the next append on, and waits are short."""
     monkeypatch.setattr(outbox, "FRESH", 0.0)
     monkeypatch.setattr(delivery, "WAITS", (0.01,) * len(WAITS))
-    monkeypatch.setattr(delivery, "TURN", timedelta(seconds=0.01))
+    monkeypatch.setattr(delivery, "SHORTEST_WAIT", timedelta(seconds=0.01))
 
 
 async def deliver_all(storage: Any) -> None:
@@ -225,13 +225,13 @@ async def test_addresses_that_answer_badly_cost_little_and_lead_nowhere(
         assert inside.requests == []
     receiver.answer = never_answer(receiver)
     monkeypatch.setattr(delivery, "WAITS", ())
-    seconds = delivery.SECONDS
-    monkeypatch.setattr(delivery, "SECONDS", 0.2)
+    seconds = delivery.ANSWER_SECONDS
+    monkeypatch.setattr(delivery, "ANSWER_SECONDS", 0.2)
     await append_drafts(storage, context, draft_message("b"))
     await asyncio.wait_for(deliver_all(storage), 60)
     assert (await delivery_jobs(storage, JobState.FAILED))[0].error == "the webhook: no answer within 0.2 s"
     receiver.answer = answer_endlessly
-    monkeypatch.setattr(delivery, "SECONDS", seconds)
+    monkeypatch.setattr(delivery, "ANSWER_SECONDS", seconds)
     del receiver.requests[:]
     await append_drafts(storage, context, draft_message("c"))
     await asyncio.wait_for(deliver_all(storage), 60)
@@ -363,7 +363,7 @@ async def test_a_webhook_that_does_not_answer_leaves_other_work_its_places(
         await append_drafts(storage, context, draft_message("a"))
     worker = Worker(storage, {WEBHOOK: Delivery()}, concurrency=4)
     working = asyncio.create_task(worker.run())
-    while len(receiver.requests) < delivery.PLACES:
+    while len(receiver.requests) < delivery.MOST_LOGS_AT_ONCE:
         await asyncio.sleep(0.01)
     hang_up.set()
     while (
@@ -373,7 +373,7 @@ async def test_a_webhook_that_does_not_answer_leaves_other_work_its_places(
         await asyncio.sleep(0.02)
     worker.stop()
     await working
-    assert len(receiver.requests) == delivery.PLACES, "who has failed is left alone for a while"
+    assert len(receiver.requests) == delivery.MOST_LOGS_AT_ONCE, "who has failed is left alone for a while"
 
 
 async def test_while_the_store_does_not_say_which_webhooks_there_are_they_are_as_before(

@@ -79,7 +79,7 @@ def test_a_newer_replacement_keeps_its_claim_on_an_overlap() -> None:
             make_entry(12, replaces=((2, 2),)),
         ]
     )
-    assert [cover.by(version) for version in range(1, 10)] == [10, 12, 10, 11, 11, 11, 11, 11, None]
+    assert [cover.replaced_by(version) for version in range(1, 10)] == [10, 12, 10, 11, 11, 11, 11, 11, None]
 
 
 def test_facts_and_episode_ends_are_never_part_of_the_sequence() -> None:
@@ -369,7 +369,7 @@ def assert_agrees_with_model(log: Log) -> None:
     for at in range(log.version + 1):
         entries = log.entries[:at]
         cover = log.cover(at)
-        assert [cover.by(version) for version in range(1, at + 1)] == [
+        assert [cover.replaced_by(version) for version in range(1, at + 1)] == [
             naive_by(entries, version) for version in range(1, at + 1)
         ]
         assert log.versions(at) == naive_sequence(entries)
@@ -414,7 +414,9 @@ def test_a_cover_that_newer_entries_follow_is_what_all_of_them_make(
         assert cover.spans() == before
         cover, size = longer, size + more
         made = Cover(entries[:size], searchable=searchable)
-        assert [cover.by(version) for version in range(16)] == [made.by(version) for version in range(16)]
+        assert [cover.replaced_by(version) for version in range(16)] == [
+            made.replaced_by(version) for version in range(16)
+        ]
         for name in ("replacing", "shown", "retiring", "sealed"):
             assert getattr(cover, name) == getattr(made, name)
 

@@ -254,7 +254,7 @@ def test_every_entry_has_exactly_one_verdict(
         assert (items.ledger.why_not(entry.id) is None) == verdict.included
         if entry.id in chosen:
             assert not verdict.included
-        if log.cover().by(entry.version) is not None:
+        if log.cover().replaced_by(entry.version) is not None:
             assert verdict.rule == "hidden"
     assert_recall_invariants(log, items, counter, budget)
 

@@ -365,7 +365,7 @@ class AlgebraStory(RuleBasedStateMachine):
         cover = history.Cover(await self.store.read(told.context, replacing=True))
         gone = [entry for entry in expanded if entry.id not in now]
         # An older compaction may be in force again, when its own undoing was retracted meanwhile.
-        assert all(cover.by(entry.version) is not None for entry in gone), "not everything came back"
+        assert all(cover.replaced_by(entry.version) is not None for entry in gone), "not everything came back"
 
     # ── fates ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -99,7 +99,9 @@ async def assert_same_reads(cache, plain, context):
     for at, searchable in itertools.product((length, length // 2, length), (False, True)):
         cover = await cover_at(cache, context.id, head, at, searchable=searchable)
         made = Cover(await plain.read(context.id, at=at, replacing=True), searchable=searchable)
-        assert [cover.by(one.version) for one in log] == [made.by(one.version) for one in log]
+        assert [cover.replaced_by(one.version) for one in log] == [
+            made.replaced_by(one.version) for one in log
+        ]
         assert (cover.replacing, cover.shown, cover.retiring) == (made.replacing, made.shown, made.retiring)
 
 

@@ -100,7 +100,7 @@ class _Step:
     """One context that is to be copied."""
 
     id: str
-    #: Version before its own entries.
+    #: Version before its own entries; those up to it are inherited from its parent.
     start: int
     #: Last version in the source.
     last: int
@@ -133,7 +133,7 @@ class _Copy:
         for step in steps:
             await self._validate(step)
             self._total += step.last - step.after
-        for step in steps:  # first: their names may have been taken by others since
+        for step in steps:  # before any is created: a context deleted in the source must free its name
             if step.target_last is not None:
                 await self._hide(step.id, jobs.get(step.id, ()))
         for step in steps:
@@ -198,9 +198,8 @@ class _Copy:
         if target_last > start and target_chain != chain:
             raise ConflictError(f"{id} holds another log in the target", retryable=False)
         same_rev = copy.settings_rev == context.settings_rev
-        same_settings = dict(copy.settings) == dict(context.settings) and _is_deleted(copy) == _is_deleted(
-            context
-        )
+        same_deletion = _is_deleted(copy) == _is_deleted(context)
+        same_settings = same_deletion and dict(copy.settings) == dict(context.settings)
         if copy.settings_rev > context.settings_rev or (same_rev and not same_settings):
             raise _diverged_error(context, "has other settings there")
         return _Step(id, start, last, max(target_last, start))
@@ -230,6 +229,7 @@ class _Copy:
     # writing
 
     async def _restore(self, step: _Step, jobs: Sequence[JobDraft]) -> None:
+        """Copy the new entries of a context, and create the context if the target does not have it."""
         context = await self._source.context(step.id)
         if step.target_last is None:
             self._created += 1
@@ -261,7 +261,9 @@ class _Copy:
             self._progress(self._done, max(self._done, self._total))
 
     async def _blank(self, step: _Step) -> None:
+        """Remove the content of copied entries that have lost it in the source since."""
         context = await self._source.context(step.id)
+        # The epoch counts erasures; that of a deleted context cannot be read.
         if not _is_deleted(context) and not (await self._source.head(step.id)).epoch:
             return
         self._blanked += await _blank_copied_entries(
@@ -281,11 +283,11 @@ class _Copy:
                 rows = await self._source.derived(step.id, space, at=step.last)
                 new = [row for row in rows if row.version > step.start and row.version not in known]
                 self._derived += await _store_derived_rows(self._target, step.id, new)
-        except SessionNotFoundError:  # it was deleted: computed again should it come back
+        except SessionNotFoundError:  # it was deleted: its rows are computed again if it is restored
             return
 
     async def _copy_settings(self, step: _Step) -> None:
-        """Bring the settings and the tail of a log up to date."""
+        """Bring the settings and the tail of a log up to date; each change raises the target's revision by one."""
         context = await self._source.context(step.id)
         copy = await self._target.context(step.id)
         change: dict[str, Json] = {**dict.fromkeys(copy.settings), **context.settings}
@@ -293,7 +295,7 @@ class _Copy:
             change["deleted"] = False
         while copy.settings_rev < context.settings_rev:
             copy = await self._target.settings(step.id, change, rev=copy.settings_rev)
-            change = {}
+            change = {}  # further changes only bring the revision to that of the source
         if _is_deleted(context):
             return
         head, copied_head = await self._source.head(step.id), await self._target.head(step.id)
@@ -371,7 +373,7 @@ async def _store_derived_rows(storage: StorageBackend, context: str, rows: Seque
 
 
 def _unwrap_to_spaces(storage: StorageBackend) -> StorageBackend:
-    """Return the store that can list its spaces: the one that is used, or one behind its wrappers."""
+    """Return the outermost store that can list its spaces of derived rows, or the innermost one if none can."""
     while isinstance(storage, WrapperStorage) and not isinstance(storage, HasSpaces):
         storage = storage.inner
     return storage
@@ -390,7 +392,7 @@ async def _read_unfinished_jobs(storage: StorageBackend, context: str | None = N
 
 
 def _draft_from_job(job: Job, name: str) -> JobDraft:
-    """Return a job to be done elsewhere; whether one that runs ends here is not known."""
+    """Return a job to be run in another store; one that runs here is due there at once, as it may not end here."""
     due = job.not_before if job.state is JobState.READY else None
     return JobDraft(kind=job.kind, dedupe=name, payload=dict(job.payload), not_before=due)
 
@@ -408,6 +410,7 @@ def _raise_errors(results: Sequence[Receipt | ACMSError]) -> None:
 
 
 def _identity(context: Context) -> tuple[object, ...]:
+    """Return the fields that must agree for two contexts of one id to be the same."""
     return context.namespace, context.key, context.lineage, context.created_at
 
 
@@ -451,6 +454,7 @@ async def copy_session(shared: SharedSession, at: int | str | None, session_id: 
 async def _create_or_resume_copy(
     storage: StorageBackend, original: Context, version: int, key: str | None
 ) -> Context:
+    """Return the complete copy: the one of this name, a begun one that is completed, or a new one."""
     origin = {"context": original.id, "version": version}
     copy = None if key is None else await find_context(storage, key, namespace=original.namespace)
     if copy is None or _is_deleted(copy):
@@ -473,12 +477,13 @@ async def _create_or_resume_copy(
 
 
 async def _fill_copy(storage: StorageBackend, original: Context, version: int, hidden: Context) -> Context:
-    """Fill a hidden copy and show it."""
+    """Copy the entries and tags of the original into a hidden copy, and make it visible."""
 
     def add_copy(settings: Mapping[str, Json]) -> Mapping[str, Json]:
         return {COPIES: list(dict.fromkeys((*read_setting(settings, COPIES, ()), hidden.id)))}
 
-    await policy.update_settings(storage, original.id, add_copy)  # before it has any content
+    # Before the copy has any content: an erasure in the original then finds it.
+    await policy.update_settings(storage, original.id, add_copy)
     chains: dict[int, str] = {}
     try:
         await storage.restore(hidden, _rewrite_entries(storage, original, version, hidden.id, chains))
@@ -527,9 +532,9 @@ async def _prepare_hidden_copy(
 async def _rewrite_entries(
     storage: StorageBackend, original: Context, version: int, copy: str, chains: dict[int, str]
 ) -> AsyncIterator[Entry]:
-    """Yield a log as its copy has it, whole appends only, and store its chain values in `chains`.
+    """Yield the entries of a log as its copy has them, whole appends only; put their chain values into `chains`.
 
-    Forks did not always know the keys they inherit: a key that was used again stays with the first message that had it.
+    A fork of an older release may have used an inherited key again: the key stays with the first message that had it.
     """
     runs = split_segments(original.id, original.lineage, 1, version)
     chain = genesis_hash(copy)

@@ -35,7 +35,7 @@ class LogState:
         """Return by id the entries that are active and still have their content."""
         active: dict[str, Entry] = {}
         for entry in entries:
-            if entry.state is State.LIVE and self.cover.by(entry.version) is None:
+            if entry.state is State.LIVE and self.cover.replaced_by(entry.version) is None:
                 active[entry.id] = entry
         return active
 
@@ -74,7 +74,7 @@ def find_disputed_spans(left: Cover, right: Cover, upto: int) -> list[Span]:
     starts = sorted(edge for edge in edges if 1 <= edge <= upto + 1)
     disputed: list[Span] = []
     for start, end in pairwise(starts):
-        if (left.by(start) is None) != (right.by(start) is None):
+        if (left.replaced_by(start) is None) != (right.replaced_by(start) is None):
             disputed.append((start, end - 1))
     return _join_spans(disputed, 1)
 

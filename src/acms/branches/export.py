@@ -79,8 +79,8 @@ async def export(
 ) -> AsyncIterator[str]:
     """Yield a context and its own entries as lines of JSON, each with its newline.
 
-    The log is written up to the version it has when this starts; the first line says which, so that a cut-off export
-    is recognised.
+    The log is written up to its version at the start. The first line has that version, so that an export that was cut
+    off is recognised.
     """
     context = await storage.context(id_or_key, namespace=namespace)
     head = await storage.head(context.id)
@@ -165,7 +165,7 @@ async def _check_context(storage: StorageBackend, context: Context) -> list[str]
 async def _read_readable_entries(
     storage: StorageBackend, check: _Check, after: int, last: int
 ) -> list[Entry]:
-    """Read a page one by one and report the entries that cannot be read."""
+    """Read the entries after one version up to another one by one, and report those that cannot be read."""
     found: list[Entry] = []
     for version in range(after + 1, last + 1):
         try:
@@ -207,8 +207,9 @@ class _Check:
         previous = self._version
         while previous + 1 < first and previous + 1 in self.unreadable:
             previous += 1
-        is_cut = not self.unreadable.isdisjoint(range(first, last))
-        unverifiable = is_cut or previous != self._version
+        has_gap = not self.unreadable.isdisjoint(range(first, last))
+        unverifiable = has_gap or previous != self._version
+        # After an unreadable entry the chain always looks broken: that is no problem of its own.
         for version, what in encoding.verify_chain(batch, head=self._chain, version=previous):
             is_consequence = "broken" in what or version in self.unreadable
             if not (unverifiable and is_consequence):

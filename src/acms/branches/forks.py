@@ -61,7 +61,11 @@ class Side:
 
 
 async def create_fork(shared: SharedSession, at: int | str | None, session_id: str | None) -> Context:
-    """Return a fork of a session, made by one commit; a named one is made once."""
+    """Create a fork of a session in one commit and return it; a fork of the same name is returned if it exists.
+
+    `ConflictError` if the name belongs to another session. A fork of a past version adopts facts that its parent
+    learned later from earlier messages.
+    """
     storage = shared.storage
     name = None if session_id is None else validation.session_name(session_id, "session_id")
     parent = await shared.written()
@@ -188,6 +192,7 @@ async def _load_branches(storage: StorageBackend, contexts: Sequence[Context]) -
 
 
 async def _load_branch(storage: StorageBackend, context: Context) -> Branch:
+    """Return a context with its newest version, as a branch of the tree."""
     deleted = context.deleted_at is not None
     if deleted:  # it has no head
         newest = await storage.read(context.id, newest=1, deleted=True)
@@ -229,7 +234,7 @@ async def version_of_tag(storage: StorageBackend, context: str | None, tag: str)
 async def tag_version(
     storage: StorageBackend, context: str, name: str, version: int | None, *, move: bool
 ) -> int:
-    """Name a version and return it."""
+    """Give a version (the newest one for None) a name and return it; `move` takes the name from another version."""
     name = validate_tag_name(name)
     head = await storage.head(context)
     number = head.version if version is None else validation.validate_integer(version, "version")
@@ -294,6 +299,7 @@ async def _read_visible_tags(storage: StorageBackend, context: Context) -> dict[
 async def _resolve_version(
     storage: StorageBackend, context: Context, at: int | str | None
 ) -> tuple[int, Head]:
+    """Return the version that a number or a tag names, the newest one for None, and the head of the log."""
     head = await storage.head(context.id)
     if not isinstance(at, str):
         return read.version_of(head, None if at is None else validation.validate_integer(at, "at")), head
@@ -301,6 +307,7 @@ async def _resolve_version(
     if at not in tags:
         raise _unknown_tag_error(at, tags)
     version: int = tags[at]["version"]
+    # The tag has the hash of its version: a log that was restored to an earlier state may have other entries there.
     chain = None
     if version <= head.version:
         chain = await _chain_at_version(storage, context.id, head, version)
@@ -384,10 +391,13 @@ def require_same_storage(left: SharedSession, right: SharedSession) -> None:
 def _redact_delta(delta: Delta, left: Stage, right: Stage) -> Delta:
     """Return a difference as its entries may leave, each side by its own stage."""
     return Delta(
-        added=tuple(right.entries(delta.added)),
-        removed=tuple(left.entries(delta.removed)),
+        added=tuple(right.redact_entries(delta.added)),
+        removed=tuple(left.redact_entries(delta.removed)),
         changed=tuple(
-            [Change(before=left.entry(one.before), after=right.entry(one.after)) for one in delta.changed]
+            [
+                Change(before=left.redact_entry(one.before), after=right.redact_entry(one.after))
+                for one in delta.changed
+            ]
         ),
     )
 

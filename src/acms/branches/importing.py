@@ -90,7 +90,7 @@ class Plan:
 async def survey_import(
     opened: Import, check: Callable[[Conversation], None] = lambda _: None
 ) -> dict[str, Plan]:
-    """Check all messages of a file, holding none; return its conversations by their ids."""
+    """Check all messages of a file, without keeping them; return its conversations by their ids."""
     found: dict[str, Plan] = {}
     async for piece in _read_pieces(opened):
         check(piece)
@@ -102,7 +102,7 @@ async def survey_import(
 
 
 async def _read_pieces(opened: Import) -> AsyncIterator[Conversation]:
-    """Read a file in a thread: single messages by the batch, whole conversations one by one."""
+    """Read a file in a thread: in batches if a piece is one message, else one conversation at a time."""
     pieces = opened.pieces()
     size = 1 if opened.whole else BATCH
     while batch := await in_thread(lambda: list(islice(pieces, size))):
@@ -112,7 +112,7 @@ async def _read_pieces(opened: Import) -> AsyncIterator[Conversation]:
 
 @dataclass(slots=True)
 class _Batch:
-    """The messages of a conversation that wait for their commit."""
+    """The messages of a conversation that are not stored yet, and what became of it so far."""
 
     stored: Stored
     turns: list[Turn] = field(default_factory=list[Turn])
@@ -155,12 +155,12 @@ class Importer:
                     if piece.fork is not None and piece.fork.key is not None:
                         trunk = batches[piece.fork.conversation]
                         await self._flush(trunk, opened)
-                        await self._make_fork(trunk, piece.fork.key, names[piece.id])
-                    await self._session(names[piece.id])
+                        await self._create_fork(trunk, piece.fork.key, names[piece.id])
+                    await self._open_session(names[piece.id])
                     plan = survey[piece.id]
                     batches[piece.id] = _Batch(Stored(names[piece.id], plan.conversation.title, plan.read))
                 batch = batches[piece.id]
-                await self._take_back(batch, piece.taken_back)
+                await self._retract_messages(batch, piece.taken_back)
                 await self._store(batch, piece.messages, opened)
                 done += len(piece.messages)
                 report(done, total)
@@ -170,7 +170,11 @@ class Importer:
         return [batch.stored for batch in batches.values()]
 
     def name_sessions(self, survey: Mapping[str, Plan], session: str | None, stem: str) -> dict[str, str]:
-        """Return the session of each conversation: the one that an earlier import made, whatever its title was then."""
+        """Return the name of the session of each conversation, by conversation id.
+
+        That is `session`, or the one that an earlier import made (whatever its title was then), or the conversation's
+        own name, or `stem`, the name of the file. A fork is named after its trunk.
+        """
         conversations = [plan.conversation for plan in survey.values()]
         trunks = [one for one in conversations if one.fork is None]
         if session is not None and len(trunks) > 1:
@@ -196,8 +200,8 @@ class Importer:
             return None
         return next((name for name in self._names if name.endswith(f"-{conversation.ending}")), None)
 
-    async def _session(self, name: str) -> ImportSession:
-        """Return a session, which is opened in place of the one that was open."""
+    async def _open_session(self, name: str) -> ImportSession:
+        """Return a session; open it, and close the one that was open before, if it is another one."""
         if self._open is not None and self._open[0] == name:
             return self._open[1]
         self._open = None
@@ -206,20 +210,25 @@ class Importer:
         self._open = name, session
         return session
 
-    async def _make_fork(self, trunk: _Batch, key: str, name: str) -> None:
-        """Make the session of a branch that shares the messages up to a key with another conversation."""
+    async def _create_fork(self, trunk: _Batch, key: str, name: str) -> None:
+        """Create the session of a branch that shares the messages up to a key with another conversation.
+
+        A session that an earlier import made is left unchanged.
+        """
         if name in self._names:
             return
-        session = await self._session(trunk.stored.session)
+        session = await self._open_session(trunk.stored.session)
         shared = await session.get(key)
-        version = shared.replaces[0][0] if shared.replaces else shared.version
-        await (await session.fork(version, name)).close()
+        # An edited message is found as its edit, later in the log: fork at the original.
+        position = shared.replaces[0][0] if shared.replaces else shared.version
+        fork = await session.fork(position, name)
+        await fork.close()
 
-    async def _take_back(self, batch: _Batch, keys: Sequence[str]) -> None:
-        """Retract messages that an earlier import stored."""
+    async def _retract_messages(self, batch: _Batch, keys: Sequence[str]) -> None:
+        """Retract the messages under some keys, if an earlier import stored them."""
         if not keys or batch.stored.session not in self._names:
             return
-        session = await self._session(batch.stored.session)
+        session = await self._open_session(batch.stored.session)
         for key in keys:
             try:
                 await session.get(key)
@@ -235,11 +244,11 @@ class Importer:
     async def _store(self, batch: _Batch, turns: Sequence[Turn], opened: Import) -> None:
         """Add messages to a batch, which is written when it is full; a whole conversation is synced at once."""
         if opened.whole:
-            session = await self._session(batch.stored.session)
+            session = await self._open_session(batch.stored.session)
             batch.stored.add(await session.sync(turns, gone="retract" if self._follows else "keep"))
             return
         for turn in turns:
-            # The file repeats the message, or has another one under its key.
+            # A commit holds each key once, and the file has this one twice: for the same message or another one.
             if any(turn["key"] == other["key"] for other in batch.turns):
                 await self._flush(batch, opened)
             batch.turns.append(turn)
@@ -248,11 +257,11 @@ class Importer:
                 await self._flush(batch, opened)
 
     async def _flush(self, batch: _Batch, opened: Import) -> None:
-        """Store the messages that wait, in one commit; message by message when some of them are known."""
+        """Store the waiting messages in one commit, or one by one when a stored message has one of their keys."""
         turns, batch.turns, batch.characters = batch.turns, [], 0
         if not turns:
             return
-        session = await self._session(batch.stored.session)
+        session = await self._open_session(batch.stored.session)
         try:
             receipts = await session.ingest_many(turns)
         except IdempotencyMismatchError:
@@ -263,7 +272,7 @@ class Importer:
 
 
 async def _store_message(session: ImportSession, turn: Turn, stored: Stored, format: str) -> None:
-    """Store one message, or the edit of one that has another content than when it was stored."""
+    """Store one message; if its key is stored with another content, store it as an edit of that message."""
     try:
         (receipt,) = await session.ingest_many([turn])
     except IdempotencyMismatchError as error:
@@ -274,7 +283,7 @@ async def _store_message(session: ImportSession, turn: Turn, stored: Stored, for
             option = "import it into another session, if it was imported with another --trust before"
             raise IdempotencyMismatchError(str(error), options=(option, *error.options)) from error
         if format == "chat":
-            raise  # a key made of the message's own text: another message has it
+            raise  # the key was made of the message's own text, so the stored message is no earlier version of it
         stored.add(await session.sync([turn]))
         return
     stored.new += not receipt.repeated

@@ -122,6 +122,7 @@ def _merge_conflict_error(merged: Merged) -> MergeConflictError:
 
 
 async def _read_sides(shared: SharedSession, side: Side) -> _Sides:
+    """Read both sides of a merge: their own entries, and the inherited messages that the other side touched."""
     storage = shared.storage
     forks.require_same_storage(shared, side.shared)
     context = await forks.load_live_context(storage, await shared.written())
@@ -146,6 +147,7 @@ async def _read_sides(shared: SharedSession, side: Side) -> _Sides:
 
 
 def _check_mergeable(context: Context, other: Context) -> None:
+    """Raise an error for two logs that must not be merged: one log, no common history, a private source."""
     if context.id == other.id:
         raise ValidationError("is this session itself", field="other")
     if context.root != other.root:
@@ -166,7 +168,10 @@ def _check_mergeable(context: Context, other: Context) -> None:
 async def _find_duplicate_spans(
     shared: SharedSession, context: str, common: int, own: Sequence[Entry]
 ) -> list[Span]:
-    """Return where the common part has a key of the other side's own: forks did not always know inherited ones."""
+    """Return the spans of inherited messages whose key the other side used again for a message of its own.
+
+    Forks of older releases did not know the keys that they inherit. `own` are the other side's own entries.
+    """
     keys = {entry.key for entry in own if entry.key is not None}
     if not keys:
         return []
@@ -184,7 +189,10 @@ async def _find_duplicate_spans(
 async def _read_touched_messages(
     storage: StorageBackend, context: str, common: int, spans: Sequence[Span], own: Sequence[Entry]
 ) -> list[Entry]:
-    """Return the messages of the common part that the other side touched; all when it touched a tool group of it."""
+    """Return the inherited messages in some spans, or all of them if the other side touched an inherited tool group.
+
+    `common` is the last version that both sides share, and `own` are the entries that only the other side has.
+    """
     touched: list[Entry] = []
     for first, last in diff.merge_nearby_spans(spans):
         for message in await storage.read(context, at=last, after=first - 1, kinds=(Kind.MESSAGE,)):
@@ -249,9 +257,11 @@ def _describe_merge(
         common=sides.ours.common,
         strategy=strategy,
         dry_run=dry_run,
-        appended=tuple(theirs.entries([entry for _, entry in added if entry is not None])),
-        changed=tuple(Change(before=ours.entry(old), after=theirs.entry(new)) for old, new in changed),
-        retracted=tuple(ours.entries(retracted)),
+        appended=tuple(theirs.redact_entries([entry for _, entry in added if entry is not None])),
+        changed=tuple(
+            Change(before=ours.redact_entry(old), after=theirs.redact_entry(new)) for old, new in changed
+        ),
+        retracted=tuple(ours.redact_entries(retracted)),
         conflicts=tuple(_redact_conflict(conflict, ours, theirs) for conflict in plan.conflicts),
         gone=plan.gone,
     )
@@ -260,9 +270,9 @@ def _describe_merge(
 def _redact_conflict(conflict: MergeConflict, ours: Stage, theirs: Stage) -> MergeConflict:
     return replace(
         conflict,
-        base=tuple(theirs.entries(conflict.base)),
-        ours=tuple(ours.entries(conflict.ours)),
-        theirs=tuple(theirs.entries(conflict.theirs)),
+        base=tuple(theirs.redact_entries(conflict.base)),
+        ours=tuple(ours.redact_entries(conflict.ours)),
+        theirs=tuple(theirs.redact_entries(conflict.theirs)),
     )
 
 
@@ -272,7 +282,10 @@ def _redact_conflict(conflict: MergeConflict, ours: Stage, theirs: Stage) -> Mer
 async def _build_drafts(
     shared: SharedSession, side: Side, sides: _Sides, plan: Plan, strategy: MergeStrategy
 ) -> tuple[tuple[Draft, ...], Drafts]:
-    """Return all drafts that a plan appends, and those of the plan itself; raise the error that a merge would raise."""
+    """Return all drafts that a plan appends, and those of the plan itself.
+
+    Beside these, all drafts include the retirement of facts made from replaced messages, and the record of the merge.
+    """
     context, version = sides.context.id, sides.head.version
     same_counter = sides.context.counter == sides.other.counter
     terms = Terms(
@@ -317,6 +330,7 @@ def _clean_draft(shared: SharedSession, draft: Draft, *, same_counter: bool) -> 
 
 
 def _redact_draft(shared: SharedSession, draft: Draft) -> Draft:
+    """Return a draft redacted as this side stores it."""
     from acms.privacy.redact_entry import redact_for_embedding, redact_for_storage  # they import the rules
 
     mode = stored_mode(shared.config.privacy.mode, draft.privacy)

@@ -145,6 +145,7 @@ class _DraftBuilder:
         )
 
     def _copy_fact(self, added: AddedFact) -> Draft:
+        """Return a fact of the other side that supersedes ours, and replaces copies of it that an undone merge left."""
         fact, ours = added.fact, self._ours
         origin = self._theirs.origin(fact)
         undone = [one for one in ours.facts if ours.is_undone(one) and ours.origin(one) == origin]
@@ -206,7 +207,10 @@ class _DraftBuilder:
         return drafts
 
     def _find_episodes(self) -> dict[int, str | None]:
-        """Return the episodes of the added messages, in order, with why each ended."""
+        """Return the episodes of the other side's messages that are added, in order, with why each was closed.
+
+        That is the reason of a close after the newest version that both sides share, or None for an open episode.
+        """
         episodes: dict[int, str | None] = dict.fromkeys(
             sorted(slot.entry.episode for slot in self._plan.added)
         )
@@ -215,7 +219,7 @@ class _DraftBuilder:
                 continue
             if entry.kind is Kind.EPISODE:
                 episodes[entry.episode] = str(entry.data.get("reason", "manual"))
-            elif entry.closes is not None and not entry.replaces:
+            elif entry.closes is not None and not entry.replaces:  # an original message, not an edit of one
                 episodes[entry.episode] = entry.closes
         return episodes
 

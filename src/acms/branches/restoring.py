@@ -60,7 +60,7 @@ async def restore(
 async def _make_rereadable(
     lines: Path | Iterable[str] | AsyncIterable[str], name: str
 ) -> AsyncGenerator[Callable[[], Lines]]:
-    """Make lines readable twice: a file as it is, others from a temporary file."""
+    """Return a function that reads lines from the start: from their file, or from a temporary copy."""
     if isinstance(lines, Path):
         yield partial(_read_file_lines, lines, name)
         return
@@ -78,6 +78,7 @@ def _read_file_lines(file: Path, name: str) -> Lines:
 async def _number_lines(
     lines: Iterable[str] | AsyncIterable[str], name: str
 ) -> AsyncIterator[tuple[int, str]]:
+    """Yield lines with their numbers, from 1; `ValidationError` names the line that is not UTF-8."""
     number = 0
     if isinstance(lines, AsyncIterable):
         async for line in lines:
@@ -160,7 +161,10 @@ async def _check_parent(
 
 
 def _check_batch(batch: Batch, chain: bytes | None, version: int, name: str) -> None:
-    """Compute the hashes of one append; `chain` is the value before it, or None when it is not known."""
+    """Check the hashes of one append; `chain` is the chain value before it, or None when it is not known.
+
+    `version` is the last one before it. Without a chain value only the digests of the entries can be checked.
+    """
     entries = [entry for _, entry in batch]
     line_of = {entry.version: number for number, entry in batch}
     for wrong, what in encoding.verify_chain(entries, head=chain or b"", version=version):
@@ -224,7 +228,10 @@ class _Reader:
                 yield entry
 
     def batches(self) -> Iterator[Batch]:
-        """Yield one append at a time: half of one could neither be checked nor continued."""
+        """Yield the entries of one append at a time, as (line, entry); half an append could not be checked.
+
+        An append at the end is left out if the log should end elsewhere: it may be cut off.
+        """
         batch: Batch = []
         size = 0
         for number, line in self._lines:
@@ -267,6 +274,7 @@ class _Reader:
             self._progress(done, max(total, done))
 
     def _count(self, number: int, entry: Entry) -> None:
+        """Raise `CorruptRecordError` for an entry of another context, or one that does not follow the one before."""
         where = f"line {number} of the {self._name}"
         if entry.context != self.context.id:
             raise CorruptRecordError(f"{where}: version {entry.version} does not belong to {self.context.id}")

@@ -91,14 +91,14 @@ class Log:
         self.current_facts = FactHistory(facts, self.cover)
 
     def compare(self, known: Vector) -> None:
-        """Compare it with its state as the other side last saw it, which has seen these versions."""
+        """Build the slots and base facts: this side now, and as the other side, which has seen `known`, last saw it."""
         self._known = known
         known_replacing = self._select_known(self.replacing.values())
         self._base_cover = self.cover
         if len(known_replacing) < len(self.replacing):
             self._base_cover = Cover(known_replacing, searchable=True)
-        #: The facts as the other side last saw them.
         self.base_facts = FactHistory(self._select_known(self.facts), self._base_cover)
+        # Messages that this side kept in the conflicts of merges that the other side does not know.
         kept_here: set[Origin | None] = set()
         for record in self.merges.standing:
             if not vector_covers(known, self.origin(record)):
@@ -117,6 +117,7 @@ class Log:
         ]
 
     def _build_slot(self, entry: Entry, kept_here: set[Origin | None]) -> Slot:
+        """Return the slot of an original message, with the entries active there now and as the other side knows it."""
         base = None
         if vector_covers(self._known, self.origin(entry)):
             base = self._find_active(entry, self._base_cover)
@@ -125,7 +126,7 @@ class Log:
 
     def _find_active(self, entry: Entry, cover: Cover) -> Entry | None:
         """Return the message that is active at the position of an entry, or None."""
-        by = cover.by(entry.version)
+        by = cover.replaced_by(entry.version)
         if by is not None:
             found = self.replacing.get(by)
         elif self.is_undone(entry):
@@ -146,12 +147,15 @@ class Log:
 
     def find_retraction(self, entry: Entry) -> Entry | None:
         """Return the retraction that made an entry inactive, or None if there is none."""
-        found = self.replacing.get(self.cover.by(entry.version) or 0)
+        found = self.replacing.get(self.cover.replaced_by(entry.version) or 0)
         return found if found is not None and found.kind is Kind.RETRACTION else None
 
 
 def find_touched_spans(replacing: Sequence[Entry], common: int) -> list[Span]:
-    """Return the versions up to the common one that a side's own entries made inactive or active again."""
+    """Return the spans up to the common version that a side's own entries made inactive or active again.
+
+    An entry that is made inactive gives back the spans that it had replaced, so these are followed too.
+    """
     pending = [span for entry in replacing if entry.version > common for span in entry.replaces]
     found: set[Span] = set()
     while pending:
@@ -310,12 +314,14 @@ class _MessageMerge:
         self._own_slots_of_group: dict[str, list[Slot]] = {}
 
     def run(self) -> None:
+        """Pair the messages of both sides and decide them: a single message by itself, a tool group as a whole."""
         pairs_to_decide = self._pair_theirs()
         pairs_to_decide += self._pair_removed()
         self._collect_own_slots()
         groups: dict[Hashable, list[_Pair]] = {}
         for pair in pairs_to_decide:
-            groups.setdefault(pair.entry.group or id(pair), []).append(pair)
+            group = pair.entry.group or id(pair)  # a message without a tool group is a group of its own
+            groups.setdefault(group, []).append(pair)
             if pair.theirs is None:
                 continue
             self._plan.agreed |= pair.theirs.changed and not pair.changed_there
@@ -327,12 +333,13 @@ class _MessageMerge:
                 self._decide(pairs, changed_there)
 
     def _record_names(self, theirs: Entry, ours: Entry) -> None:
+        """Note the id and the tool group that a message of the other side has on this side."""
         self._plan.ids[theirs.id] = ours.id
         if theirs.group is not None and ours.group is not None:
             self._plan.groups[theirs.group] = ours.group
 
     def _pair_theirs(self) -> list[_Pair]:
-        """Match the slots of the other side with ours by where they were first written, else by the caller's key."""
+        """Return a pair for each slot of the other side, with our slot of the same origin, else of the same key."""
         by_key: dict[str, Origin] = {}
         for origin, slot in self._ours.slots.items():
             if slot.entry.key is not None and slot.entry.version > self._ours.common:
@@ -417,6 +424,7 @@ class _MessageMerge:
         own_slots: Sequence[Slot],
         group_conflict: bool,
     ) -> MergeConflict:
+        """Return the conflict about a message, a tool group or a key, without deciding anything."""
         base = _present(pair.theirs.base for pair in pairs if pair.theirs is not None)
         theirs = _present(pair.theirs_current for pair in pairs)
         ours = _present([pair.ours_current for pair in pairs] + [slot.current for slot in own_slots])
@@ -481,11 +489,12 @@ class _FactMerge:
         self._plan = plan
 
     def run(self) -> None:
-        origin = self._theirs.origin
-        current = {origin(fact): fact for fact in self._theirs.current_facts.in_force}
-        base = {origin(fact): fact for fact in self._theirs.base_facts.in_force}
-        added = [fact for position, fact in current.items() if position not in base]
-        removed = [fact for position, fact in base.items() if position not in current]
+        """Decide the facts that the other side added or removed since this side last saw it."""
+        origin_of = self._theirs.origin
+        current = {origin_of(fact): fact for fact in self._theirs.current_facts.in_force}
+        base = {origin_of(fact): fact for fact in self._theirs.base_facts.in_force}
+        added = [fact for origin, fact in current.items() if origin not in base]
+        removed = [fact for origin, fact in base.items() if origin not in current]
         if not added and not removed:
             return
         single = self._single_value_addresses()
@@ -506,7 +515,10 @@ class _FactMerge:
         return found
 
     def _decide_address(self, address: Address) -> None:
-        """Decide an address that holds one value."""
+        """Decide an address that holds one value: take the other side's value if only that side changed it.
+
+        If this side changed it too, the values are a conflict.
+        """
         theirs, theirs_base = _facts_at(self._theirs, address)
         ours, ours_base = _facts_at(self._ours, address)
         their_contents, our_contents = _contents_of(theirs), _contents_of(ours)
@@ -516,12 +528,12 @@ class _FactMerge:
             self._plan.agreed = True
             return
         superseded = tuple(fact for fact in ours if fact_comparison_key(fact) not in their_contents)
-        if our_contents != _contents_of(ours_base) and not self._resolve_conflict(
-            theirs_base, ours, theirs, superseded
-        ):
+        changed_here = our_contents != _contents_of(ours_base)
+        if changed_here and not self._resolve_conflict(theirs_base, ours, theirs, superseded):
             return
         added = [fact for fact in theirs if fact_comparison_key(fact) not in our_contents]
         for fact in added:
+            # The first one supersedes all of ours.
             self._plan.added_facts.append(AddedFact(fact, superseded if fact is added[0] else ()))
         if not added:
             reasons = _present(self._theirs.find_retraction(fact) for fact in theirs_base)
@@ -584,7 +596,7 @@ class _FactMerge:
         theirs: Sequence[Entry],
         superseded: Sequence[Entry],
     ) -> bool:
-        """Record a conflict about facts; return whether the other side wins.
+        """Record a conflict about facts; return whether the other side wins. `superseded` are ours that would end.
 
         Content of low trust never supersedes facts of protected origin, whatever the strategy is.
         """

@@ -161,7 +161,7 @@ def _compare_record(closing: Closing, known: Mapping[str, Json] | None) -> str |
 
 
 async def _check_context(storage: StorageBackend, id: str, record: Mapping[str, Json]) -> list[str]:
-    """Compare what a context is; a witness of an earlier release has fewer fields."""
+    """Return where a context differs from its record; a witness of an earlier release has fewer fields."""
     context = await find_context(storage, id)
     if context is None:
         return []  # its log is missing too, which is reported once
@@ -183,6 +183,7 @@ async def _check_context(storage: StorageBackend, id: str, record: Mapping[str, 
 
 
 async def _check_log(storage: StorageBackend, context: str, version: int, chain: str) -> list[str]:
+    """Return the problem if a log does not have an entry at a version with a chain value."""
     try:
         if version == 0:
             await storage.context(context)

@@ -417,7 +417,7 @@ async def _read_notes(storage: StorageBackend, branch: Branch) -> BranchNotes:
         if entry.covers is None or not entry.replaces:
             continue
         first, last = entry.covers
-        is_active = cover.by(entry.version) is None
+        is_active = cover.replaced_by(entry.version) is None
         compactions.append({"version": entry.version, "first": first, "last": last, "in_force": is_active})
     return BranchNotes(tags, compactions)
 

@@ -74,7 +74,9 @@ if TYPE_CHECKING:
     from acms.session_state import SharedSession
     from acms.write.queue import Writer
 
-ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
+ENDED_STATES = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
+MODEL_PERCENT = 70
+"""Percent of the tokens of a summary that a model is asked to fill; the rest is for details that it omits."""
 RENEWS = "renews"
 """Key in the data of a summary: versions of the outdated summaries that it replaces."""
 
@@ -83,7 +85,11 @@ RENEWS = "renews"
 
 
 async def request_compaction(shared: SharedSession, context: str, overrides: Mapping[str, Json]) -> Job:
-    """Enqueue a compaction and return its job, or the pending one; `ConflictError` if that has other settings."""
+    """Enqueue a compaction and return its job, or the unfinished one of this log.
+
+    `ConflictError` if the unfinished job has other settings than the `overrides` of the policy. A job that would redact
+    less than this session requires is withdrawn if it waits, and waited for if it runs.
+    """
     storage = shared.storage
     service = shared.config.compaction
     known = await policy_levels.resolve_policy(storage, context, namespace=shared.namespace, service=service)
@@ -97,20 +103,20 @@ async def request_compaction(shared: SharedSession, context: str, overrides: Map
             raise result
         job = await requests.find_latest_job(storage, context, draft.dedupe)
         if job is None:
-            continue
+            continue  # it was deleted meanwhile: enqueue another
         shared.work()
-        ended = job.state in ENDED
+        has_ended = job.state in ENDED_STATES
         if not requests.satisfies_request(job, mode):
             if job.state is JobState.READY:
-                mode = requests.privacy_of(job, mode, mode)
+                mode = requests.privacy_of(job, mode, mode)  # at least as strict as the withdrawn job
                 await requests.withdraw_job(storage, job, requests.WITHDRAWN)
                 continue
-            if ended or shared.config.worker.enabled:
+            if has_ended or shared.config.worker.enabled:
                 await _wait_while_running(storage, job)
                 continue
         if all(requests.read_policy_field(job, name) == value for name, value in requested.items()):
             return job
-        if not ended:  # otherwise it has ended since: enqueue another
+        if not has_ended:  # otherwise it has ended since: enqueue another
             raise ConflictError(
                 f"a compaction with other settings is under way: job {job.id}",
                 options=("ask again when it has ended", "leave the settings out: its job is returned"),
@@ -138,7 +144,7 @@ async def wait_for_compaction(
     shared.work()
     async with asyncio.timeout(timeout):
         current = await read_current_job(storage, job.id)
-        while current.state not in ENDED:
+        while current.state not in ENDED_STATES:
             await asyncio.sleep(POLL)
             current = await read_current_job(storage, job.id)
     if current.state is not JobState.DONE:
@@ -169,7 +175,7 @@ async def revert_rewrite(shared: SharedSession, writer: Writer, version: int) ->
             )
         head = await storage.head(context)
         cover = await read.cover_at(storage, context, head, head.version)
-        by = cover.by(version)
+        by = cover.replaced_by(version)
         if by is not None:
             newer = next(one for one in cover.replacing if one.version == by)
             if await is_undone_by(shared, entry, newer):
@@ -209,7 +215,7 @@ async def read_compactions(
             Compaction(
                 version=entry.version,
                 id=entry.id,
-                summary=stage.entry(entry).content,
+                summary=stage.redact_entry(entry).content,
                 replaces=entry.covers or (entry.version, entry.version),
                 spans=entry.replaces,
                 tokens_before=int(data.get("before", 0)),
@@ -222,7 +228,7 @@ async def read_compactions(
                 renews=tuple(data.get(RENEWS, ())),
                 trust=trust.trust_of_entry(entry),
                 created_at=entry.created_at,
-                in_force=cover.by(entry.version) is None and entry.state is not State.ERASED,
+                in_force=cover.replaced_by(entry.version) is None and entry.state is not State.ERASED,
             )
         )
     return compactions
@@ -301,9 +307,9 @@ def make_compaction_handler(
             policy = known.policy
         else:
             policy = CompactionPolicy(**payload["policy"])
-        own = config.privacy.mode
-        least = own if modes is None else modes.get(context.id)
-        mode = requests.privacy_of(lease.job, own, least)
+        configured = config.privacy.mode
+        least = configured if modes is None else modes.get(context.id)
+        mode = requests.privacy_of(lease.job, configured, least)
         retention = payload.get(policy_levels.RETENTION, config.retention_seconds)
         if retention is None and modes is None:  # a remote worker falls back to its own configuration
             retention = config.retention_seconds
@@ -324,6 +330,11 @@ def make_compaction_handler(
 
 
 async def _compact_log(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
+    """Choose the stretch of the log to summarise, write its summary and append it; return the outcome of the job.
+
+    None means that the job was ended with the append. With a retention, the append enqueues a job that expires the
+    summarized messages.
+    """
     storage, context = work.storage, work.context.id
     head = await storage.head(context)
     cover = await read.cover_at(storage, context, head, head.version)
@@ -351,7 +362,10 @@ async def _compact_log(work: _Work, lease: Lease) -> Done | Retry | Failed | Non
 
 
 async def _find_outdated(storage: StorageBackend, head: Head, cover: Cover) -> Outdated:
-    """Return the active summaries whose entries were retracted or edited since."""
+    """Return the active summaries whose entries were retracted or edited since.
+
+    They can be renewed, from the spans that are left of each, except those behind which the messages cannot be read.
+    """
     left: dict[str, tuple[Span, ...]] = {}
     stuck: set[str] = set()
     for summary in cover.shown:
@@ -362,7 +376,8 @@ async def _find_outdated(storage: StorageBackend, head: Head, cover: Cover) -> O
             continue
         spans = span.subtract_spans(summary.replaces, changes)
         renewed = replace(summary, replaces=spans)
-        if await read.messages_behind(storage, head.context, head, [renewed]) == (renewed,):
+        behind = await read.messages_behind(storage, head.context, head, [renewed])
+        if behind == (renewed,):  # retention has deleted its messages: only the summary still has the text
             stuck.add(summary.id)
         else:
             left[summary.id] = spans
@@ -374,7 +389,7 @@ def _choose_stretch(
 ) -> Stretch | str:
     """Return the stretch to summarise, or the reason for none.
 
-    A request by an append must free enough tokens; otherwise only outdated summaries are renewed.
+    Unless a caller asked for it (`force`), it must free enough tokens; otherwise only outdated summaries are renewed.
     """
     found = in_force.fold_atomic_groups(in_force.effective_sequence(entries, cover), whole=True)
     stretch = span.choose_stretch(found, work.policy, outdated)
@@ -389,9 +404,10 @@ def _choose_stretch(
 
 
 async def _build_summary(work: _Work, lease: Lease, stretch: Stretch, messages: Sequence[Entry]) -> Draft:
+    """Return the summary that replaces a stretch, written from the messages behind it, with its statistics as data."""
     text, coverage = await summarize_stretch(work, stretch, messages)
     tokens = work.counter.count(text)
-    lost = await asyncio.to_thread(_find_lost, work.stage.entries(messages), text)
+    lost = await asyncio.to_thread(_find_lost, work.stage.redact_entries(messages), text)
     data: dict[str, Json] = {
         "job": lease.job.id,
         "policy": work.policy.to_json(),
@@ -462,20 +478,21 @@ async def _append_summary(
             result, ConflictError
         ):
             raise result
-        rewrites = head.rewrites
+        previous_rewrites = head.rewrites
         head = await storage.head(context)
         cover = await read.cover_at(storage, context, head, head.version)
         current = await storage.get(_ids_of(stretch.entries))
         if any(entry is None or entry.state is not State.LIVE for entry in current):
-            return Failed(error="what it was to stand for was erased or has expired", cancelled=True)
+            return Failed(error="the entries to be summarized were erased or have expired", cancelled=True)
         rewritten = not span.is_stretch_active(stretch, cover, current)
         current_messages = await read.messages_behind(storage, context, head, stretch.entries)
         rewritten |= _ids_of(current_messages) != _ids_of(messages)
+        # Another summary may have become outdated: choose again.
         outdated = (await _find_outdated(storage, head, cover)).left
         rewritten |= not outdated.keys() <= set(_ids_of(stretch.entries))
         if rewritten:
-            return Retry(error="what it was to stand for was rewritten", not_before=datetime.now(UTC))
-        if head.rewrites == rewrites:
+            return Retry(error="the entries to be summarized were rewritten", not_before=datetime.now(UTC))
+        if head.rewrites == previous_rewrites:
             raise result  # refused for another reason
 
 
@@ -506,7 +523,7 @@ async def summarize_stretch(work: _Work, stretch: Stretch, messages: Sequence[En
     """Return the text of a summary, and the share of the stretch's characters that the summarizer has read."""
     return await shorten_turns(
         work.summarizer,
-        span.turns_of_entries(work.stage.entries(messages)),
+        span.turns_of_entries(work.stage.redact_entries(messages)),
         limit=stretch.limit,
         below=max(stretch.tokens, stretch.limit + 1),  # a renewed summary may keep its length
         counter=work.counter,
@@ -568,21 +585,21 @@ async def shorten_turns(
 ) -> tuple[str, float]:
     """Return a summary of some turns in at most `limit` tokens, and the share of their characters that was read.
 
-    A summarizer with a window receives pieces, and then the summaries of these. A `model` is asked for 70 % of the
-    tokens: the rest is for details that it omits, which are added as far as they fit. `ProviderError` if the summarizer
+    A summarizer with a window receives pieces, and then the summaries of these. A `model` is asked for `MODEL_PERCENT`
+    of the tokens, and details that it omits are added as far as they fit. `ProviderError` if the summarizer
     fails, returns no text, or uses `below` tokens or more.
     """
     call = _Call(summarizer, counter)
     if not turns:
         raise call.error("there is no text to summarise", retryable=False)
-    asked = limit * 70 // 100 if model else limit
-    parts = await call.split(turns, asked)
+    requested = limit * MODEL_PERCENT // 100 if model else limit
+    parts = await call.split(turns, requested)
     coverage = sum(map(_count_characters, parts)) / _count_characters(turns)
     source = turns
     while True:
-        texts = [text async for text in call.summarize(parts, asked)]
+        texts = [text async for text in call.summarize(parts, requested)]
         text = "\n".join(texts)
-        if len(texts) == 1 or counter.count(text) <= asked:
+        if len(texts) == 1 or counter.count(text) <= requested:
             break
         if len(text) >= _count_characters(source):
             raise call.error("its summaries are no shorter than what it read")
@@ -590,7 +607,7 @@ async def shorten_turns(
             Turn(speaker="summary", text=text, version=part[-1].version, summary=True)
             for text, part in zip(texts, parts, strict=True)
         ]
-        parts = await call.split(source, asked)
+        parts = await call.split(source, requested)
     if counter.count(text) >= below:
         raise call.error("its summary is no shorter than what it read")
     if model:

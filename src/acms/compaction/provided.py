@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from acms.compaction import span
 from acms.log import in_force, read, trust
-from acms.log.compacted import REDACTED, compaction_text
+from acms.log.compacted import REDACTED_VENDOR_PREFIX, compaction_text
 from acms.log.foreign import AS_GIVEN
 from acms.log.known import KEY
 from acms.log.validation import canonical_text
@@ -70,7 +70,7 @@ async def ingest_compactions(
 
 
 def _split_batches(drafts: Sequence[Draft], shared: SharedSession) -> list[_Batch]:
-    """Split messages at their compactions."""
+    """Split messages into batches that each begin with a message that holds a compaction, except the first one."""
     batches = [_Batch()]
     for draft in drafts:
         end = 0
@@ -126,7 +126,10 @@ async def _append_batch(
 async def _build_summary(
     shared: SharedSession, context: str, head: Head, message: Draft, items: tuple[Raw, ...]
 ) -> Draft | None:
-    """Return a compaction as a summary of all active entries, or None if there are none."""
+    """Return a compaction as a summary of all active entries, or None if it replaces none.
+
+    A repeated one returns the summary that was stored before, by its key.
+    """
     storage = shared.storage
     text = compaction_text(items[-1]) or ""
     summary = replace(
@@ -191,7 +194,7 @@ async def _build_summary_data(
         "after": after,
         "preserved": len(preserved),
         "removed": len(covered),
-        "summarizer": last.vendor.removeprefix(REDACTED) if isinstance(last, Raw) else "",
+        "summarizer": last.vendor.removeprefix(REDACTED_VENDOR_PREFIX) if isinstance(last, Raw) else "",
         "lost": {"counts": dict(lost.counts), "ids": list(lost.ids)},
         trust.TRUST: trust.lowest_trust(map(trust.trust_of_entry, messages)).value,
         in_force.ASKED: True,
@@ -202,6 +205,7 @@ async def _build_summary_data(
 
 
 def _build_receipt(context: str, summary: Draft, delivered: Delivered) -> MessageReceipt:
+    """Return the receipt of a summary: its position is that of the message before it."""
     receipt, start = delivered.receipt, delivered.start
     position = receipt.head.messages
     following = [position for position in receipt.positions[start:] if position is not None]
@@ -221,6 +225,7 @@ def _build_receipt(context: str, summary: Draft, delivered: Delivered) -> Messag
 
 
 def _emit_compacted(shared: SharedSession, context: str, summary: Draft, delivered: Delivered) -> None:
+    """Log a compaction and report it as an event, unless it was stored before."""
     if delivered.receipt.repeated or summary.covers is None:
         return
     version = delivered.receipt.versions[0] + delivered.start

@@ -162,7 +162,10 @@ def _count_tokens(groups: Iterable[_Group]) -> int:
 
 
 def _find_tail_start(groups: Sequence[_Group], policy: CompactionPolicy, before: int) -> int:
-    """Return the index of the first group of the preserved tail."""
+    """Return the index of the first group of the newest ones that stay; `before` are the tokens of all groups.
+
+    They have at least `preserve_recent_count` messages and the share `keep` of the tokens.
+    """
     start, preserved = len(groups), 0
     while start > 0 and (preserved < policy.preserve_recent_count or not groups[start - 1].complete):
         start -= 1
@@ -258,7 +261,7 @@ def spans_of_entries(entries: Iterable[Entry]) -> tuple[Span, ...]:
 
 
 def subtract_spans(found: Iterable[Span], gone: Sequence[tuple[int, int, int]]) -> tuple[Span, ...]:
-    """Return spans without the removed parts `gone`, which must be in ascending order."""
+    """Return spans without the removed parts `gone`, (first, last, replacing version) in ascending order."""
     left: list[Span] = []
     for first, last in found:
         for start, end, _ in gone:
@@ -274,7 +277,7 @@ def subtract_spans(found: Iterable[Span], gone: Sequence[tuple[int, int, int]]) 
 def is_stretch_active(stretch: Stretch, cover: Cover, current: Iterable[Entry | None]) -> bool:
     """Return whether all entries that a summary replaces are still active and have their content (rule 1.4)."""
     for chosen, entry in zip(stretch.entries, current, strict=True):
-        if entry is None or entry.state is not chosen.state or cover.by(chosen.version) is not None:
+        if entry is None or entry.state is not chosen.state or cover.replaced_by(chosen.version) is not None:
             return False
     return True
 
@@ -333,6 +336,7 @@ def _split_turn(turn: Turn, most: int, counter: TokenCounter) -> list[str]:
         if pieces and _count_turn(turn, pieces[-1] + sentence, counter) <= most:
             pieces[-1] += sentence
             continue
+        # Halve the sentence, at a blank if there is one, until a piece fits.
         while sentence:
             size = len(sentence)
             while size > 1 and _count_turn(turn, sentence[:size], counter) > most:
@@ -366,6 +370,7 @@ def complete_summary(text: str, turns: Sequence[Turn], limit: int, count: Callab
                 sentences.append(sentence)
         if sentences:
             missing.append(replace(turn, text="".join(sentences), markers=()))
+    # Tokens of a joined text are not the sum of both: shorten what is added until it fits.
     remaining = limit - count(text)
     while missing and remaining > 0:
         completed = f"{text}\n{extract_summary(missing, remaining, count)}".strip()

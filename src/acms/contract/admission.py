@@ -69,7 +69,11 @@ class Admitted:
 
 
 def admit_candidates(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
-    """Choose the fragments of a reply. The order of the candidates does not matter."""
+    """Choose the fragments of a reply. The order of the candidates does not matter.
+
+    Only chosen candidates are redacted, because that takes time. Redaction may change their cost and their names, so
+    the choice is repeated until all chosen ones are redacted; after `ROUNDS` rounds all candidates are.
+    """
     modes = {mode: strictest_mode(terms.mode, mode) for mode in Privacy}
     pool, withheld = _without_blocked(candidates, modes, terms.unread)
     redactors = {mode: _Redactor(modes[mode], frozenset(terms.gaze)) for mode in Privacy}
@@ -162,7 +166,7 @@ def _without_blocked(
 
 
 def best_candidates(candidates: Iterable[Candidate], most: int) -> tuple[list[Candidate], tuple[str, ...]]:
-    """Return the best of some candidates by their providers' judgement, then the freshest; and the ids of the rest."""
+    """Return the best of some candidates, by claimed relevance and then freshness, and the ids of the others."""
     ordered = sorted(candidates, key=_best_first)
     return ordered[:most], tuple(candidate.id for candidate in ordered[most:])
 

@@ -228,6 +228,7 @@ class KVCache:
         benefit: float,
         variants: Iterable[Variant],
     ) -> None:
+        """Put a fragment into `units` as the newest one, used in a turn; a pin on its key stays."""
         previous = units.pop(parse_text(key, "key", least=1, most=4096), None)  # the newest is last
         if cost is None:
             cost = 0 if text is None else self._counter.count(text)
@@ -244,6 +245,7 @@ class KVCache:
         )
 
     def _apply(self, units: dict[str, Kept], turn: int, policy: KVPolicy) -> tuple[Applied, dict[int, bool]]:
+        """Apply a policy to `units`; return its effect, and which of the recent turns had conflicts."""
         resolved, conflicts = resolve_conflicts(policy)
         ignored = [key for key in (*resolved.pin, *resolved.compress, *resolved.evict) if key not in units]
         pinned = tuple(key for key in resolved.pin if key in units)
@@ -254,8 +256,9 @@ class KVCache:
         for key in compressed:
             units[key] = self._compress(units[key])
         for key, unit in units.items():
-            if unit.pinned != (key in pinned):
-                units[key] = replace(unit, pinned=not unit.pinned)
+            is_pinned = key in pinned
+            if unit.pinned != is_pinned:
+                units[key] = replace(unit, pinned=is_pinned)
         excess = _evict_excess(units, turn, self._capacity)
         history = dict(self._conflicts)
         history[turn] = bool(conflicts) or history.get(turn, False)
@@ -349,6 +352,7 @@ def _evict_excess(units: dict[str, Kept], turn: int, capacity: int) -> tuple[str
 
 
 def _parse_fragment(data: object, path: str) -> Kept:
+    """Parse a fragment of a stored cache; `ValidationError` names the field."""
     body = Fields(data, path, _UNIT)
     text = body.value("text")
     variants: list[Variant] = []

@@ -97,9 +97,8 @@ class Weighed:
     @cached_property
     def left(self) -> tuple[Rejected, ...]:
         """The rejected candidates, best score first, then the duplicates."""
-        rows = sorted(
-            range(self.single), key=lambda row: -self.scores[row]
-        )  # stable: ties keep the better rank
+        # Sorting is stable: ties keep the better rank.
+        rows = sorted(range(self.single), key=lambda row: -self.scores[row])
         rows += range(self.single, len(self.ids))
         rejected: list[Rejected] = []
         for row in rows:
@@ -146,6 +145,7 @@ class Weighed:
             )
 
     def _reason(self, row: int, duplicates: int) -> str:
+        """Describe the decision about a candidate in words."""
         rule = self.rules[row]
         reason = f"from {_LAYERS[self.layers[row]]}, {_REASONS[rule]}"
         if rule == SHOWN:

@@ -280,6 +280,10 @@ class ACS:
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _render(self, rendering: _Rendering) -> RenderReply:
+        """Query the sources, choose fragments and return the reply, or an error with its options.
+
+        With `RETURN_MINIMAL` no source is queried: the choice is made from the answers of the earlier attempt.
+        """
         request, is_minimal = rendering.request, rendering.action is Action.RETURN_MINIMAL
         if request.tokens_max == 0 and rendering.mode is not Privacy.BLOCK and not is_minimal:
             error = self._build_error(
@@ -386,6 +390,7 @@ class ACS:
     async def _ask(
         self, rendering: _Rendering, calls: Mapping[int, Call], memories: Mapping[int, Memory]
     ) -> dict[int, Answer]:
+        """Make some calls concurrently, log them, and return the answers by index of the source."""
         for call in calls.values():
             rendering.log(
                 "provider.called",
@@ -406,7 +411,10 @@ class ACS:
         return dict(zip(calls, answers, strict=True))
 
     def _first_wave(self, rendering: _Rendering) -> list[int]:
-        """Return the indexes of the sources to query first."""
+        """Return the indexes of the sources to query first: those of the layers that the action names.
+
+        An action that continues an earlier attempt queries those that have not answered, or else all of them again.
+        """
         action = rendering.action
         layers = set(_LAYERS_BY_ACTION.get(action, (Layer.L2, Layer.L4)))
         if rendering.request.experience_top_k == 0:
@@ -429,17 +437,19 @@ class ACS:
         return self._providers[index].layer
 
     def _second_wave(self, rendering: _Rendering, answers: Mapping[int, Answer]) -> list[int]:
-        """Return the indexes of the sources for a second wave: transient failures, and L1 where it may help.
+        """Return the indexes of the sources to query again, after the answers of the first wave.
 
-        Without an explicit action L1 is queried only at low risk, not under `block`, and only if the project is empty.
+        They are those that failed transiently, and the L1 sources if the project (L2) answered but found nothing. L1 is
+        added only without an action (an action chose its layers for the first wave), at low risk, and not under
+        `block`.
         """
         indexes = [index for index, answer in answers.items() if answer.transient]
-        may_expand = rendering.request.risk is RiskLevel.LOW and rendering.mode is not Privacy.BLOCK
-        if rendering.action is not None or not may_expand:
+        may_query_l1 = rendering.request.risk is RiskLevel.LOW and rendering.mode is not Privacy.BLOCK
+        if rendering.action is not None or not may_query_l1:
             return indexes
-        project = [answer for index, answer in answers.items() if self._layer(index) is Layer.L2]
-        is_empty = all(answer.code is None and not answer.candidates for answer in project)
-        if project and is_empty:
+        project_answers = [answer for index, answer in answers.items() if self._layer(index) is Layer.L2]
+        is_empty = all(answer.code is None and not answer.candidates for answer in project_answers)
+        if project_answers and is_empty:
             indexes += [index for index in range(len(self._providers)) if self._layer(index) is Layer.L1]
         return indexes
 
@@ -513,6 +523,7 @@ class ACS:
         return reused
 
     def _remember(self, rendering: _Rendering, answers: Mapping[int, Answer]) -> None:
+        """Keep the answers for the next attempt at this request; drop the oldest attempts beyond the limits."""
         attempts, request = self._attempts, rendering.request
         attempts.pop(request.request_id, None)
         attempts[request.request_id] = _Attempt(request.intent, rendering.mode, dict(answers))
@@ -554,8 +565,9 @@ class ACS:
             release_in_chunks(candidates)
             return admitted, build_ledger(admitted, beyond)
 
-        last = rendering.began + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000
-        seconds = last - asyncio.get_running_loop().time() - LEAD_SECONDS
+        # A reply may take 5 % longer than asked for, but at least 25 ms.
+        deadline = rendering.began + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000
+        seconds = deadline - asyncio.get_running_loop().time() - LEAD_SECONDS
         try:
             async with asyncio.timeout(max(0.0, seconds)):
                 chosen = await off_loop(work, pile.size)

@@ -133,7 +133,7 @@ def policy(
     capacity: int | None = None,
     safe: Callable[[str], bool] = safe_key,
 ) -> KVPolicy:
-    """Return the advice for a cache after a reply, by the rule in the docstring of this module.
+    """Return the advice for a cache after a reply: which keys to pin, to compress and to evict.
 
     Every key of the advice is in the reply or in the cache. `selected` are the fragments of the reply, best first; the
     first eligible ones are pinned. `gaze` are the entities that the request asked for. `benefits` are those of this
@@ -225,6 +225,10 @@ def _collect_keys(
 def _choose_pins(
     selected: Iterable[Fragment], asked: frozenset[str], tokens_max: int, allowed: Collection[str]
 ) -> list[str]:
+    """Return the keys to pin: overviews (macro), and micro fragments that cover a requested entity.
+
+    One may cost `PIN_SHARE` of the tokens, and all together `PINS_SHARE`.
+    """
     pins: list[str] = []
     total = 0
     for fragment in selected:
@@ -269,7 +273,7 @@ def find_quoting_keys(keys: Iterable[str], texts: Iterable[str]) -> set[str]:
     if not windows:
         return quoting
     for text in texts:
-        # Every window of a text contains one of these pieces whole.
+        # Every window contains one of these pieces whole: only windows around a piece of a key are compared.
         for piece in range(0, len(text) - _HALF + 1, _HALF):
             if text[piece : piece + _HALF] in halves:
                 for start in range(max(0, piece - _HALF + 1), piece + 1):

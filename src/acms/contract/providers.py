@@ -45,7 +45,7 @@ __all__ = ["HTTPSource", "KnowledgeSource"]
 
 CHARS = 4_000_000
 """Characters of all texts of one answer: a thousand times what a model reads of it."""
-TURN = 0.002
+READING_SECONDS = 0.002
 """Seconds that reading answers holds the event loop at a time, regardless of their number."""
 LEAST_GRACE, GRACE = 0.005, 0.05
 """Least and most seconds that a cancelled call has to clean up, and that a call closed by force has to end."""
@@ -258,6 +258,7 @@ def _retrieve_exception(task: asyncio.Task[Any]) -> None:
 
 
 def _answer_of_task(task: asyncio.Task[Answer], call: Call, late: bool) -> Answer:
+    """Return the answer of a call, or an answer with the code of its failure; `late` if its time was over."""
     if late or not task.done():
         if task.done() and not task.cancelled():
             task.exception()  # retrieved, so asyncio does not log it
@@ -279,6 +280,7 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def _code_of_error(error: BaseException) -> Code:
+    """Return the code of the contract for the error of a provider, by its class or its HTTP status."""
     if isinstance(error, TimeoutError):
         return Code.PROVIDER_TIMEOUT
     if isinstance(error, ConnectionError):
@@ -397,7 +399,7 @@ class _Reader:
 
 
 async def _read_answer(held: list[Any], call: Call, reading: asyncio.Lock, *, stop: float) -> Answer:
-    """Take an answer and parse its candidates.
+    """Take the answer out of `held` and parse its candidates.
 
     Concurrent readers take turns. Candidates not read at `stop`, in the loop's time, are left out, and the answer is
     partial. `ValidationError` if the answer as a whole is malformed: no candidates, another request's id, or too large.
@@ -408,12 +410,13 @@ async def _read_answer(held: list[Any], call: Call, reading: asyncio.Lock, *, st
     clock = asyncio.get_running_loop().time
     while position < len(pile) and (position == 0 or clock() < stop):
         async with reading:
-            until = perf_counter() + TURN
+            until = perf_counter() + READING_SECONDS
             while position < len(pile) and perf_counter() < until:
                 reader.read(pile[position])
                 pile[position] = None
                 position += 1
-            await asyncio.sleep(0)  # within the turn: the next one reads when the loop comes round again
+            # Under the lock: other tasks run before the next reader begins.
+            await asyncio.sleep(0)
     if reader.dropped and not reader.candidates:
         raise ValidationError("has no candidate that can be read", field="candidates")
     return Answer(

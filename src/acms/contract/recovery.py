@@ -207,6 +207,7 @@ def _find_hint(action: Action, code: Code, situation: Situation) -> str:
 
 
 def _find_retry_hint(left_ms: float, situation: Situation) -> str:
+    """Return the hint for a retry with reduced scope, or "" if there is no failure or no time for it."""
     failed = [outcome for outcome in situation.outcomes if outcome.code is not None]
     if not failed:
         return ""
@@ -219,6 +220,7 @@ def _find_retry_hint(left_ms: float, situation: Situation) -> str:
 
 
 def _find_experience_hint(situation: Situation) -> str:
+    """Return the hint for experience alone, or "" if there is none or it was not wanted."""
     if Layer.L4 not in situation.layers or situation.request.experience_top_k == 0:
         return ""
     asked = [outcome for outcome in situation.outcomes if outcome.layer is Layer.L4]

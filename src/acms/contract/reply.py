@@ -95,6 +95,7 @@ def notices_for_answers(answers: Mapping[int, Answer]) -> tuple[Notice, ...]:
 
 
 def _notices_for_answer(answer: Answer) -> Iterator[Notice]:
+    """Yield the warnings about one answer: a failure, dropped candidates, an unfinished search."""
     name = _describe_provider(answer)
     if answer.code is not None:
         yield _build_notice(Code.PARTIAL_DATA, recovery.describe_outcome(outcome_of_answer(answer)))

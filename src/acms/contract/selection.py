@@ -273,6 +273,7 @@ def _record_decisions(items: Sequence[Item], duplicates: Sequence[Item], run: _R
 
 
 def _run_published_profile(items: Sequence[Item], benefits: Sequence[float], tokens_max: int) -> _Run:
+    """Choose greedily by the contract's score, each item in the most detailed rendition that fits."""
     for item, benefit in zip(items, benefits, strict=True):
         item.score = compute_score(benefit, item.costs[item.offered])
     remaining = tokens_max
@@ -289,6 +290,10 @@ def _run_published_profile(items: Sequence[Item], benefits: Sequence[float], tok
 
 
 def _run_quality_profile(items: Sequence[Item], size: int, tokens_max: int) -> _Run:
+    """Choose from the relevant items, then from the others, then fill the remaining tokens.
+
+    `size` is the number of requested entities.
+    """
     tiers, fill, floored = _split_tiers(items, size)
     taken: list[_Chosen] = []
     for tier in tiers:
@@ -387,6 +392,7 @@ def _worth_of_set(taken: Sequence[_Chosen]) -> float:
 
 
 def _choose_single(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
+    """Return the single item of the most worth that fits, or nothing."""
     best: list[_Chosen] = []
     best_worth = -1.0
     for item in items:
@@ -405,9 +411,8 @@ def _choose_by_score(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     the best of all (lazy evaluation: Minoux 1978).
     """
     covered: set[str] = set()
-    heap = [
-        (-item.score, item.rank, item) for item in items
-    ]  # the smallest comes first, so scores are negated
+    # The smallest element of a heap comes first, so scores are negated.
+    heap = [(-item.score, item.rank, item) for item in items]
     heapify(heap)
     cheapest = min((item.costs[0] for item in items), default=0)
     remaining = tokens_max
@@ -480,6 +485,7 @@ def _choose_by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
         step = _find_next_step(item, chosen, remaining, worths[rank])
         if step is None:
             continue
+        # The step is worth less than when it was pushed, or no longer fits: try others first.
         if step[0] > loss or step[2] != rendition:
             heappush(heap, step)
             continue

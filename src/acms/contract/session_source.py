@@ -62,7 +62,10 @@ class Recalled(NamedTuple):
 
 
 def _split_recalled(found: ContextItems, others: ContextItems, budget: int) -> Recalled:
-    """Split recalled items into answers, within `budget` tokens of their own, and items that fill the rest."""
+    """Split recalled items into answers, within `budget` tokens, and items that fill the remaining tokens.
+
+    The items of the lowest score are no answers if all together exceed the budget; one always is an answer.
+    """
     excess = found.tokens - budget
     answers = {item.id for item in found}
     for item in sorted(found, key=lambda item: (item.score, item.version)):
@@ -78,13 +81,14 @@ def _split_recalled(found: ContextItems, others: ContextItems, budget: int) -> R
     )
 
 
-class _Elsewhere(NamedTuple):
+class _OtherSessions(NamedTuple):
     """The experience of other sessions of a namespace."""
 
     #: Recalled items, each with its entry.
     items: list[tuple[ContextItem, Entry]]
-    #: Summaries of episodes, each with its score, and the labels of their logs.
+    #: Summaries of episodes (marks), each with its score.
     marks: list[tuple[Entry, float]]
+    #: Staleness labels of the marks' logs, by context.
     labels: dict[str, Labels]
 
 
@@ -106,7 +110,7 @@ class Memory:
         self._recalled: Recalled | None = None
 
     async def project(self) -> Collected:
-        """Return the candidates of this log and its profile for the query."""
+        """Return the candidates of this log and its profile for the query: recalled items, then a short log's rest."""
         recalled = await self._recall()
         storage = self._session.storage
         labels = await self._labels()
@@ -142,7 +146,7 @@ class Memory:
             )
             marks = [entry for entry in summaries if is_mark(entry) and _has_live_content(entry)]
             labels = await self._labels()
-        others = await self._read_elsewhere(own)
+        others = await self._read_other_sessions(own)
 
         def build() -> Iterator[Candidate]:
             for row in marks:
@@ -157,14 +161,14 @@ class Memory:
         rows = [*marks, *(row for _, row in others.items), *(row for row, _ in others.marks)]
         return await off_loop(lambda: _collect_candidates(build()), _estimate_characters(rows))
 
-    async def _read_elsewhere(self, own: Recalled) -> _Elsewhere:
-        """Recall facts, summaries and marked messages of other sessions of the namespace.
+    async def _read_other_sessions(self, own: Recalled) -> _OtherSessions:
+        """Recall facts, summaries, marked messages and summaries of episodes of other sessions of the namespace.
 
         All callers share the unnamed namespace and must not read each other's messages: for it the result is empty.
         """
         session = self._session
         if not isinstance(session, ACMS) or session.namespace == validation.UNNAMED:
-            return _Elsewhere([], [], {})
+            return _OtherSessions([], [], {})
         budget = min(self._budget, 8_000)  # as many as the largest request of a caller
         recalled = await session.recall(
             self._query, token_budget=budget, scope="namespace", relevant_only=True
@@ -180,7 +184,7 @@ class Memory:
         marks = [(row, scores[id]) for id, row in foreign.items() if id in scores and is_mark(row)]
         contexts = {row.context for row, _ in marks}
         labels = await asyncio.gather(*map(self._labels_of, contexts))
-        return _Elsewhere(items, marks, dict(zip(contexts, labels, strict=True)))
+        return _OtherSessions(items, marks, dict(zip(contexts, labels, strict=True)))
 
     async def _read_foreign_entries(self, ids: Sequence[str], own: Recalled) -> dict[str, Entry]:
         """Return the entries by id that are experience: of other sessions, and not recalled from this one."""
@@ -194,7 +198,10 @@ class Memory:
         return foreign
 
     async def _excluded_versions(self, own: Recalled, contexts: Collection[str]) -> dict[str, float]:
-        """Return up to which version each log is no experience: this one, its ancestors, the profile, private ones."""
+        """Return by log the version up to which its entries are not offered as experience.
+
+        That is all of this log and what it inherits, and all of profiles and of private or deleted sessions.
+        """
         storage = self._session.storage
         excluded: dict[str, float] = {}
         if own.version:
@@ -223,13 +230,13 @@ class Memory:
                 found = await recall(
                     self._query, token_budget=self._tokens_max, exclude=turn, relevant_only=True
                 )
-                token = patience.set(0.0)  # for vectors, once
+                token = patience.set(0.0)  # the first recall has waited for the vectors
                 try:
                     exclude = [*turn[:1], *(item.id for item in found)]
                     others = await recall(self._query, token_budget=self._budget, exclude=exclude)
                 finally:
                     patience.reset(token)
-                for_newest = int(self._tokens_max / 8)
+                for_newest = int(self._tokens_max / 8)  # tokens kept free for the newest messages
                 self._recalled = _split_recalled(found, others, self._tokens_max - for_newest)
             return self._recalled
 

@@ -209,8 +209,9 @@ class _Erasing:
         self._progress = progress
         self._privacy = privacy
         self._contexts: dict[str, Context] = {}
-        #: Ids of the entries that are blank by now.
+        #: Ids of the entries whose content is erased by now.
         self._blank_ids = {link.id for link in requested if link.state is State.ERASED}
+        #: Erased texts to search for afterwards; only with `verify`.
         self._texts: set[bytes] = set()
         #: Derived entries in the contexts known so far.
         self._derived: list[Link] = []
@@ -389,7 +390,7 @@ class _Erasing:
 
     async def _find_originals(self, links: Sequence[Link]) -> list[Remaining]:
         """Return the originals of erased copies, and everything derived from these originals."""
-        # The erased entry of each entry that is known to repeat it.
+        # Id of an entry that repeats erased content → id of the erased entry.
         erased_of = {link.id: link.id for link in links}
         found: list[Remaining] = []
         pending = list(links)
@@ -407,7 +408,7 @@ class _Erasing:
             reached = await self._collect_affected(originals.values())
             pending = []
             for link in reached.links.values():
-                start = reached.start[link.id]
+                start = reached.start[link.id]  # the original that led to it
                 if link.id in erased_of and link.id != start:
                     continue
                 erased_of[link.id] = erased_of[start]
@@ -497,9 +498,10 @@ class _Erasing:
         return [entry for entry in await self._get(ids) if entry.state is State.LIVE]
 
     async def _blank(self, links: Sequence[Link]) -> None:
-        """Blank entries newest first, so citing entries go before or together with those they cite."""
+        """Erase the content of entries, newest first, so citing entries go before or together with those they cite."""
         requested_owners = {link.owner for link in links if link.id in self._requested_ids}
-        # The requested entries go last; all of their log go with them if they are in one log.
+        # The requested entries go last: a call that was interrupted can then be repeated, as it finds them. If they
+        # are all in one log, its other entries go with them.
         first_by_owner: dict[str, list[Link]] = {}
         last_by_owner: dict[str, list[Link]] = {}
         for link in sorted(links, key=lambda link: -link.version):
@@ -740,7 +742,7 @@ class _Coverage(NamedTuple):
 
     def is_replaced(self, version: int) -> bool:
         """Return whether an active summary replaces a version."""
-        return self.cover.by(version) in self.summaries
+        return self.cover.replaced_by(version) in self.summaries
 
 
 async def _read_coverage(storage: StorageBackend, context: Context) -> _Coverage:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
@@ -54,17 +54,20 @@ __all__ = ["Delivery", "try_finish_delivery"]
 
 WAITS = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, 28_800, 43_200)
 """Seconds before the next attempt, after each that failed; after the last one the delivery is given up."""
-SECONDS = 10.0
-"""For an answer."""
-PLACES = 2
+ANSWER_SECONDS = 10.0
+"""In which a webhook must answer."""
+MOST_LOGS_AT_ONCE = 2
 """Logs that are delivered to one webhook at a time in one process: a slow one does not keep others waiting."""
-TURN = timedelta(seconds=1)
-REST = timedelta(minutes=1)
-"""Until the next look at jobs of which none is due before."""
+SHORTEST_WAIT = timedelta(seconds=1)
+"""Before the next attempt of a job that has to wait for others."""
+LONGEST_WAIT = timedelta(minutes=1)
+"""Before the next look at unfinished jobs of which none is due earlier."""
+MOST_SHORT_WAITS = 15
+"""Shortest waits between two looks at unfinished jobs, whatever the attempt."""
 
 
 class _Task(NamedTuple):
-    """What a job that delivers is about, and where how far it came is kept."""
+    """The log and the webhook of a delivery job, and the store of its progress."""
 
     storage: StorageBackend
     lease: Lease
@@ -75,7 +78,7 @@ class _Task(NamedTuple):
 
 
 class Delivery:
-    """What delivers in one process."""
+    """Delivers to webhooks in one process."""
 
     def __init__(
         self,
@@ -88,7 +91,7 @@ class Delivery:
         self._elapsed = elapsed
         self._fraction = fraction
         self._busy: Counter[str] = Counter()
-        #: Until when nothing is sent to a webhook that did not answer as it should, whatever the log.
+        #: By webhook id: until when nothing is sent to it after a failed attempt, whatever the log.
         self._rests: dict[str, float] = {}
 
     async def __call__(self, storage: StorageBackend, lease: Lease) -> Outcome:
@@ -100,25 +103,27 @@ class Delivery:
         context = await storage.context(lease.job.context)
         if context.deleted_at is not None:
             return Failed(error="the session was deleted", cancelled=True)
-        if self._busy[id] >= PLACES:
-            later = self._clock() + TURN * min(lease.attempt, 30)  # later each time, as many may wait
+        if self._busy[id] >= MOST_LOGS_AT_ONCE:
+            # Later each time, as many may wait.
+            later = self._clock() + SHORTEST_WAIT * min(lease.attempt, 30)
             return Retry(error="others are delivered to this webhook", not_before=later)
         rest = self._rests.get(id, 0.0) - self._elapsed()
         if rest > 0:
             later = self._clock() + timedelta(seconds=rest)
             return Retry(error="the webhook did not answer as it should", not_before=later)
         self._busy[id] += 1
-        deliver = self._follow if delivers_job_changes(lease.job) else self._deliver
+        deliver = self._report_job_changes if delivers_job_changes(lease.job) else self._deliver_entries
         try:
             return await deliver(_Task(storage, lease, webhooks, context, *found))
         finally:
             self._busy[id] -= 1
 
-    async def _deliver(self, task: _Task) -> Outcome:
+    async def _deliver_entries(self, task: _Task) -> Outcome:
         """Send the entries appended after the recorded progress, until the end of the log."""
         storage, lease, webhooks, context, webhook, secret = task
         progress = await webhooks.progress(webhook.id, context.id)
-        if progress is None:  # kept before anything is sent: the job that follows this one does not know it
+        if progress is None:
+            # Stored before anything is sent: a job that succeeds this one would start at a later version.
             progress = Progress(version=_read_start_version(lease))
             await webhooks.keep(webhook.id, context.id, progress)
         async with _make_endpoint(webhook) as endpoint:
@@ -145,23 +150,26 @@ class Delivery:
                     progress = Progress(version=entry.version)
                     await webhooks.keep(webhook.id, context.id, progress)
 
-    async def _follow(self, task: _Task) -> Outcome:
-        """Report the job changes of a log, after the entries that the jobs appended, until no job continues."""
+    async def _report_job_changes(self, task: _Task) -> Outcome:
+        """Send the state changes of a log's jobs.
+
+        The newest reporting job of the webhook does this. An older one ends, and the newest waits until entries are
+        delivered and no other delivery job is running.
+        """
         storage, lease, webhooks, context, webhook, secret = task
         progress_key = progress_key_of(lease.job)
         progress = await webhooks.progress(webhook.id, progress_key)
-        if progress is None:  # kept before anything is sent, as above
+        if progress is None:
+            # Stored before anything is sent: a job that succeeds this one would compute a later start.
             progress = Progress(version=0, jobs=str(await _find_start_cursor(storage, lease)))
             await webhooks.keep(webhook.id, progress_key, progress)
         cursor = Cursor.read(progress.jobs)
         jobs, highest = await changed_jobs(storage, context.id, cursor)
         # Read after the jobs: later changes are reported by the delivery job that they enqueued.
-        others = await _list_sibling_jobs(storage, lease)
-        if any(delivers_job_changes(one) and int(one.id) > int(lease.job.id) for one in others):
-            return Done(reason="a later one tells it")
-        if any(not delivers_job_changes(one) or one.state is JobState.RUNNING for one in others):
-            later = self._clock() + TURN
-            return Retry(error="what was asked for before is delivered first", not_before=later)
+        siblings = await _list_sibling_jobs(storage, lease)
+        outcome = self._yield_to_siblings(siblings, lease)
+        if outcome is not None:
+            return outcome
         async with _make_endpoint(webhook) as endpoint:
             for job in jobs:
                 try:
@@ -173,19 +181,40 @@ class Delivery:
                 cursor = cursor.behind(job)
                 progress = Progress(version=0, jobs=str(cursor))
                 await webhooks.keep(webhook.id, progress_key, progress)
-        if cursor.upto(highest) != cursor:
-            await webhooks.keep(webhook.id, progress_key, Progress(version=0, jobs=str(cursor.upto(highest))))
-        return await self._look_again(storage, lease)
+        # Jobs that deliver webhooks are not reported: move the cursor past them too.
+        end = cursor.upto(highest)
+        if end != cursor:
+            await webhooks.keep(webhook.id, progress_key, Progress(version=0, jobs=str(end)))
+        return await self._retry_while_jobs_run(storage, lease)
 
-    async def _look_again(self, storage: StorageBackend, lease: Lease) -> Outcome:
-        """Return when to look at the jobs again, or `Done` if none continues."""
-        going = [job for job in await list_unfinished_jobs(storage, lease.job.context) if job.kind != WEBHOOK]
-        if not going:
+    def _yield_to_siblings(self, siblings: Sequence[Job], lease: Lease) -> Done | Retry | None:
+        """Return how a reporting job ends or waits because of other delivery jobs, or None if it may report now."""
+        if any(delivers_job_changes(one) and int(one.id) > int(lease.job.id) for one in siblings):
+            return Done(reason="a newer job reports the changes")
+        if any(not delivers_job_changes(one) or one.state is JobState.RUNNING for one in siblings):
+            later = self._clock() + SHORTEST_WAIT
+            return Retry(
+                error="entries, or changes that another job is sending, are delivered first", not_before=later
+            )
+        return None
+
+    async def _retry_while_jobs_run(self, storage: StorageBackend, lease: Lease) -> Outcome:
+        """Return when to look at the jobs again, or `Done` if none is unfinished.
+
+        That is when the first of them is due, but at most a minute from now, and at least one second for each attempt
+        so far (15 at most), so that it does not spin.
+        """
+        unfinished = [
+            job for job in await list_unfinished_jobs(storage, lease.job.context) if job.kind != WEBHOOK
+        ]
+        if not unfinished:
             return Done()
         now = self._clock()
-        soon = now + TURN * min(lease.attempt, 15)
-        due = min(job.not_before if job.state is JobState.READY else now for job in going)
-        return Retry(error="it tells of jobs that go on", not_before=max(soon, min(due, now + REST)))
+        earliest = now + SHORTEST_WAIT * min(lease.attempt, MOST_SHORT_WAITS)
+        due = min(job.not_before if job.state is JobState.READY else now for job in unfinished)
+        next_look = max(earliest, min(due, now + LONGEST_WAIT))
+        # Reported as a retry: a job that is not done has no other way to wait.
+        return Retry(error="it reports changes of jobs that are not finished", not_before=next_look)
 
     def _entry(self, context: Context, entry: Entry, secret: str) -> tuple[bytes, dict[str, str]]:
         """Return the body of the message for an entry, and its header fields."""
@@ -225,7 +254,7 @@ class Delivery:
 
 
 def _read_start_version(lease: Lease) -> int:
-    """Return the version behind which delivery begins; all of the log in doubt."""
+    """Return the version after which delivery begins: 0, for the whole log, if the job does not say."""
     after = lease.job.payload.get("after", 0)
     return after if isinstance(after, int) else 0
 
@@ -256,7 +285,8 @@ async def _find_start_cursor(storage: StorageBackend, lease: Lease) -> Cursor:
         lease.job,
         *[job for job in await _list_sibling_jobs(storage, lease) if delivers_job_changes(job)],
     ]
-    since = min(job.created_at for job in requests) - TURN  # what one commit wrote may bear two times
+    # One commit may have written the request a little after the changes that it reports.
+    since = min(job.created_at for job in requests) - SHORTEST_WAIT
     page = await storage.jobs(JobQuery(context=context, limit=PAGE))
     known = {
         job.id: job
@@ -267,8 +297,9 @@ async def _find_start_cursor(storage: StorageBackend, lease: Lease) -> Cursor:
     cursor = Cursor(job=0)
     for job in old:
         cursor = cursor.behind(job)
-    for job in known.values():  # an older one that changed meanwhile: no real job has this state
+    for job in known.values():
         if job not in old and int(job.id) < (cursor.job or 0):
+            # It changed meanwhile, and is to be reported: the cursor gets a state that no real job has.
             cursor = cursor.behind(replace(job, state=JobState.RUNNING, attempt=0))
     return cursor
 
@@ -277,8 +308,8 @@ def _make_endpoint(webhook: Webhook) -> Endpoint:
     return Endpoint(
         webhook.url,
         provider="the webhook",
-        timeout=SECONDS,
-        connect_timeout=SECONDS / 2,
+        timeout=ANSWER_SECONDS,
+        connect_timeout=ANSWER_SECONDS / 2,
         retry=RetryConfig(max_attempts=1),
         concurrency=1,
         trusted=webhook.private,
@@ -286,7 +317,7 @@ def _make_endpoint(webhook: Webhook) -> Endpoint:
 
 
 async def try_finish_delivery(storage: StorageBackend, lease: Lease, version: int) -> bool:
-    """End a job if the log still ends at a version; else there is more to deliver."""
+    """End a job if the log still ends at a version; return False if the log has grown and there is more to deliver."""
     op = Append(context=lease.job.context, drafts=(), expect=Expect(version=version), finish=lease)
     (result,) = await storage.append([op])
     if isinstance(result, ConflictError) and not isinstance(result, LeaseLostError | GoneError):

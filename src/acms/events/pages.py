@@ -77,7 +77,7 @@ class PageReader:
         key = (span, stage)
         reading = self._pages.get(key)
         if reading is None:
-            reading = self._pages[key] = asyncio.ensure_future(self.load(span, stage))
+            reading = self._pages[key] = asyncio.ensure_future(self._load(span, stage))
             reading.add_done_callback(partial(self._keep, key))
         return await asyncio.shield(reading)
 
@@ -88,14 +88,19 @@ class PageReader:
         else:
             asyncio.get_running_loop().call_later(FRESH, self._pages.pop, key)
 
-    async def load(self, span: Span, stage: Stage) -> Page:
-        """Read a page that no other stream has asked for."""
+    async def _load(self, span: Span, stage: Stage) -> Page:
+        """Read a page from the store and redact it, off the event loop if that is much work.
+
+        `read` calls it once for all streams that ask for the page.
+        """
         async with self._one_at_a_time:
             found = await self._storage.read(
                 span.context, after=span.after, at=span.version, limit=span.limit
             )
             found = found[: _count_fitting(found)]
-            entries = await off_loop(partial(stage.entries, found), stage.unread(found))
+            entries = await off_loop(
+                partial(stage.redact_entries, found), stage.count_unredacted_characters(found)
+            )
             return Page(entries=entries, read_at=monotonic())
 
 

@@ -154,7 +154,7 @@ class Webhooks:
         """
         await self._require_known(id)
         found: list[Job] = []
-        async for job in self._given_up(id):
+        async for job in self._list_given_up(id):
             progress_key = progress_key_of(job)
             progress = await self.progress(id, progress_key)
             if progress is not None:
@@ -165,7 +165,8 @@ class Webhooks:
                 continue
         return found
 
-    async def _given_up(self, id: str) -> AsyncIterator[Job]:
+    async def _list_given_up(self, id: str) -> AsyncIterator[Job]:
+        """Yield the failed delivery jobs of a webhook."""
         after: str | None = None
         while True:
             query = JobQuery(states=(JobState.FAILED,), after=after, limit=validation.PAGE)

@@ -45,14 +45,16 @@ def is_inherited(id: str, runs: Iterable[tuple[str, int, int]]) -> bool:
 
 
 def filter_adoptable(late: Iterable[Entry], runs: Sequence[tuple[str, int, int]], fork: int) -> list[Entry]:
-    """Keep the entries that may derive from inherited entries alone; other facts a fact cites are not checked.
+    """Keep the entries of a parent that may derive from entries inherited by the fork alone; `late` follow the fork.
 
-    Facts, retractions that end a fact, and marks of episodes that were reflected on.
+    They are facts, retractions that end a fact, and marks of episodes that were reflected on. `runs` are the inherited
+    entries as (owner, first, last). Facts that a fact cites are not checked here: `filter_grounded` does that.
     """
     return [entry for entry in late if entry.state is State.LIVE and _is_adoptable(entry, runs, fork)]
 
 
 def _is_adoptable(entry: Entry, runs: Sequence[tuple[str, int, int]], fork: int) -> bool:
+    """Return whether an entry cites inherited entries and facts only, and is of a kind that a fork adopts."""
     if entry.kind is Kind.SUMMARY:
         if not is_mark(entry) or entry.covers is None:
             return False
@@ -81,6 +83,7 @@ def filter_grounded(
         outside.append(entry)
         if entry.kind is not Kind.FACT or not entry.sources:
             unsupported.add(entry.id)
+    # An entry that cites an unsupported one is unsupported too: repeat until no more are found.
     previous_size = -1
     while previous_size != len(unsupported):
         previous_size = len(unsupported)
@@ -108,14 +111,15 @@ def filter_active(
     effective: list[Entry] = []
     for entry in replacing:
         known_to_fork = entry.version <= fork or entry.id in ids
-        unknown_reason = entry.kind is Kind.FACT or entry.data.get("reason") in (*ENDED, REVOKED)
-        if known_to_fork or not unknown_reason:
+        # Facts, and retractions that end facts, come from knowledge that the fork may not have.
+        needs_knowledge = entry.kind is Kind.FACT or entry.data.get("reason") in (*ENDED, REVOKED)
+        if known_to_fork or not needs_knowledge:
             effective.append(entry)
     cover = Cover(effective)
     history = FactHistory(facts, cover)
     active: list[Entry] = []
     for entry in entries:
-        if cover.by(entry.version) is not None:
+        if cover.replaced_by(entry.version) is not None:
             continue
         if entry.kind is Kind.FACT:
             entry = _inherit_replacements(entry, history.chain(entry))
@@ -137,29 +141,35 @@ def _inherit_replacements(fact: Entry, predecessors: Sequence[Entry]) -> Entry:
 
 
 def draft_adoptions(
-    entries: Iterable[Entry], own: Sequence[Entry], cover: Cover, fork: int, open_: int
+    entries: Iterable[Entry], own: Sequence[Entry], cover: Cover, fork_version: int, open_episode: int
 ) -> list[Draft]:
-    """Return facts, and marks of episodes before `open_`, as the fork appends them, citing the originals.
+    """Return the facts, retractions of facts and marks of reflected episodes that a fork adopts from its parent.
 
-    `own` are the fork's own entries and `cover` is its cover. Entries adopted before are left out, and so are those the
-    fork has decided differently: it replaced the same entries, or filled the same address.
+    The drafts cite the originals. `own` are the entries that only the fork has, `cover` says what replaced each of its
+    entries, `fork_version` is the last version that it shares with the parent, and `open_episode` the ordinal of the
+    first episode that had not ended there. Left out are entries that were adopted before, and those the fork has
+    decided differently: it replaced the same entries, or filled the same address.
     """
     cited = {id for entry in own for id in entry.sources}
-    active_facts = [entry for entry in own if entry.kind is Kind.FACT and cover.by(entry.version) is None]
+    active_facts = [
+        entry for entry in own if entry.kind is Kind.FACT and cover.replaced_by(entry.version) is None
+    ]
     filled = set(filter(has_address, map(address_of, active_facts)))
     marked = {entry.episode for entry in own if is_mark(entry)}
     drafts: list[Draft] = []
     for entry in entries:
-        replaces = clip_spans(entry.replaces, fork)
+        replaces = clip_spans(entry.replaces, fork_version)
         if entry.kind is Kind.SUMMARY:
-            is_decided = entry.episode in marked or entry.episode >= open_
+            # The episode goes on in the fork, or the fork has reflected on it.
+            is_needless = entry.episode in marked or entry.episode >= open_episode
         elif entry.kind is Kind.RETRACTION:
-            is_decided = not replaces or _is_replaced_after(replaces, cover, fork)
+            # Without a span, it ended only entries that the fork never had.
+            is_needless = not replaces or _is_replaced_after(replaces, cover, fork_version)
         else:
             is_exclusive = entry.data.get("cardinality") == "one"
             is_filled = is_exclusive and address_of(entry) in filled
-            is_decided = is_filled or _is_replaced_after(replaces, cover, fork)
-        if entry.id in cited or is_decided:
+            is_needless = is_filled or _is_replaced_after(replaces, cover, fork_version)
+        if entry.id in cited or is_needless:
             continue
         draft = Draft(**{name: getattr(entry, name) for name in _FIELDS})
         sources = (*entry.sources, entry.id)
@@ -171,7 +181,7 @@ def _is_replaced_after(spans: Iterable[Span], cover: Cover, fork: int) -> bool:
     """Return whether the fork itself replaced an entry of these spans."""
     for first, last in spans:
         for version in range(first, last + 1):
-            replacement = cover.by(version)
+            replacement = cover.replaced_by(version)
             if replacement is not None and replacement > fork:
                 return True
     return False
@@ -183,30 +193,32 @@ def clip_spans(spans: Iterable[Span], upto: int) -> tuple[Span, ...]:
 
 
 ADOPT = "adopt"
-_LATE = 32
-"""Entries: a fork checks so few late facts itself, on the event loop; a job checks more."""
+_MOST_CHECKED_AT_ONCE = 32
+"""Late entries that a fork checks itself, on the event loop; if there are more, a job checks them."""
+_NEWEST_MESSAGES = 32
+"""Entries in which the newest message of a fork is searched: few edits follow a message."""
 _LEARNED = (Kind.FACT, Kind.SUMMARY, Kind.RETRACTION)
 
 
 async def enqueue_adoption(storage: StorageBackend, parent: str, child: Context) -> bool:
-    """Enqueue a job when the parent has facts that came too late for the fork; return whether it was needed."""
+    """Enqueue a job when the parent has facts that came too late for the fork; return whether one was enqueued."""
     fork = child.fork or 0
-    late = await storage.read(parent, kinds=_LEARNED, after=fork, limit=_LATE)
+    late = await storage.read(parent, kinds=_LEARNED, after=fork, limit=_MOST_CHECKED_AT_ONCE)
     adoptable = filter_adoptable(late, _inherited_runs(child), fork)
-    if len(late) < _LATE:  # otherwise the job checks all of them
+    if len(late) < _MOST_CHECKED_AT_ONCE:  # otherwise the job checks all of them
         if not adoptable:
             return False
         own = await storage.read(child.id, kinds=_LEARNED, after=fork)
         cited = {id for entry in own for id in entry.sources}
         if cited.issuperset(entry.id for entry in adoptable):
-            return False  # a named fork that already existed
+            return False  # the fork existed before, and has adopted them all
     job = JobDraft(kind=ADOPT, dedupe=f"{ADOPT}:{child.id}")
     _unwrap_result(*await storage.append([Append(context=child.id, drafts=(), jobs=(job,))]))
     return True
 
 
 async def handle_adopt_job(storage: StorageBackend, lease: Lease) -> Done | Failed | None:
-    """Append the late facts of its parent to a fork: the handler of "adopt" jobs.
+    """Append the late facts of its parent to a fork, the context of the job.
 
     Copies the facts with their sources, and cites the original. Repeating it adds nothing. Cancelled when the fork or
     its parent was deleted.
@@ -219,7 +231,7 @@ async def handle_adopt_job(storage: StorageBackend, lease: Lease) -> Done | Fail
 
 
 async def adopt_late(storage: StorageBackend, context: str, finish: Lease | None = None) -> bool:
-    """Append the late facts of its parent to a fork; return whether there were any."""
+    """Append the late facts of its parent to a fork; return whether any were appended. `finish` ends a job with it."""
     while True:
         child = await storage.context(context)
         if child.parent is None or child.fork is None:
@@ -277,7 +289,9 @@ async def _read_cited_entries(
 
 async def _open_episode(storage: StorageBackend, child: Context) -> int:
     """Return the ordinal of the first episode that had not ended where a fork begins."""
-    entries = await storage.read(child.id, at=child.fork, kinds=(Kind.MESSAGE, Kind.EPISODE), newest=_LATE)
+    entries = await storage.read(
+        child.id, at=child.fork, kinds=(Kind.MESSAGE, Kind.EPISODE), newest=_NEWEST_MESSAGES
+    )
     turns = [entry for entry in entries if entry.kind is Kind.MESSAGE and not entry.replaces]
     if not turns:
         return 0

@@ -30,7 +30,7 @@ MAX_KNOWN_FACTS = 40
 
 
 def has_seed_signature(reflector: Any) -> bool:
-    """Return whether a reflector has the shape `reflect(episode, turns)`."""
+    """Return whether a reflector has the signature `reflect(episode, turns)`: two required arguments."""
     try:
         parameters = inspect.signature(reflector.reflect).parameters.values()
     except (TypeError, ValueError):
@@ -129,8 +129,9 @@ def find_next_batch(
 ) -> Batch | None:
     """Return the next batch to read, or None if none of these entries is due.
 
-    `entries` are messages and manual closes after the last episode that was reflected on, `edits` those written since.
-    With `force` nothing is too short, and edits alone are enough.
+    `entries` are messages and manual closes after the last episode that was reflected on, `edits` the edits written
+    since. `upto` is the version up to which edits are read with this batch. With `force` no episode is too short, and
+    edits alone are enough.
     """
     changed = _select_new_edits(edits, cover, before)
     if force:
@@ -140,7 +141,8 @@ def find_next_batch(
     for group in _group_episodes(build_episodes(context, entries), before.episode, limits.min_messages):
         messages += sum(episode.messages for episode in group)
         tokens += sum(episode.tokens for episode in group)
-        if chosen and (messages > limits.max_messages or tokens > limits.max_tokens):
+        is_too_large = messages > limits.max_messages or tokens > limits.max_tokens
+        if chosen and is_too_large:  # the first group is read however large it is
             break
         chosen += group
     if not chosen and not (force and changed):
@@ -157,14 +159,14 @@ def _select_new_edits(edits: Iterable[Entry], cover: Cover, before: Progress) ->
     """Return the active edits, not read yet, of episodes that were reflected on."""
     selected: list[Entry] = []
     for edit in edits:
-        is_new = edit.version > before.upto and cover.by(edit.version) is None
+        is_new = edit.version > before.upto and cover.replaced_by(edit.version) is None
         if is_new and 0 < edit.episode <= before.episode and _is_readable(edit):
             selected.append(edit)
     return selected
 
 
 def _group_episodes(episodes: Iterable[Episode], after: int, min_messages: int) -> list[list[Episode]]:
-    """Group closed episodes so that each group has enough messages; a rest that has not enough is left out."""
+    """Group the closed episodes after an ordinal so that each group has enough messages; leave out a short rest."""
     groups: list[list[Episode]] = []
     waiting: list[Episode] = []
     for episode in episodes:
@@ -184,7 +186,7 @@ def _is_readable(entry: Entry) -> bool:
 def is_batch_current(batch: Batch, cover: Cover, current: Iterable[Entry | None]) -> bool:
     """Return whether everything that was read is still active and has its content."""
     for entry, stored in zip(batch.entries, current, strict=True):
-        if stored is None or stored.state is not State.LIVE or cover.by(entry.version) is not None:
+        if stored is None or stored.state is not State.LIVE or cover.replaced_by(entry.version) is not None:
             return False
     return True
 
@@ -193,7 +195,7 @@ def superseded_ids_by_version(batch: Batch, cover: Cover) -> dict[int, frozenset
     """Return the ids of the batch's inactive entries, by the version that replaced or retracted them."""
     ids: dict[int, frozenset[str]] = {}
     for entry in batch.entries:
-        version = cover.by(entry.version)
+        version = cover.replaced_by(entry.version)
         if version is not None:
             ids[version] = ids.get(version, frozenset()) | {entry.id}
     return ids
@@ -272,7 +274,7 @@ def select_known_facts(facts: Sequence[Fact], turns: Sequence[Turn]) -> tuple[Fa
 
 
 def seed_episode(parts: Sequence[Part], context: Context) -> SeedEpisode:
-    """Return the last of some episodes with everything that is read with it, for `reflect(episode, turns)`."""
+    """Return one episode for `reflect(episode, turns)`: the last of some, extended to the start of the first."""
     last, first = parts[-1].episode, parts[0].episode
     whole = replace(
         last,
@@ -289,7 +291,7 @@ def seed_episode(parts: Sequence[Part], context: Context) -> SeedEpisode:
 
 
 def summary_tokens(tokens: int) -> int:
-    """Return the tokens a summary of so many may have."""
+    """Return the tokens that a summary of a text with so many tokens may have."""
     return max(LEAST, tokens // SHORTER)
 
 

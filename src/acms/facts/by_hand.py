@@ -69,7 +69,11 @@ def build_proposal(
 async def store_fact(
     shared: SharedSession, stated: Proposal, *, sources: Sequence[str], expected: int | None
 ) -> Fact:
-    """Write a fact and return it; return the active one if it says exactly that."""
+    """Write a fact and return it, or return the active fact that already says exactly that.
+
+    `sources` are ids or keys of messages. `expected` is the newest version at the fact's address that the caller knows,
+    0 for none: `PreconditionError` if it is another one.
+    """
     if expected is not None:
         validation.validate_integer(expected, "expected")
     context = await shared.ensure()
@@ -87,12 +91,12 @@ async def store_fact(
 
     def choose(known: Sequence[Fact]) -> list[Proposal]:
         nonlocal same_id
-        there = _facts_at_address(known, stated.subject, stated.attribute)
-        alike = _facts_with_same_value(there, stated)
+        at_address = _facts_at_address(known, stated.subject, stated.attribute)
+        alike = _facts_with_same_value(at_address, stated)
         same_id = _find_exact_fact(alike, stated, read)
         if same_id:
             return []
-        newest = max((fact.version for fact in there), default=0)
+        newest = max((fact.version for fact in at_address), default=0)
         if expected not in (None, newest):
             raise PreconditionError(
                 f"the newest fact about {stated.subject!r}, {stated.attribute!r} is at version {newest},"

@@ -64,9 +64,9 @@ class _Change:
     stated_at: datetime
     #: Ids of the facts it follows from.
     depends_on: tuple[str, ...]
-    #: Active facts that the proposal names.
+    #: Active facts that the proposal names by id; for a removal without an id, those it means.
     named: tuple[Fact, ...] = ()
-    #: Active facts at its address of cardinality one.
+    #: Active facts that it replaces because its address holds one value; none for a removal.
     at_address: tuple[Fact, ...] = ()
     address: Address = ("", "")
     cardinality: Cardinality = "many"
@@ -176,8 +176,9 @@ class Consolidation:
         self._count = count
         self._key = key
         self._by = by
-        #: The active facts, by their ids and those they replace, and by address.
+        #: The active facts by id: each by its own, and by the ids of the facts that it replaces.
         self._by_id: dict[str, Fact] = {}
+        #: The active facts by address.
         self._at: dict[Address, list[Fact]] = {}
         for fact in known:
             self._at.setdefault(normalize_address(fact.subject, fact.attribute), []).append(fact)
@@ -192,7 +193,7 @@ class Consolidation:
         for index, proposal in enumerate(proposals):
             self._judge(index, proposal)
         self._drop_overridden()
-        self._drop_ended_removals()
+        self._drop_redundant_removals()
         self._retire_once()
         self._limit_additions()
         self._decide_keeps()
@@ -230,6 +231,7 @@ class Consolidation:
             if named.doubt is None:
                 self._keeps[index] = named
                 return
+            # A fact in doubt that is kept is stated again, which ends the doubt.
             proposal = replace(proposal, action="update", content=named.content, value=named.value)
         least = self._rules.min_confidence
         if proposal.confidence < least:
@@ -252,7 +254,7 @@ class Consolidation:
                 self._record_change(change)
 
     def _record_change(self, change: _Change) -> None:
-        """Record a change unless it is a duplicate or would end a fact that is protected from it."""
+        """Record a change, unless it is a duplicate, or would end a fact or an earlier change of higher trust."""
         index, origin = change.index, change.trust
         protected = next((fact for fact in change.retires if _is_protected(fact.trust, origin)), None)
         rival = self._find_rival(change)
@@ -273,7 +275,7 @@ class Consolidation:
             self._changes.append(change)
 
     def _override_changes(self, fact_id: str | None, by: _Change) -> None:
-        """Take back earlier changes that retire a fact which a later proposal restates."""
+        """Drop earlier changes that retire a fact which a later proposal, `by`, restates."""
         for earlier in tuple(self._changes):
             retired = {fact.id for fact in earlier.retires}
             if fact_id in retired and not _is_protected(earlier.trust, by.trust):
@@ -282,7 +284,10 @@ class Consolidation:
                 self._decide(earlier.index, "overridden", reason, fact_id)
 
     def _build_change(self, index: int, proposal: Proposal, named: Fact | None) -> _Change:
-        """Relate a proposal to the active facts."""
+        """Return a proposal as a change, with its sources, its trust and the active facts that it retires.
+
+        `named` is the active fact of its `fact_id`, or None.
+        """
         sources, repeated = self._find_sources(proposal, named)
         origins = [*map(trust.trust_of_entry, sources), *repeated]
         depends_on = [self._by_id[id].id for id in proposal.depends_on if id in self._by_id]
@@ -352,11 +357,13 @@ class Consolidation:
         return tuple(sources), [fact.trust for fact in self._known if fold_text(fact.value) == value]
 
     def _find_rival(self, change: _Change) -> _Change | None:
-        """Return an earlier change about the same that is protected from this one, or None."""
+        """Return an earlier change of higher trust that names the same fact or fills the same address, or None."""
         for earlier in self._changes:
-            same_address = earlier.fills_address and earlier.address == change.address
-            meets = (change.fills_address and same_address) or change.named_ids & earlier.named_ids
-            if meets and _is_protected(earlier.trust, change.trust):
+            both_fill = change.fills_address and earlier.fills_address
+            is_same = (both_fill and earlier.address == change.address) or (
+                change.named_ids & earlier.named_ids
+            )
+            if is_same and _is_protected(earlier.trust, change.trust):
                 return earlier
         return None
 
@@ -374,17 +381,19 @@ class Consolidation:
             change.named = (*change.named, fact)
             change.note = note
             return None
-        near = [other for other in self._changes if other.address == change.address and not other.removes]
+        additions = [
+            other for other in self._changes if other.address == change.address and not other.removes
+        ]
         if change.cardinality == "one":
-            near = near[-1:]
-        for other in near:
+            additions = additions[-1:]  # earlier values are replaced by the last one
+        for other in additions:
             same_target = not change.named or other.named == change.named
             if same_target and _is_same_statement(change.proposal, other.proposal):
                 return f"proposal {other.index + 1} says so too", None
         return None
 
     def _find_same_fact(self, change: _Change) -> Fact | None:
-        """Return the active fact that says the same as a change at the time it was stated, or None."""
+        """Return the active fact that a change restates, true at the time it was stated, or None."""
         candidates = self._at.get(change.address, ()) if has_address(change.address) else self._known
         period = stated_period(change.proposal)
         for fact in candidates:
@@ -398,7 +407,7 @@ class Consolidation:
     # ── several proposals ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _drop_overridden(self) -> None:
-        """Drop a change if a later one takes its fact, or its address of cardinality one."""
+        """Drop a change if a later one names the same fact, or fills the same address of cardinality one."""
         by_fact: dict[str, _Change] = {}
         by_address: dict[Address, _Change] = {}
         remaining: list[_Change] = []
@@ -417,13 +426,14 @@ class Consolidation:
             remaining.append(change)
         self._changes = remaining[::-1]
 
-    def _drop_ended_removals(self) -> None:
-        """Drop removals of facts that another change replaces at their address, in either order."""
+    def _drop_redundant_removals(self) -> None:
+        """Drop the removals of facts that another proposal replaces, whichever of the two comes first."""
+        # Only a change that states a fact has facts at its address.
         replaced = {fact.id: change for change in self._changes for fact in change.at_address}
         remaining: list[_Change] = []
         for change in self._changes:
             if change.removes:
-                first = change.named[0]
+                first = change.named[0]  # a removal names at least one fact
                 change.named = tuple(fact for fact in change.named if fact.id not in replaced)
                 if not change.named:
                     reason = f"proposal {replaced[first.id].index + 1} takes its place"
@@ -433,13 +443,13 @@ class Consolidation:
         self._changes = remaining
 
     def _retire_once(self) -> None:
-        """Let a fact that one change names and another meets at its address be retired by the first one only."""
+        """Let a fact be retired only by the change that names it, not by another one that fills its address."""
         named: set[str] = set()
         for change in self._changes:
             named |= change.named_ids
         for change in self._changes:
-            elsewhere = named - change.named_ids
-            change.at_address = tuple(fact for fact in change.at_address if fact.id not in elsewhere)
+            named_by_others = named - change.named_ids
+            change.at_address = tuple(fact for fact in change.at_address if fact.id not in named_by_others)
 
     def _limit_additions(self) -> None:
         """Drop the facts that one answer adds beyond a limit: those of tools and pages first, then the last ones."""
@@ -481,6 +491,7 @@ class Consolidation:
         return Consolidated(drafts=tuple(drafts), decisions=tuple(decisions))
 
     def _decide_change(self, change: _Change, draft: int) -> None:
+        """Record the decision about a change that is carried out by a draft."""
         retired = change.retires
         outcome: Outcome = "updated" if retired else "added"
         if change.removes:

@@ -82,6 +82,7 @@ def find_fault(proposal: Proposal) -> str:
 
 
 def _check_texts(proposal: Proposal) -> None:
+    """Raise `ValidationError` for a text, label, alias or id of a proposal that is too long or empty."""
     validation.validate_text(proposal.content, "content")
     validation.validate_text(proposal.value, "value", limit=VALUE)
     validation.validate_text(proposal.reason, "reason")

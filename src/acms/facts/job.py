@@ -100,6 +100,8 @@ class Pace:
         self._began = monotonic()
 
 
+MOST_FAILED_ROUNDS = 8
+"""Batches in a row that changed while they were reflected on, before the attempt of the job fails."""
 CHUNK = 256
 """Entries that are read at first for the next episodes; four times as many if one of them is longer."""
 SLICE = 12
@@ -119,8 +121,9 @@ class _Work:
     context: Context
     counter: TokenCounter
     reflector: Reflector
-    #: Whether it is shaped like that of seed 004.
+    #: Whether the reflector has the older signature: `reflect(episode, turns)` instead of one request.
     seeded: bool
+    #: Name of the reflector.
     name: str
     config: ACMSConfig
     #: Redaction of content sent to the reflector.
@@ -135,7 +138,7 @@ class _Work:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Answered:
     """A batch, the input of the reflector for it, and its answer."""
 
     batch: Batch
@@ -175,14 +178,15 @@ def make_reflection_handler(
         context = await storage.context(lease.job.context)
         counter = counters.get(context.counter) or token_counter(context.counter)
         pace = Pace(None if handle is None else handles.get_loop_state(handle))
-        own = config.privacy.mode
-        mode = privacy_of(lease.job, own, own if modes is None else modes.get(lease.job.context))
+        configured = config.privacy.mode
+        least = configured if modes is None else modes.get(lease.job.context)
+        mode = privacy_of(lease.job, configured, least)
         stage = create_redaction_stage(storage, mode, counter)
         work = _Work(storage, context, counter, reflector, seeded, name, config, stage, lease, pace)
         try:
             await _run_reflection(work)
             if handle is not None:
-                record_new_profile(handle)  # it may have been
+                record_new_profile(handle)  # the reflection may have created the profile of the namespace
         finally:
             pace.leave(context.id)
 
@@ -190,9 +194,9 @@ def make_reflection_handler(
 
 
 async def _run_reflection(work: _Work) -> None:
-    """Reflect on everything there is, then end the job if nothing came meanwhile."""
+    """Reflect on the log batch by batch, then end the job if nothing was appended meanwhile."""
     storage, context = work.storage, work.context.id
-    stuck = 0
+    failed_rounds = 0
     await asyncio.to_thread(importlib.import_module, "acms.text.extract")  # it brings numpy
     await work.pace.pause()
     await _adopt_before_first(work)
@@ -204,10 +208,10 @@ async def _run_reflection(work: _Work) -> None:
         if batch is not None:
             try:
                 await _reflect_on_batch(work, batch, log)
-                stuck = 0
+                failed_rounds = 0
             except _Overtaken as error:
-                stuck += 1
-                if stuck > 8 and await _read_progress(storage, context) == before:
+                failed_rounds += 1
+                if failed_rounds > MOST_FAILED_ROUNDS and await _read_progress(storage, context) == before:
                     raise ConflictError("what is read changes faster than it can be reflected on") from error
             await work.pace.rest()
             continue
@@ -231,7 +235,7 @@ async def _adopt_before_first(work: _Work) -> None:
 
 
 async def _read_progress(storage: StorageBackend, context: str) -> Progress:
-    """Return how far a log was reflected on."""
+    """Return how far a log was reflected on: as its newest mark says, which is searched for from the end."""
     size = 16
     while True:
         newest = await storage.read(context, kinds=(Kind.SUMMARY,), newest=size)
@@ -243,16 +247,19 @@ async def _read_progress(storage: StorageBackend, context: str) -> Progress:
 
 def _redact_facts(work: _Work, log: FactLog) -> list[Fact]:
     """Return the active facts as a reflector may read them, without blocked ones."""
-    blocked = {entry.id for entry in log.entries if work.stage.entry(entry).privacy is Privacy.BLOCK}
-    return [fact for fact in work.stage.facts(log.facts, log.entries) if fact.id not in blocked]
+    blocked = {entry.id for entry in log.entries if work.stage.redact_entry(entry).privacy is Privacy.BLOCK}
+    return [fact for fact in work.stage.redact_facts(log.facts, log.entries) if fact.id not in blocked]
 
 
 async def _find_next_batch(work: _Work, before: Progress, head: Head) -> tuple[Batch | None, FactLog]:
-    """Return the next batch to read, and the facts of the log at that point."""
+    """Return the next batch to reflect on, or None if there is none, and the active facts of the log at a head.
+
+    `before` says how far the log was reflected on. More entries are read until they hold a whole episode.
+    """
     storage, context, config = work.storage, work.context.id, work.config.reflection
     turns = config.max_turns
     if reflection_kind(work.reflector) == REFLECT:
-        turns = min(turns, SLICE)
+        turns = min(turns, SLICE)  # a reflector without a model
     limits = Limits(min_messages=config.min_episode_turns, max_messages=turns, max_tokens=config.max_tokens)
     work.pace.begin()
     log = await read_active_facts(storage, context, head)
@@ -295,10 +302,10 @@ async def _reflect_on_batch(work: _Work, batch: Batch, log: FactLog) -> None:
     seconds = monotonic() - called
     ids = {entry.id for entry, _ in pairs}
     read = tuple(entry for entry in batch.entries if entry.id in ids)
-    asked = _Asked(batch, turns, tuple(fact.id for fact in known), read, answer, seconds, began)
+    answered = _Answered(batch, turns, tuple(fact.id for fact in known), read, answer, seconds, began)
     work.pace.begin()
-    marks = await _build_marks(work, asked)
-    await _write_answer(work, asked, marks, log, profile)
+    marks = await _build_marks(work, answered)
+    await _write_answer(work, answered, marks, log, profile)
 
 
 def _read_own_words(work: _Work, batch: Batch, facts: Iterable[Fact]) -> list[tuple[Entry, str]]:
@@ -306,7 +313,7 @@ def _read_own_words(work: _Work, batch: Batch, facts: Iterable[Fact]) -> list[tu
     contents = {fact.content for fact in facts}
     speakers = {entry.actor for entry in batch.entries if entry.actor}
     pairs: list[tuple[Entry, str]] = []
-    for entry in map(work.stage.entry, batch.entries):
+    for entry in map(work.stage.redact_entry, batch.entries):
         if entry.privacy is Privacy.BLOCK:
             continue
         text = own_words(entry.content, known=contents, speakers=speakers)
@@ -371,17 +378,17 @@ async def _await_until_closed(here: handles.LoopState | None, call: Awaitable[ob
         here.calls.discard(task)
 
 
-async def _build_marks(work: _Work, asked: _Asked) -> list[Draft]:
-    """Return one mark for each episode that was read."""
+async def _build_marks(work: _Work, answered: _Answered) -> list[Draft]:
+    """Return a mark with a summary for each episode that was read, or one mark for a batch without episodes."""
     now = datetime.now(UTC)
-    batch = asked.batch
+    batch = answered.batch
     if not batch.parts:
         return [backlog.draft_extended_mark(batch, now)]
     marks: list[Draft] = []
-    turns = {turn.version: turn for turn in asked.turns}
+    turns = {turn.version: turn for turn in answered.turns}
     for part in batch.parts:
         part_turns = [turns[entry.version] for entry in part.entries if entry.version in turns]
-        summarizer, text = await _summarize_part(work, asked, part, part_turns)
+        summarizer, text = await _summarize_part(work, answered, part, part_turns)
         mark = backlog.draft_mark(
             part, batch, text, work.counter.count(text), reflector=work.name, summarizer=summarizer, now=now
         )
@@ -390,13 +397,18 @@ async def _build_marks(work: _Work, asked: _Asked) -> list[Draft]:
     return marks
 
 
-async def _summarize_part(work: _Work, asked: _Asked, part: Part, turns: Sequence[Turn]) -> tuple[str, str]:
-    """Return the name of a summarizer and its summary of an episode: the reflector's own, or an extract."""
+async def _summarize_part(
+    work: _Work, answered: _Answered, part: Part, turns: Sequence[Turn]
+) -> tuple[str, str]:
+    """Return the name of a summarizer and its summary of an episode.
+
+    The reflector's own summary is used if the batch was one episode, cut to the limit; else an extract is made.
+    """
     from acms.text.extract import extract_summary
 
     count = work.counter.count
     limit = backlog.summary_tokens(sum(count(turn.text) for turn in turns))
-    text = asked.answer.summary if len(asked.batch.parts) == 1 else None
+    text = answered.answer.summary if len(answered.batch.parts) == 1 else None
     if text is not None and count(text) > limit:
         summary = Turn(speaker="summary", text=text, version=part.episode.last, summary=True)
         text = extract_summary([summary], limit, count)
@@ -413,10 +425,14 @@ async def _summarize_part(work: _Work, asked: _Asked, part: Part, turns: Sequenc
 
 
 async def _write_answer(
-    work: _Work, asked: _Asked, marks: Sequence[Draft], log: FactLog, profile: FactLog | None
+    work: _Work, answered: _Answered, marks: Sequence[Draft], log: FactLog, profile: FactLog | None
 ) -> None:
-    """Append the accepted facts, those of the namespace first; a private or unshared session has only its own."""
-    proposals = asked.answer.proposals
+    """Append the accepted facts, first those of the namespace's profile, then the session's own with the marks.
+
+    A session that is private or has no namespace shares no facts. Proposals that contradict each other are appended in
+    several rounds.
+    """
+    proposals = answered.answer.proposals
     private = (await work.storage.context(work.context.id)).settings.get(PRIVATE)
     if private or work.context.namespace == UNNAMED:
         proposals = tuple(replace(proposal, scope="session") for proposal in proposals)
@@ -427,20 +443,20 @@ async def _write_answer(
     )
     decisions: dict[int, Decision] = {}
     if shared:
-        await _check_batch_current(work, asked.batch, log.head)
+        await _check_batch_current(work, answered.batch, log.head)
         for part in _split_rounds(proposals, shared, profile_facts):
-            made = await _append_profile(work, asked, [proposals[index] for index in part])
+            made = await _append_profile(work, answered, [proposals[index] for index in part])
             decisions.update(zip(part, made, strict=True))
-        await _check_profile(work, asked.batch, log.head)
+        await _check_profile(work, answered.batch, log.head)
     *parts, last_part = _split_rounds(proposals, own, log.facts)
     for part in parts:
-        _, made = await _append_own(work, asked, log, [proposals[index] for index in part], ())
+        _, made = await _append_own(work, answered, log, [proposals[index] for index in part], ())
         decisions.update(zip(part, made, strict=True))
         log = await read_active_facts(work.storage, log.context, await work.storage.head(log.context))
-    receipt, made = await _append_own(work, asked, log, [proposals[index] for index in last_part], marks)
+    receipt, made = await _append_own(work, answered, log, [proposals[index] for index in last_part], marks)
     decisions.update(zip(last_part, made, strict=True))
     in_order = [decisions[index] for index in range(len(proposals))]
-    _emit_reflected(work, asked, [*in_order, *asked.answer.rejected], receipt)
+    _emit_reflected(work, answered, [*in_order, *answered.answer.rejected], receipt)
 
 
 def _split_rounds(
@@ -452,18 +468,21 @@ def _split_rounds(
 
 
 async def _append_own(
-    work: _Work, asked: _Asked, log: FactLog, proposals: Sequence[Proposal], marks: Sequence[Draft]
+    work: _Work, answered: _Answered, log: FactLog, proposals: Sequence[Proposal], marks: Sequence[Draft]
 ) -> tuple[Receipt, list[Decision]]:
-    """Append facts to the session's own log, retrying on conflicts; the last append includes the marks."""
+    """Append facts and marks to the session's own log, and decide again after a concurrent rewrite.
+
+    Return the receipt and the decision about each proposal. `_Overtaken` if the batch is no longer as it was read.
+    """
     while True:
-        plan = await _consolidate_proposals(work, asked, log, proposals, f"reflect:{asked.batch.key}")
+        plan = await _consolidate_proposals(work, answered, log, proposals, f"reflect:{answered.batch.key}")
         await work.pace.rest()
         expect = Expect(rewrites=log.head.rewrites)
         op = Append(context=log.context, drafts=(*plan.drafts, *marks), expect=expect)
         result = await _append_with_retry(work, op)
         if isinstance(result, Receipt):
             if result.repeated and marks:
-                raise _Overtaken
+                raise _Overtaken  # an earlier attempt has appended this answer: read on after its marks
             return result, backlog.resolve_fact_ids(plan.decisions, result.ids)
         if isinstance(result, IdempotencyMismatchError | GoneError):
             raise _Overtaken from result  # another process reflected on it, or a source was erased
@@ -472,7 +491,7 @@ async def _append_own(
         head = await work.storage.head(log.context)
         if head.rewrites == log.head.rewrites:
             raise result  # refused for another reason
-        await _check_batch_current(work, asked.batch, log.head)
+        await _check_batch_current(work, answered.batch, log.head)
         log = await read_active_facts(work.storage, log.context, head)
 
 
@@ -505,9 +524,9 @@ async def _check_batch_current(work: _Work, batch: Batch, before: Head) -> None:
 
 
 async def _check_profile(work: _Work, batch: Batch, before: Head) -> None:
-    """Remove from the profile the facts made from messages that were removed, or became private, meanwhile.
+    """Retire the profile's facts made from messages that were removed, or became private, meanwhile.
 
-    The removal itself updated the profile before these facts were in it, or will do so after this check.
+    It is needed because the removal may have updated the profile before these facts were in it.
     """
     context = await work.storage.context(before.context)
     if context.settings.get(PRIVATE):
@@ -534,15 +553,15 @@ async def _read_profile(work: _Work) -> FactLog | None:
     return await read_active_facts(work.storage, profile.id, await work.storage.head(profile.id))
 
 
-async def _append_profile(work: _Work, asked: _Asked, proposals: Sequence[Proposal]) -> list[Decision]:
+async def _append_profile(work: _Work, answered: _Answered, proposals: Sequence[Proposal]) -> list[Decision]:
     """Append facts to the namespace's profile, retrying on conflicts; return the outcome of each proposal."""
     storage, own = work.storage, work.context
     proposals = [replace(proposal, scope="namespace") for proposal in proposals]
-    key = f"reflect:{own.id}:{asked.batch.key}"
+    key = f"reflect:{own.id}:{answered.batch.key}"
     while True:
         context = await ensure_profile(storage, own.namespace, own.counter)
         log = await read_active_facts(storage, context, await storage.head(context))
-        plan = await _consolidate_proposals(work, asked, log, proposals, key)
+        plan = await _consolidate_proposals(work, answered, log, proposals, key)
         decisions = list(plan.decisions)
         if not plan.drafts:
             return decisions
@@ -551,7 +570,7 @@ async def _append_profile(work: _Work, asked: _Asked, proposals: Sequence[Propos
         if isinstance(result, Receipt):
             return backlog.resolve_fact_ids(decisions, result.ids)
         if isinstance(result, IdempotencyMismatchError):
-            # An attempt that was killed before it came to the session's own log has appended them.
+            # An earlier attempt, which was killed before it came to the session's own log, has appended them.
             return [replace(decision, draft=None) for decision in decisions]
         if isinstance(result, GoneError):
             raise _Overtaken from result
@@ -560,35 +579,37 @@ async def _append_profile(work: _Work, asked: _Asked, proposals: Sequence[Propos
 
 
 async def _consolidate_proposals(
-    work: _Work, asked: _Asked, log: FactLog, proposals: Sequence[Proposal], key: str
+    work: _Work, answered: _Answered, log: FactLog, proposals: Sequence[Proposal], key: str
 ) -> Consolidated:
     """Apply the rules to proposals."""
     config = work.config.reflection
     limits = Rules(
         min_confidence=config.min_confidence,
-        max_facts=_max_new_facts(work, asked.batch),
+        max_facts=_max_new_facts(work, answered.batch),
         max_tokens=config.max_fact_tokens,
         max_active=config.max_active_facts,
     )
     now, count = datetime.now(UTC), work.counter.count
-    consolidation = Consolidation(proposals, log.facts, asked.read, limits, now=now, count=count, key=key)
+    consolidation = Consolidation(proposals, log.facts, answered.read, limits, now=now, count=count, key=key)
     return consolidation.build_drafts(await work.storage.get(consolidation.cited_ids))
 
 
-def _emit_reflected(work: _Work, asked: _Asked, decisions: Sequence[Decision], receipt: Receipt) -> None:
+def _emit_reflected(
+    work: _Work, answered: _Answered, decisions: Sequence[Decision], receipt: Receipt
+) -> None:
     first, last = receipt.versions
     event = Reflected(
         context_id=work.context.id,
         job_id=work.lease.job.id,
         reflector=work.name,
-        episodes=tuple(part.episode.ordinal for part in asked.batch.parts),
-        turns=tuple(turn.version for turn in asked.turns),
-        known=asked.known,
+        episodes=tuple(part.episode.ordinal for part in answered.batch.parts),
+        turns=tuple(turn.version for turn in answered.turns),
+        known=answered.known,
         decisions=tuple(decisions),
-        unreadable=asked.answer.unreadable,
+        unreadable=answered.answer.unreadable,
         versions=(first, last) if last >= first else None,
-        call_seconds=asked.seconds,
-        seconds=monotonic() - asked.began,
+        call_seconds=answered.seconds,
+        seconds=monotonic() - answered.began,
     )
     log_event(
         logging.INFO,
@@ -600,7 +621,7 @@ def _emit_reflected(work: _Work, asked: _Asked, decisions: Sequence[Decision], r
         turns=len(event.turns),
         proposals=len(event.decisions),
         changed=sum(decision.draft is not None for decision in decisions),
-        rejected=len(asked.answer.rejected),
+        rejected=len(answered.answer.rejected),
         unreadable=len(event.unreadable),
         ms=round(event.seconds * 1000),
     )

@@ -58,7 +58,7 @@ async def read_facts(
         facts = at_moment(facts, valid_at, rules.find_rival_pairs(facts))
     elif not history:
         facts = [fact for fact in facts if fact.retired is None]
-    redacted = stage.facts(facts, entries)
+    redacted = stage.redact_facts(facts, entries)
     return [fact for fact in redacted if _is_about(fact, subject, attribute, fact_type)]
 
 
@@ -166,6 +166,7 @@ async def catch_up(shared: SharedSession, context: str) -> None:
 
 
 async def _take_over(shared: SharedSession, context: str) -> None:
+    """Wake the worker for an unfinished reflection; enqueue it again if it was withdrawn or needs another model."""
     storage = shared.storage
     # The newer job is found if one was withdrawn and enqueued again; a withdrawn one alone was never replaced.
     job = await requests.find_latest_job(storage, context, requests.reflection_name(context))

@@ -115,7 +115,7 @@ def _stating_sentences(fact: Fact, old: Words, new: Words, cited: Mapping[str, E
     for id, content in contents.items():
         found[id] = _sentences_with_value(content, old, new)
     if old and new and mentions_value(new, old):
-        return found
+        return found  # the old value is part of the new one: without it no sentence states the old fact
     if len(found) > 1:
         for id, numbers in found.items():
             found[id] = numbers or _overlapping_sentences(contents[id], fact.content)

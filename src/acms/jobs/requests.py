@@ -175,7 +175,7 @@ async def cancel_job_by_id(storage: StorageBackend, id: str) -> Job:
 
 
 async def withdraw_job(storage: StorageBackend, found: Job, reason: str) -> bool:
-    """Cancel a job as it was listed; False when something happened to it since."""
+    """Cancel a job if it is still in the state in which it was listed; return whether it was."""
     try:
         await storage.settle(_lease_of_job(found), Failed(error=reason, cancelled=True))
         return True
@@ -184,7 +184,10 @@ async def withdraw_job(storage: StorageBackend, found: Job, reason: str) -> bool
 
 
 async def _settle_job(storage: StorageBackend, found: Job, outcome: Retry | Failed) -> Job:
-    """Settle a job as it was listed; an empty append reports it to webhooks that no longer followed it."""
+    """Set the outcome of a job that is still in the state in which it was listed.
+
+    An append without drafts enqueues the deliveries that report the change to webhooks.
+    """
     settled = await storage.settle(_lease_of_job(found), outcome)
     if settled.kind != WEBHOOK:
         await storage.append([Append(context=settled.context, drafts=())])

@@ -35,7 +35,7 @@ Handler: TypeAlias = Callable[[StorageBackend, Lease], Awaitable[Outcome]]
 
 GRACE = 5.0
 """Seconds that what runs may take to finish when a worker is stopped."""
-LONGEST = 60.0
+LONGEST_WAIT = 60.0
 """Seconds after which a worker that waits for a point in time looks again, as the clock may have been set back."""
 POLL = 0.05
 """Seconds between two looks at a job that another process works off."""
@@ -139,6 +139,7 @@ class Worker:
     # ── the loop ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _work(self, *, forever: bool = False, retries: bool = False) -> None:
+        """Begin due jobs until `stop`; unless `forever`, end when none is due, with `retries` when none is put off."""
         failures = 0
         others = [kind for kind in self._handlers if kind not in PATIENT]
         deliveries = [kind for kind in self._handlers if kind in PATIENT]
@@ -148,7 +149,7 @@ class Worker:
                 self._wake.clear()
                 pause: float | None
                 try:
-                    await self._begin()
+                    await self._begin_due_jobs()
                     if retries and not self._running():
                         self.again = await self._seconds_until_due()
                 except ACMSError as error:
@@ -177,8 +178,8 @@ class Worker:
     def _running(self) -> list[asyncio.Task[None]]:
         return [task for lane in self._lanes for task in lane.running]
 
-    async def _begin(self) -> None:
-        """Begin as many due jobs as there are free slots."""
+    async def _begin_due_jobs(self) -> None:
+        """Claim due jobs and begin them while there are free slots."""
         now = self._clock()
         self._later = [when for when in self._later if when > now]
         for lane in self._lanes:
@@ -193,6 +194,7 @@ class Worker:
                 task.add_done_callback(partial(self._on_task_end, lane))
 
     def _on_task_end(self, lane: _Lane, task: asyncio.Task[None]) -> None:
+        """Free the slot of an attempt that has ended, and look for work."""
         lane.running.discard(task)
         if lane.suspect is task:
             lane.suspect = None
@@ -207,16 +209,16 @@ class Worker:
         if not self._later:
             return None
         wait = (min(self._later) - self._clock()).total_seconds()
-        longest = LONGEST if self.again is None else min(LONGEST, self.again)
+        longest = LONGEST_WAIT if self.again is None else min(LONGEST_WAIT, self.again)
         return min(max(0.001, wait), longest)
 
     async def _seconds_until_due(self) -> float | None:
-        """Return the seconds until a job that any worker holds or has put off may be due, or None if there is none."""
+        """Return the seconds until an unfinished job, whoever holds it, may be due here, or None if there is none."""
         page = await self._storage.jobs(JobQuery(states=UNFINISHED, limit=500))
         waits = [self._due_in(job) for job in page.items if job.kind in self._handlers]
         if page.next_after is not None:  # an older one may be due sooner
             waits.append(self._config.lease_seconds)
-        return min(*waits, LONGEST) if waits else None
+        return min(*waits, LONGEST_WAIT) if waits else None
 
     def _due_in(self, job: Job) -> float:
         """Return the seconds until a job that could not be claimed may be due.
@@ -231,6 +233,7 @@ class Worker:
         return remaining + 0.01  # a timer may be early, and clocks are coarse
 
     async def _pause(self, seconds: float | None) -> None:
+        """Wait for `poke`, `stop` or the end of a job, at most so many seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
@@ -260,7 +263,11 @@ class Worker:
     # ── one attempt ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _attempt(self, lane: _Lane, lease: Lease) -> None:
-        """Run the handler of a job under its lease, and settle the outcome."""
+        """Run the handler of a job under its lease, and settle the outcome.
+
+        The lease is `silent` if the attempt before ended without an answer. After too many attempts such a job has
+        failed: it may be what kills its workers.
+        """
         too_many = lease.attempt > self._config.max_attempts and lease.job.kind not in PATIENT
         if lease.silent and too_many:
             silent = f"attempt {lease.attempt - 1} ended without an answer: its worker died or was too slow"
@@ -273,7 +280,7 @@ class Worker:
             work.cancel()
         lost = False
         try:
-            lost = not await self._hold(work, lease)
+            lost = not await self._hold_lease(work, lease)
         except asyncio.CancelledError:  # the event loop is about to end
             self.stop(grace=0)
         if not work.done():
@@ -291,7 +298,9 @@ class Worker:
         try:
             others = lane.handling - {asyncio.current_task()}
             if lease.silent and others:
-                await asyncio.wait(others)
+                await asyncio.wait(
+                    others
+                )  # it runs alone: if it kills this worker, no other job dies with it
             return await self._run_handler(lease)
         except LeaseLostError:  # another attempt has the job
             return None
@@ -305,6 +314,7 @@ class Worker:
             return self._retry_or_fail(lease, safe_error(error))
 
     async def _run_handler(self, lease: Lease) -> Outcome:
+        """Call the handler of the job, recorded as an operation of its own."""
         job = lease.job
         about = {"acms.job.attempt": lease.attempt, "gen_ai.memory.store.id": job.context}
         with record_operation("job", about, apart=True) as found:
@@ -314,6 +324,7 @@ class Worker:
             return outcome
 
     def _retry_or_fail(self, lease: Lease, error: str) -> Retry | Failed:
+        """Return a later attempt as the outcome, or a failure after the last one."""
         if lease.attempt >= self._config.max_attempts:
             return Failed(error=error)
         return Retry(error=error, not_before=self._clock() + timedelta(seconds=self._delay(lease.attempt)))
@@ -322,28 +333,31 @@ class Worker:
         # A job that was retried by hand has more attempts than an exponent may have.
         return self._retry.delay(min(attempt, 20), self._fraction())
 
-    async def _hold(self, work: asyncio.Task[Outcome], lease: Lease) -> bool:
+    async def _hold_lease(self, work: asyncio.Task[Outcome], lease: Lease) -> bool:
         """Prolong a lease until the work under it is done; return False when another attempt has the job."""
         while True:
             await asyncio.wait([work], timeout=self._config.lease_seconds / 3)
             if work.done():
                 return True
             try:
-                if not await self._extend(lease):
+                if not await self._extend_lease(lease):
                     return False
             except ACMSError as error:  # asked again before the lease ends
                 log_event(logging.WARNING, "extend_failed", job=lease.job.id, code=error.code)
 
-    async def _extend(self, lease: Lease) -> bool:
-        """Prolong a lease; return whether it still holds the job, or has ended it and tidies up."""
+    async def _extend_lease(self, lease: Lease) -> bool:
+        """Prolong a lease; return False if another attempt has the job.
+
+        A handler may have ended the job with its append and still be tidying up: then it goes on.
+        """
         try:
             await self._storage.extend(lease, by=self._lease)
             return True
         except (LeaseLostError, GoneError):
-            job = await self._look(lease)
+            job = await self._read_job(lease)
             return job is not None and (job.state, job.attempt) == (JobState.DONE, lease.attempt)
 
-    async def _look(self, lease: Lease) -> Job | None:
+    async def _read_job(self, lease: Lease) -> Job | None:
         found = (await self._storage.jobs(JobQuery(ids=(lease.job.id,)))).items
         return found[0] if found else None
 
@@ -355,10 +369,13 @@ class Worker:
         failures = 0
         while True:
             try:
-                job = await (self._look(lease) if outcome is None else self._storage.settle(lease, outcome))
+                if outcome is None:
+                    job = await self._read_job(lease)
+                else:
+                    job = await self._storage.settle(lease, outcome)
                 break
             except (LeaseLostError, GoneError):
-                job = await self._look(lease)
+                job = await self._read_job(lease)
                 break
             except ACMSError as error:
                 failures += 1
@@ -372,9 +389,10 @@ class Worker:
         elif job.state is JobState.RUNNING:
             await self._settle(lease, Failed(error="the handler returned None without finishing the job"))
         else:
-            self._tell(job)
+            self._report_outcome(job)
 
-    def _tell(self, job: Job) -> None:
+    def _report_outcome(self, job: Job) -> None:
+        """Log the state of a job after an attempt, emit an event, and note when a job that was put off is due."""
         fields: dict[str, Any] = {
             "context_id": job.context,
             "job_id": job.id,
@@ -483,8 +501,8 @@ class Background:
         if not self.enabled:
             return
         loop = asyncio.get_running_loop()
-        self._silence()
-        if self._worker is not None and not self._worker.stopping and self._runs(loop):
+        self._cancel_alarm()
+        if self._worker is not None and not self._worker.stopping and self._runs_on(loop):
             self._worker.poke()
             return
         self._worker = worker = Worker(
@@ -509,19 +527,19 @@ class Background:
         asking = self._sessions.get(getattr(event, "context_id", ""))
         emit_event(self._on_event if asking is None else asking.tell, event)
 
-    def _silence(self) -> None:
+    def _cancel_alarm(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
 
-    def _runs(self, loop: asyncio.AbstractEventLoop) -> bool:
+    def _runs_on(self, loop: asyncio.AbstractEventLoop) -> bool:
         task = self._task
         return task is not None and not task.done() and task.get_loop() is loop
 
     async def wait_until_idle(self) -> None:
         """Wait until no job is due and none is put off; return at once if there were no requests."""
         task = self._task
-        if task is not None and self._runs(asyncio.get_running_loop()):
+        if task is not None and self._runs_on(asyncio.get_running_loop()):
             await asyncio.wait([task])
 
     async def stop(self, *, grace: float = GRACE) -> None:
@@ -529,9 +547,9 @@ class Background:
 
         Calls of reflectors are not waited for: they are cancelled, and their jobs handed back at once.
         """
-        self._silence()
+        self._cancel_alarm()
         task = self._task
-        if self._worker is not None and task is not None and self._runs(asyncio.get_running_loop()):
+        if self._worker is not None and task is not None and self._runs_on(asyncio.get_running_loop()):
             self._worker.stop(grace=grace)
             for call in list(self._calls):
                 call.cancel()

@@ -10,9 +10,9 @@ import json
 
 from acms.model import Json, Part, Raw
 
-__all__ = ["REDACTED", "compaction_text", "parse_raw_json"]
+__all__ = ["REDACTED_VENDOR_PREFIX", "compaction_text", "parse_raw_json"]
 
-REDACTED = "redacted-"
+REDACTED_VENDOR_PREFIX = "redacted-"
 """Prefix of the vendor of a compaction with redactions: its signature is no longer valid."""
 
 
@@ -28,7 +28,7 @@ def compaction_text(part: Part) -> str | None:
     """Return the text of a provider's compaction, "" if it is encrypted, or None for any other part."""
     if not isinstance(part, Raw) or '"compaction"' not in part.json:
         return None
-    match part.vendor.removeprefix(REDACTED), parse_raw_json(part):
+    match part.vendor.removeprefix(REDACTED_VENDOR_PREFIX), parse_raw_json(part):
         case "anthropic", {"type": "compaction", "content": str(text)} if text.strip():
             return text
         case "openai-responses", {"type": "compaction", "encrypted_content": str(sealed)} if sealed:

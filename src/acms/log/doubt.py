@@ -73,6 +73,7 @@ def sentence_names(sentence: str, content: str) -> list[str]:
 
 
 def _parse_statement(fact: Fact, mentions: Iterable[str] = ()) -> _Statement:
+    """Return the words and the names of a fact; the names are those of its value, or of its text if it has none."""
     value = _short_value(fact)
     text = _fold_text(f"{fact.subject} {fact.content} {fact.value}")
     names, first = _extract_names(value or fact.content)

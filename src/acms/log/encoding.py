@@ -297,6 +297,7 @@ def verify_chain(entries: Iterable[Entry], *, head: bytes, version: int) -> Iter
 
     `entries` are the entries of one owner, ascending. A blanked entry has no salt, so its stored digest is used.
     """
+    # A chain value covers the chain value before its append, and the digests of the append up to its entry.
     batch, head_before, digests = 0, head, sha256()
     for entry in entries:
         version += 1

@@ -61,6 +61,7 @@ def has_address(where: Address) -> bool:
 
 
 def _normalize_label(label: str, *, name: bool = False) -> str:
+    """Return a subject (`name`) or an attribute for comparison: without case, articles and the endings of plurals."""
     text = _POSSESSIVE.sub("", unicodedata.normalize("NFKC", label)).replace("\N{MINUS SIGN}", "-")
     if not text.isascii():  # letters of many scripts have marks, which make another word
         text = "".join([" " if _is_foreign_sign(character) else character for character in text])
@@ -154,7 +155,7 @@ class FactHistory:
 
     def uncovered(self, entry: Entry) -> bool:
         """Whether a fact has its content and no entry has replaced or retracted it."""
-        return entry.state is State.LIVE and self._cover.by(entry.version) is None
+        return entry.state is State.LIVE and self._cover.replaced_by(entry.version) is None
 
     def chain(self, entry: Entry) -> list[Entry]:
         """Return the facts that a fact supersedes, directly or indirectly, newest first."""
@@ -170,20 +171,25 @@ class FactHistory:
     def before(self, entry: Entry) -> list[Entry]:
         """Return the facts that a fact supersedes directly."""
         superseded = list(self._superseded.get(entry.version, ()))
-        if entry.replaces and entry.version not in self._effect:  # it stood in for them once
+        if (
+            entry.replaces and entry.version not in self._effect
+        ):  # it is retired: the cover does not show them
             inside = _versions_in_spans(entry.replaces, {one.version: one for one in self.entries})
             superseded += [one for one in self.entries if one.version in inside]
         return superseded
 
     def retired(self, entry: Entry, by_version: Mapping[int, Entry]) -> Retired | None:
         """Return why a fact is not in force; `by_version` has every entry that replaces something."""
-        by = self._cover.by(entry.version)
+        replacement = self._cover.replaced_by(entry.version)
         successor = self._successors.get(entry.version)
-        if successor is not None and by in (None, successor.version, self._cover.by(successor.version)):
-            return _make_retired("updated", successor)
-        if by is None:
+        if successor is not None:
+            # The entry that ended the successor may also have ended what the successor had replaced.
+            successor_replacement = self._cover.replaced_by(successor.version)
+            if replacement in (None, successor.version, successor_replacement):
+                return _make_retired("updated", successor)
+        if replacement is None:
             return None
-        cause = by_version[by]
+        cause = by_version[replacement]
         if cause.kind is Kind.FACT:
             return _make_retired("updated", cause)
         return _make_retired(_text_field(cause, "reason") or "replaced", cause)
@@ -207,6 +213,7 @@ def _supersedes_entry(new: Entry, old: Entry) -> bool:
 
 
 def _versions_in_spans(spans: Iterable[Span], known: Mapping[int, Entry]) -> set[int]:
+    """Return the versions of the known entries in some spans, looping over the shorter of the two."""
     found: set[int] = set()
     for first, last in spans:
         if last - first < len(known):
@@ -248,7 +255,7 @@ def _is_fact_id(id: str) -> bool:
 
 
 def valid_times(found: Sequence[Fact]) -> dict[int, Period]:
-    """Return the facts in force by version, and when each of them is so; `found` are all of a log, oldest first."""
+    """Return by version the period in which each fact in force is true; `found` are all facts, oldest first."""
     periods = validity_periods(found, find_rival_pairs(found))
     active = [fact for fact in found if fact.retired is None and fact.id in periods]
     return {
@@ -321,7 +328,7 @@ def _parse_time(value: Any) -> datetime | None:
 
 
 def single_spans(entries: Iterable[Entry]) -> tuple[Span, ...]:
-    """Return the places of some entries as spans."""
+    """Return a span of one version for each of some entries, ascending."""
     return tuple((version, version) for version in sorted({entry.version for entry in entries}))
 
 
@@ -336,7 +343,10 @@ def simulate_append(drafts: Iterable[Draft], version: int) -> list[Entry]:
 
 
 def find_collision(entries: Sequence[Entry], before: Cover, after: Cover) -> tuple[Entry, Entry] | None:
-    """Return a fact that would come back, and another in force at its address of cardinality one; else None."""
+    """Return a fact that a change of the log makes active again, and a rival that is active then; or None.
+
+    `before` and `after` are the covers without and with the change. Rivals share an address that holds one value.
+    """
     now, later = FactHistory(entries, before), FactHistory(entries, after)
     restored = [one for one in entries if later.uncovered(one) and not now.uncovered(one)]
     others = {entry.version for entry in (*restored, *now.in_force)}

@@ -149,6 +149,10 @@ def _copy_ingest_fields(turn: Turn, message: Mapping[str, Any]) -> Turn:
 
 
 def _read_role_message(message: Mapping[str, Any], location: Location, unknown: Sequence[str]) -> list[Turn]:
+    """Read a message of a chat API: tool results in its content become messages of their own, before the rest.
+
+    `unknown` names its unknown fields, which are kept.
+    """
     location = location._replace(vendor=_guess_vendor(message))
     name = message.get("name")
     if message["role"] == "function" and isinstance(name, str):  # before calls had ids
@@ -182,7 +186,7 @@ def _read_role_message(message: Mapping[str, Any], location: Location, unknown: 
 def _read_envelope(
     message: Mapping[str, Any], location: Location, unknown: Sequence[str], parts: list[Part]
 ) -> dict[str, Json]:
-    """Return the other fields of a message; of audio the text and the bytes become parts."""
+    """Return the other fields of a message; the transcript and the bytes of audio are added to `parts`."""
     rest = {name: message[name] for name in _ENVELOPE if message.get(name)}
     if isinstance(rest.get("audio"), Mapping):
         rest["audio"] = _read_audio_answer(rest["audio"], location.at("audio"), parts)
@@ -275,6 +279,7 @@ def _read_contents(content: object, location: Location) -> tuple[list[Turn], lis
 
 
 def _read_calls(message: Mapping[str, Any], location: Location) -> Iterator[Part]:
+    """Yield the calls of tools in a message, also one in the older form `function_call`, which has no id."""
     calls, function_call = message.get("tool_calls"), message.get("function_call")
     if calls is not None and not isinstance(calls, list | tuple):
         raise ValidationError("must be a list", field=location.at("tool_calls").field)
@@ -295,7 +300,7 @@ def _number_keys(turns: list[Turn], message: Mapping[str, Any]) -> list[Turn]:
 
 
 def _set_content(turn: Turn, parts: list[Part], rest: Mapping[str, Json]) -> None:
-    """Put parts into a message: texts alone are its content."""
+    """Put parts and other fields into a message; if all parts are texts they become its content."""
     if rest:
         parts = [*parts, Raw(AS_GIVEN, encode_strict_json(dict(rest)))]
     if parts and all(type(part) is Text for part in parts):
@@ -344,6 +349,7 @@ def _read_tool_call(call: object, location: Location) -> Iterator[Part]:
         )
         yield Raw(AS_GIVEN, encode_strict_json({"id": call.get("id"), "type": "custom"}))
         return
+    # A thought signature of Gemini, as its chat endpoint nests it.
     signature: object = call
     for name in ("extra_content", "google", "thought_signature"):
         signature = signature.get(name) if isinstance(signature, Mapping) else None
@@ -370,7 +376,10 @@ def _read_part(block: object, location: Location) -> list[Part]:
 
 
 def _surplus_parts(block: Mapping[str, Any], *held: str) -> list[Part]:
-    """Return the fields of a part that are not held; none for values that are null or empty, and for cache marks."""
+    """Return the fields of a block that its parts do not hold, as a `Raw` part.
+
+    `held` names the fields that they hold. Cache marks and empty or default values are left out.
+    """
     left_out = {*held, *_MARKS, "type"}
     rest = {name: value for name, value in block.items() if name not in left_out}
     rest = {name: value for name, value in rest.items() if value not in (None, [], {}, "auto")}
@@ -410,6 +419,7 @@ def _image_url(block: Mapping[str, Any], location: Location) -> list[Part]:
 
 
 def _input_image(block: Mapping[str, Any], location: Location) -> list[Part] | None:
+    """Read an image of Responses by its address or the id of its file; None if it has neither."""
     if block.get("image_url") is not None:
         return _image_url(block, location)
     if block.get("file_id") is None:
@@ -426,6 +436,7 @@ def _read_input_audio(block: Mapping[str, Any], location: Location) -> list[Part
 
 
 def _read_file(block: Mapping[str, Any], location: Location) -> list[Part] | None:
+    """Read a file of Chat Completions or Responses: its bytes, address or id; None if it has none of them."""
     file, at = block, location
     if block["type"] == "file":
         file, at = block.get("file"), location.at("file")

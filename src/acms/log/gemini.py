@@ -114,6 +114,7 @@ def _derive_call_id(block: Mapping[str, Any], counts: Counter[str], kind: str) -
 def _read_answer(
     block: Mapping[str, Any], call_id: str, location: Location, dump: Callable[[Json], str]
 ) -> ToolResult:
+    """Read the response of a function; an object with one field, "output" or "error", is that text."""
     output: Json = block.get("response") or {}
     failed = isinstance(output, Mapping) and "error" in output
     if isinstance(output, Mapping) and len(output) == 1:

@@ -73,6 +73,7 @@ class Cover:
         self._searchable = searchable
         #: The entries it was built from, oldest first.
         self.replacing = sorted(replacing, key=_version)
+        #: Disjoint ascending spans of inactive versions: first and last version, and the entry that replaced them.
         self._first: list[int] = []
         self._last: list[int] = []
         self._by: list[int] = []
@@ -82,6 +83,7 @@ class Cover:
         self.retiring: list[Entry] = []
         #: Active summaries that only a provider can read, newest first: for all others they hide nothing.
         self.sealed: list[Entry] = []
+        # Versions of entries that end or supersede a fact: what that fact replaced stays inactive.
         keeping: set[int] = set()
         summaries = [entry.version for entry in self.replacing if entry.kind is Kind.SUMMARY]
         for entry in reversed(self.replacing):
@@ -98,8 +100,11 @@ class Cover:
             self._effects(entry).append(entry)
 
     def _has_effect(self, entry: Entry, keeping: Set[int]) -> bool:
-        """Whether an entry still replaces others; what was replaced by those `keeping` facts stays inactive."""
-        by = self.by(entry.version)
+        """Whether an entry still replaces others.
+
+        A fact that was itself replaced still does if the entry that replaced it is among `keeping`.
+        """
+        by = self.replaced_by(entry.version)
         if entry.kind is Kind.FACT:
             is_erased = entry.state is State.ERASED
             return by in keeping if by is not None else not is_erased
@@ -131,16 +136,16 @@ class Cover:
         return self.replacing[bisect_right(self.replacing, version, key=_version) :]
 
     def asked(self, began: int) -> Cover:
-        """Return the cover without the automatic summaries after a version."""
+        """Return the cover without the automatic summaries after the version `began`."""
         if not any(map(is_automatic_summary, self.after(began))):
             return self
-        effective = [one for one in self.replacing if not is_automatic_summary(one) or one.version <= began]
+        effective = [one for one in self.replacing if one.version <= began or not is_automatic_summary(one)]
         return Cover(effective, searchable=self._searchable)
 
     def _try_to_apply(self, entry: Entry) -> bool:
         """Apply the newest entry; return False if older entries may become active again: only a rebuild finds them."""
-        if entry.kind is Kind.SUMMARY or entry.state is State.ERASED:  # seldom
-            return False
+        if entry.kind is Kind.SUMMARY or entry.state is State.ERASED:
+            return False  # so seldom that a rebuild does no harm
         ended: list[Entry] = []
         for first, last in entry.replaces:
             last = min(last, entry.version - 1)
@@ -163,8 +168,8 @@ class Cover:
         has_effect = index < len(effects) and effects[index] is old
         if old.kind is Kind.FACT and _keeps_replaced(newer):
             return has_effect
-        if old.kind is Kind.SUMMARY:  # seldom
-            return False
+        if old.kind is Kind.SUMMARY:
+            return False  # so seldom that a rebuild does no harm
         if not has_effect:
             return True
         del effects[index]
@@ -200,14 +205,14 @@ class Cover:
             return True
         return summary.state is State.ERASED
 
-    def by(self, version: int) -> int | None:
+    def replaced_by(self, version: int) -> int | None:
         """Return the version of the entry that made this one inactive, or None if it is active."""
         index = bisect_right(self._first, version) - 1
         return self._by[index] if index >= 0 and version <= self._last[index] else None
 
     def edit_of(self, entry: Entry) -> Entry | None:
         """Return the active edit that is read instead of an entry, or None."""
-        by = self.by(entry.version)
+        by = self.replaced_by(entry.version)
         if by is None:
             return None
         index = bisect_left(self.shown, -by, key=_newest_first_key)
@@ -241,7 +246,7 @@ class Cover:
         return bool(self.changes(summary))
 
     def stretches(self, last: int) -> list[Span]:
-        """Return the stretches of versions up to one that have to be read: long inactive runs are left out."""
+        """Return the spans of versions up to `last` that have to be read: long inactive runs are left out."""
         stretches: list[Span] = []
         start = 1
         for first, end in _join_spans(self.spans()):
@@ -258,7 +263,8 @@ class Cover:
             yield max(self._first[at], first), min(self._last[at], last), self._by[at]
 
     def _put(self, first: int, last: int, by: int) -> None:
-        """Mark versions as inactive because of an entry newer than all earlier replacements."""
+        """Mark versions as inactive because of the entry `by`, which is newer than all earlier replacements."""
+        # Cut the spans that overlap: what is left of the first one before, and of the last one behind.
         start, end = bisect_left(self._last, first), bisect_right(self._first, last)
         cut = [(first, last, by)]
         if start < end and self._first[start] < first:
@@ -268,7 +274,7 @@ class Cover:
         self._first[start:end], self._last[start:end], self._by[start:end] = zip(*cut, strict=True)
 
     def _add(self, first: int, last: int, by: int) -> None:
-        """Mark the versions that are not covered yet: a newer replacement keeps precedence."""
+        """Mark versions as replaced by the entry `by`, except those that a newer entry has replaced."""
         while first <= last:
             index = bisect_right(self._first, first) - 1
             if index >= 0 and self._last[index] >= first:
@@ -283,10 +289,11 @@ class Cover:
 
 
 def read_as(cover: Cover) -> Callable[[int], tuple[Entry | None, Entry | None]]:
-    """Return a function from the version of a message to its current edit and the entry that ended it, each or None.
+    """Return a function that returns the edit and the end of a message by its version.
 
-    `cover` is the searchable one; a summary ends no message. For an ended message the edit is its newest one, even if
-    that edit had been undone.
+    The edit is the entry read instead of the message, and the end the entry that retracted it; each may be None.
+    `cover` is the searchable one, in which summaries end no message. For an ended message the edit is its newest one,
+    even if that edit had been undone.
     """
     by_version = {entry.version: entry for entry in cover.replacing}
     edits: dict[int, Entry] = {}
@@ -295,7 +302,7 @@ def read_as(cover: Cover) -> Callable[[int], tuple[Entry | None, Entry | None]]:
             edits.update((first, entry) for first, _ in entry.replaces)
 
     def read(version: int) -> tuple[Entry | None, Entry | None]:
-        by = cover.by(version)
+        by = cover.replaced_by(version)
         if by is None:
             return None, None
         cause = by_version[by]
@@ -353,7 +360,7 @@ def effective_sequence(entries: Sequence[Entry], cover: Cover, *, after: int = 0
     ]
     if not cover:
         return sequence
-    sequence = [entry for entry in sequence if cover.by(entry.version) is None]
+    sequence = [entry for entry in sequence if cover.replaced_by(entry.version) is None]
     for entry in cover.shown:
         if entry.state is State.LIVE and anchor_version(entry) > after:
             sequence.append(entry)
@@ -367,7 +374,8 @@ def _find_answers_to_summarized(
 ) -> set[int]:
     """Return the versions of active answers to calls that a summary replaced.
 
-    A call that was not read lies in a long inactive run, made by a summary unless a retraction has put one there.
+    `entries` may lack the versions of long inactive runs. A call that is missing there was replaced by a summary,
+    unless a retraction made such a run, or entries up to `after` are missing too.
     """
     summaries = {entry.version for entry in cover.shown if entry.kind is Kind.SUMMARY}
     grouped = [entry for entry in sequence if entry.group is not None]
@@ -385,7 +393,7 @@ def _find_answers_to_summarized(
     for entry in answers:
         call = calls.get(entry.group or "")
         if call is not None:
-            is_summarized = cover.by(call) in summaries
+            is_summarized = cover.replaced_by(call) in summaries
         else:
             is_summarized = unread_is_summarized and min(summaries) < entry.version
         if is_summarized:
@@ -585,7 +593,7 @@ class Stale:
         profile: bool = False,
         versions: Collection[int] | None = None,
     ) -> None:
-        #: By message id: version of the entry that did it, and characters that are still good.
+        #: By message id: version of the entry that demoted it, and characters of it that are still valid.
         self._demoted = demoted
         self._profile = profile
         #: Whether all are of the log that knows of them, so that their versions compare with its own.
@@ -609,7 +617,10 @@ class Stale:
         return Stale(self._demoted, profile=True) if self._demoted else self
 
     def of_many(self, others: Iterable[Stale], find: Callable[[str], int | None]) -> Stale:
-        """Return what this log and others know, for an index of many logs, in which `find` looks documents up."""
+        """Return the demotions that this log and others know, for an index of many logs.
+
+        `find` returns the number of a document in that index by message id, or None.
+        """
         demoted: dict[str, tuple[int, tuple[Span, ...]]] = {}
         for one in (*others, self):
             demoted |= one._demoted
@@ -618,7 +629,7 @@ class Stale:
         return Stale(demoted, profile=self._profile, versions=versions) if demoted else NONE
 
     def since(self, version: int) -> Demotion:
-        """Return the demotion of a message that says no more than one that an entry demoted."""
+        """Return a demotion by the entry at a version, for a message that only repeats a demoted one."""
         return self._demote(version, ())
 
     def of(self, docs: Iterable[Doc | Entry]) -> Demotion | None:

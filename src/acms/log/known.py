@@ -131,6 +131,7 @@ def ids_of_answers(parts: Sequence[Part]) -> tuple[str, ...]:
 
 
 def _row_of_entry(entry: Entry) -> Row:
+    """Return an entry as a row: one of a message in its original wording."""
     role = entry.role or Role.USER
     whole = body_digest(role, entry.content, entry.parts)
     return Row(
@@ -155,7 +156,10 @@ def _row_of_entry(entry: Entry) -> Row:
 
 
 def _row_with_compaction(rows: list[Row], row: Row, entry: Entry, block: Entry) -> Row:
-    """Return the row of a message as it was handed over: with the compaction that came with it, if one did."""
+    """Return the row of a message as its caller knows it: together with the compaction that it came with.
+
+    `block` is the summary before the message. If it holds that compaction, its row, the last of `rows`, is removed.
+    """
     if row.key is None or not rows or rows[-1].first != block.id or rows[-1].key != row.key:
         return row
     rows.pop()
@@ -207,7 +211,7 @@ class Known:
         cover = self.cover
         if head.rewrites != (0 if known is None else known.rewrites):
             cover = await cover_at(storage, context, head, head.version, searchable=True)
-        if self._head is not known:  # another task was first
+        if self._head is not known:  # another task has read the entries meanwhile
             return await self.catch_up(storage, context)
         self._originals += rows
         self._by_key |= {row.key: row for row in rows if row.key is not None}
@@ -247,6 +251,7 @@ class Known:
         return self._rows
 
     def _current_rows(self) -> list[Row]:
+        """Return the messages with their newest edits, and those that were retracted as rows that are not live."""
         read = read_as(self.cover)
         edits: dict[int, list[Entry]] = {}
         for entry in self.cover.replacing:
@@ -256,8 +261,9 @@ class Known:
         rows: list[Row] = []
         for original in self._originals:
             edit, ended_by = read(original.version)
-            if ended_by is not None and not ended_by.sources:  # cleared: the same text later is a new message
-                if original.key is not None:  # unless under the same key, which the log has for good
+            if ended_by is not None and not ended_by.sources:
+                # The whole log was cleared, so the same text is a new message, unless it has the same key.
+                if original.key is not None:
                     rows.append(replace(original, role=None, wording=b"", live=False))
                 continue
             if edit is not None:

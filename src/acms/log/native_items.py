@@ -70,7 +70,7 @@ _ANSWER_ENDINGS = ("_output", "_result", "_response")
 
 
 def form_of_call(kind: Json) -> CallForm | None:
-    """Return how a type of call is written; an unknown `*_call` is answered by `*_call_output`."""
+    """Return the form of a type of call, or None if it is no call; an unknown `*_call` is taken as one."""
     if not isinstance(kind, str):
         return None
     known = CALLS.get(kind)
@@ -117,7 +117,10 @@ def _answers_by_form(item: Mapping[str, Json]) -> bool:
 
 
 def read_call(item: Mapping[str, Any]) -> list[Part] | None:
-    """Read an item as a native call and the rest of it; None for an item that is none."""
+    """Read an item as the call of a tool and a `Raw` part with its other fields; None if it is no native call.
+
+    A native call is one of a provider's own tools, not of a function of the caller.
+    """
     kind = item.get("type")
     form = form_of_call(kind)
     is_unknown = _has_unknown_form(item) and not _answers_by_form(item)
@@ -139,7 +142,7 @@ def read_call(item: Mapping[str, Any]) -> list[Part] | None:
     if not form.name:
         held.add("name")
     if is_unknown:
-        held.discard("call_id")
+        held.discard("call_id")  # by this field `write_call` recognises the rest of an unknown type
     arguments = request if isinstance(request, str) else _encode(request)
     rest = {field: value for field, value in item.items() if field not in held}
     return [ToolCall(call_id, name, arguments), Raw(AS_GIVEN, _encode(rest))]
@@ -195,7 +198,7 @@ def _split_result(item: Mapping[str, Any]) -> tuple[str, dict[str, Json]]:
 
 
 def _split_chunks(chunks: Sequence[Any]) -> tuple[str, list[Json]]:
-    """Return the texts of some commands' outputs, and the outputs with the lengths of their texts instead."""
+    """Return the joined texts of the outputs of commands, and the outputs with the lengths in place of the texts."""
     texts: list[str] = []
     rest: list[Json] = []
     for chunk in chunks:
@@ -307,7 +310,10 @@ def _write_unknown_result(result: ToolResult, rest: Mapping[str, Json]) -> dict[
 
 
 def _fill_chunks(text: str, chunks: Json) -> list[dict[str, Json]]:
-    """Return the outputs of commands with their texts, which follow each other in lines; one for all if none fit."""
+    """Return the outputs of commands with their texts, cut from a joined text by the lengths in `chunks`.
+
+    If these do not fit the text, which may have been edited, all of it is one output.
+    """
     exit_code = 1 if text == NO_RESULT else 0
     single = {"stdout": text, "stderr": "", "outcome": {"type": "exit", "exit_code": exit_code}}
     if not isinstance(chunks, list) or not all(isinstance(chunk, dict) for chunk in chunks):
@@ -401,6 +407,7 @@ def item_text_of(item: Mapping[str, Json]) -> str:
 
 
 def _walk_strings(value: Json, name: str = "") -> Iterator[str]:
+    """Yield the strings of a value that people may read, without ids, signatures and inline data."""
     if isinstance(value, str):
         if value.strip() and not value.startswith("data:"):
             yield value

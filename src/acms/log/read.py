@@ -57,9 +57,10 @@ async def cover_at(
 async def valid_times_at(
     storage: StorageBackend, context: str, head: Head, version: int
 ) -> dict[int, Period]:
-    """Return the active facts at a version, by version, and when each of them is true.
+    """Return the periods in which active facts, messages and summaries are true at a version, by their version.
 
-    Also the messages whose known facts all end, with the last end, and the messages and summaries in doubt.
+    A message has a period if all facts known from it end: until the last end. Messages and summaries in doubt have one
+    with the reason of the doubt.
     """
     made = await storage.read(context, at=version, kinds=(Kind.FACT,))
     cover = await cover_at(storage, context, head, version, searchable=True)
@@ -93,7 +94,7 @@ async def _fact_times(
 def _message_ends(
     facts: Sequence[Fact], times: Mapping[int, Period], owners: Collection[str]
 ) -> dict[int, Period]:
-    """Return the messages of which all that is known ends, by version, each with the last end."""
+    """Return by version the messages all of whose known facts end, each with the last end."""
     ends: dict[int, list[datetime | None]] = {}
     for fact in facts:
         if fact.version in times:
@@ -177,11 +178,12 @@ async def messages_behind(
 async def _expand_summary(
     storage: StorageBackend, context: str, cover: Cover, summary: Entry
 ) -> Sequence[Entry]:
+    """Return the active messages that a summary replaced, or the summary if one of them has lost its content."""
     messages: list[Entry] = []
     for first, last in summary.replaces:
         rows = await storage.read(context, at=last, after=first - 1, kinds=SHOWN)
         messages += [row for row in rows if row.kind is Kind.MESSAGE]
-    if any(one.state is not State.LIVE and cover.by(one.version) is None for one in messages):
+    if any(one.state is not State.LIVE and cover.replaced_by(one.version) is None for one in messages):
         return [summary]
     inside = {message.version for message in messages}
     return [entry for entry in effective_sequence(messages, cover) if entry.version in inside]
@@ -199,10 +201,11 @@ async def count_active(
     for first, last in _merge_close_spans(cover.spans()):
         if last - first < LONG_RUN:
             rows = await storage.read(context, at=last, after=first - 1, kinds=(Kind.MESSAGE,))
-            inactive = [row.tokens for row in rows if cover.by(row.version) is not None]
+            inactive = [row.tokens for row in rows if cover.replaced_by(row.version) is not None]
             messages -= len(inactive)
             tokens -= sum(inactive)
-        else:  # entries in between need not be read
+        else:
+            # All of a long span is inactive: running totals give its size without reading its entries.
             messages_before, tokens_before = await _message_counts(storage, context, first - 1)
             messages_at_end, tokens_at_end = await _message_counts(storage, context, last)
             messages -= messages_at_end - messages_before

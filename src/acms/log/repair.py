@@ -28,14 +28,14 @@ __all__ = [
 OWN = ("markers", "created_at", "privacy", "origin", "actor_id", "metadata", "key", "idempotency_key")
 """Fields that only callers of ACMS write: invalid values are an error, also in a list."""
 
-_FRACTIONS = (1, 4, 16, 64, 256, 4_096)
-"""Fractions of the limit of a message that one of its texts may have, tried in turn: it may hold many of them."""
+_DIVISORS = (1, 4, 16, 64, 256, 4_096)
+"""Divisors of the limit of a message, tried in turn as the limit of each of its texts: it may hold many texts."""
 
 _IDS = frozenset(
     ("id", "call_id", "tool_call_id", "tool_use_id", "approval_request_id", "key", "idempotency_key")
 )
 _NAMES = frozenset(("name", "actor_id"))
-_OPAQUE = frozenset(("data", "file_data", "result", "encrypted_content", "signature", "thoughtSignature"))
+_BYTES = frozenset(("data", "file_data", "result", "encrypted_content", "signature", "thoughtSignature"))
 _PARTS = (Text, Reasoning, ToolCall, ToolResult, Media, Raw)
 _DEEPEST = 100
 
@@ -49,8 +49,8 @@ def generate_repairs(message: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any
     """Yield a message with its texts, ids and names repaired, cut shorter each time, and the notes on the changes."""
     own = {name: message[name] for name in OWN if name in message}
     given = {name: value for name, value in message.items() if name not in OWN}
-    for fraction in _FRACTIONS:
-        repair = _Repair(MESSAGE_BYTES // fraction)
+    for divisor in _DIVISORS:
+        repair = _Repair(MESSAGE_BYTES // divisor)
         repaired = repair.limit_parts(repair.value(given))
         yield {**repaired, **own}, tuple(repair.notes)
 
@@ -126,8 +126,8 @@ class _Repair:
         if is_long and name in _NAMES:
             self._note("a long name is shortened")
             return self.text(value[:NAME_CHARS])
-        is_opaque = name in _OPAQUE or value.startswith("data:")
-        return value if is_opaque else self.text(value)
+        holds_bytes = name in _BYTES or value.startswith("data:")
+        return value if holds_bytes else self.text(value)
 
     def text(self, text: str) -> str:
         """Return a text that every store can keep: well-formed, without NUL, and no longer than the limit."""
@@ -158,7 +158,10 @@ class _Repair:
 def rename_repeated_calls(
     messages: Sequence[Mapping[str, Any]],
 ) -> tuple[Sequence[Mapping[str, Any]], tuple[str, ...]]:
-    """Return messages in which no two calls of one share an id, their results renamed in the same order."""
+    """Return messages in which no two calls of one message share an id, and notes on the changes.
+
+    The results after a changed message get the new ids in the order of its calls.
+    """
     renamed: list[Mapping[str, Any]] = []
     ids = _CallIds()
     is_changed = False
@@ -211,6 +214,7 @@ _LISTS = ("tool_calls", "content", "parts")
 
 
 def _tool_parts(message: Mapping[str, Any]) -> Iterator[_ToolPart]:
+    """Yield the calls and results of a message."""
     for field in _LISTS:
         listed = message.get(field)
         if isinstance(listed, list | tuple):

@@ -179,7 +179,7 @@ def parse_choice(value: object, kind: type[E], field: str) -> E:
 
 
 def require_role_first(role: object, *said: object) -> None:
-    """Raise `ValidationError` when a text is given as the role, and no text."""
+    """Raise `ValidationError` when the first argument is a text and not a role, and no text follows it."""
     if isinstance(role, str) and not any(said) and role.lower() not in Role._value2member_map_:
         raise ValidationError(
             "comes first, then the text",
@@ -311,6 +311,7 @@ def validate_metadata(value: Mapping[str, Json] | None, field: str = "metadata")
 
 
 def _copy_plain_value(value: object, field: str, depth: int) -> Json:
+    """Copy a JSON value with at most `depth` levels of lists and objects; `ValidationError` for anything else."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -356,9 +357,9 @@ def serialize_document(value: object, field: str = "data") -> str:
 
 
 def _copy_json_value(value: object, field: str, left: list[int]) -> Json:
-    """Copy a JSON value; `left` counts the levels and the bytes that it may still have.
+    """Copy a JSON value; `left` are the levels and the bytes that it may still have, and is counted down.
 
-    Without the second a small value that holds one list many times would be copied endlessly.
+    Without the bytes a small value that holds one list many times would be copied endlessly.
     """
     inner = isinstance(value, Mapping | list | tuple)
     left[1] -= 1
@@ -508,6 +509,7 @@ def parse_tool_call(given: Mapping[str, Json], field: str, *, id: str = "id") ->
 
 
 def _validate_part(part: object, field: str) -> Part:
+    """Return a part whose values are within the limits; `ValidationError` names the invalid one."""
     if isinstance(part, Text):
         validate_text(part.text, f"{field}.text")
     elif isinstance(part, Reasoning):

@@ -208,7 +208,10 @@ def validity_periods(facts: Sequence[Fact], rivals: Iterable[tuple[str, str]]) -
 
 
 def _period_after(fact: Fact, older: Mapping[str, Period], restated: Sequence[str]) -> Period:
-    """Return the period of a fact that replaces older ones; a restatement has the period of the fact it restates."""
+    """Return the period of a fact, given the periods of the older facts it replaces.
+
+    Without a stated start it begins when it was stated, or where the fact began that it restates.
+    """
     period, stated = stated_validity(fact), stated_at(fact)
     if period.start is not None or not older or period.over(stated):
         return period
@@ -216,7 +219,10 @@ def _period_after(fact: Fact, older: Mapping[str, Period], restated: Sequence[st
 
 
 def _end_older_periods(fact: Fact, period: Period, older: Mapping[str, Period]) -> dict[str, Period]:
-    """Return the periods of older facts that end where the period of a fact begins."""
+    """Return the shortened periods of the older facts that end where the period of a newer fact begins.
+
+    Those that it replaces end there, and unless it is already over, all that it overlaps with.
+    """
     if period.start is None:
         return {}
     is_over = period.over(stated_at(fact))

@@ -47,13 +47,13 @@ def find_cookie(text: str, end: int) -> Detection | None:
 
 
 def find_header_credential(text: str, end: int, word: str) -> Detection | None:
-    """Return the credential of a header whose name ends here."""
+    """Return the credential in a header such as `Authorization`, whose name `word` ends at `end`."""
     match = _AUTH.match(text, end)
     if not match or text[match.start("value") - 1] not in " \t:=\"'`,0+":
         return None
     value, start = match["value"].rstrip("."), match.start("value")
     scheme = (match["scheme"] or "").lower()
-    if word == "bearer":
+    if word == "bearer":  # without a header: the scheme itself is the name
         if scheme or text[end : end + 1] not in " \t:=%":
             return None
         scheme = "bearer"
@@ -120,7 +120,10 @@ _ROW_LENGTH = 1200
 
 
 def find_column_values(text: str, start: int, end: int, kind: str, work: Work) -> list[Detection]:
-    """Return the values below a name that is a column header, in CSV or in a Markdown table."""
+    """Return the values below a name that is a column header, in CSV or in a Markdown table.
+
+    The name of a secret of a kind is at `start` to `end`. The table ends with a row that has other columns.
+    """
     begin = text.rfind("\n", max(0, start - _HEAD_REACH), start) + 1
     stop = text.find("\n", end, end + _HEAD_REACH)
     is_cut = begin == 0 and start > _HEAD_REACH

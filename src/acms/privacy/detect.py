@@ -87,6 +87,7 @@ def find_sensitive_spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sens
 
 
 def _search_until_clean(text: str, mode: Privacy, work: Work) -> list[Sensitive]:
+    """Search a text, then the pieces between what was found, for `ROUNDS` rounds; existing marks are left out."""
     found: list[Sensitive] = []
     pieces = [(0, len(text))]
     if "[REDACTED: " in text:
@@ -144,6 +145,7 @@ def safe_key(key: str) -> bool:
 
 
 def _run_detectors(text: str, mode: Privacy, work: Work) -> list[Detection]:
+    """Return the findings of all detectors that may find something: cheap tests of the text rule out the others."""
     low = lower_keeping_offsets(text)
     found = [*tokens.find_tokens(text, work), *find_named_secrets(text, low, work)]
     found += apart.find_command_secrets(text, low, work)

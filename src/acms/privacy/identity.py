@@ -26,6 +26,7 @@ def check_luhn(digits: str) -> bool:
 
 
 def _check_cpf(digits: str) -> bool:
+    """Check the two last digits of a Brazilian CPF: each a weighted sum of the digits before it, modulo 11."""
     if len(set(digits)) == 1:
         return False
     for at in (9, 10):

@@ -32,6 +32,7 @@ class Cleared(Entry):
         ]
 
     def _map_offset(self, offset: int, *, is_end: bool) -> int:
+        """Return an offset of the stored content in the redacted one; inside a mark, its start or its end."""
         shift = 0
         for start, end, length in self.moves:
             if offset <= start:
@@ -40,16 +41,6 @@ class Cleared(Entry):
                 return start + shift + (length if is_end else 0)
             shift += length - (end - start)
         return offset + shift
-
-    def _place(self, at: int, side: int) -> int:
-        shift = 0
-        for start, end, length in self.moves:
-            if at <= start:
-                break
-            if at < end:
-                return start + shift + side * length
-            shift += length - (end - start)
-        return at + shift
 
 
 def mode_of(configured: Privacy | None, item: Privacy) -> Privacy | None:

@@ -192,6 +192,7 @@ class _Assignment(NamedTuple):
 
 
 _NO_ASSIGNMENT = _Assignment(-1, "")
+"""The result for a sign that assigns no value: the sentence around it is not searched either."""
 
 
 class _Value(NamedTuple):
@@ -205,9 +206,6 @@ class _Value(NamedTuple):
     #: Whether the sign makes clear that this is the value of the name.
     stated: bool
     value: str
-
-
-"""The result for a sign that assigns no value: the sentence around it is not searched either."""
 
 
 def _is_name_suffix(rest: str) -> bool:
@@ -274,21 +272,24 @@ def _find_secret(text: str, low: str, name: Name, work: Work) -> Detection | Non
     if assignment is _NO_ASSIGNMENT:
         return None
     if assignment is not None:
-        return _phrase_or_code(text, name, assignment.at) or _match_value(text, name, assignment)
+        return _find_phrase_or_code(text, name, assignment.at) or _match_value(text, name, assignment)
     if text[max(0, name.start - 1) : name.start] in ("/", "$") or text[name.end : name.end + 1] in ("(", "_"):
         return None
     return prose.find_phrased_secret(text, low, name, work)
 
 
-def _phrase_or_code(text: str, name: Name, at: int) -> Detection | None:
-    """Return the passphrase or the code that a sign assigns to a name."""
+def _find_phrase_or_code(text: str, name: Name, at: int) -> Detection | None:
+    """Return the passphrase, or for a name such as "PIN" the digits, that a sign assigns to a password's name.
+
+    The sign is "=", ":" or a command, and `at` is the offset after it. None if neither follows.
+    """
     if name.kind != "password":
         return None
     start = skip_match(_VALUE_BEGIN, text, at)
     end = prose.find_phrase(text, start)
     if end and not _PHRASE_END.match(text, end):
-        end = 0
-    if "code" in name.form:
+        end = 0  # words that go on are a sentence, not a passphrase
+    if "code" in name.form:  # "code" or "stated code": the value may be digits
         end = end or prose.find_code(text, start, name)
     return Detection(start, end, "password") if end else None
 
@@ -330,6 +331,7 @@ def _check_sign(text: str, sign: re.Match[str], former: str) -> _Assignment | No
 
 
 def _match_value(text: str, name: Name, assignment: _Assignment) -> Detection | None:
+    """Return the value, quoted or bare, at the offset of an assignment if it is plausible as a secret."""
     match = _VALUE.match(text, assignment.at)
     if not match:
         return None
@@ -377,6 +379,7 @@ def _is_plausible_value(given: _Value) -> bool:
 
 
 def _is_plausible_password(given: _Value, look: int) -> bool:
+    """Return whether an assigned value is a password: varied characters, or a word or number clearly assigned."""
     value, sign, size = given.value, given.sign, len(given.value)
     if " " in value:
         return _is_passphrase(value) or (look == 3 and len(value.split()) <= 3)

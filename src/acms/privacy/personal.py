@@ -85,9 +85,8 @@ def find_emails(text: str, work: Work) -> Iterator[Detection]:
 
 def _read_local_part(before: str) -> str:
     """Return the local part of an email address at the end of a text, or ""."""
-    reversed_match = _LOCAL.match(
-        before[::-1]
-    )  # matching backwards from the @ takes time for this part alone
+    # Matching backwards from the @ takes time for this part alone.
+    reversed_match = _LOCAL.match(before[::-1])
     name = reversed_match[0][::-1].lstrip(".-+'%") if reversed_match else ""
     if not name.isascii():
         plain = _PLAIN_NAME.search(name)
@@ -165,6 +164,7 @@ def _is_part_of_word(text: str, start: int, stop: int) -> bool:
 
 
 def _is_phone(text: str, start: int, stop: int, number: str) -> bool:
+    """Return whether digits are a telephone number: by "+" and a country code, by their form, or by words before."""
     digits = "".join(char for char in number if "0" <= char <= "9")
     size = len(digits)
     if size < 7 or len(set(digits)) < 3:
@@ -204,7 +204,10 @@ _NEIGHBOUR = re.compile(r"\d[ \t,;|/]{1,8}$")
 
 
 def _is_national_phone(text: str, start: int, stop: int, number: str) -> bool:
-    """Return whether a number in a national format is a telephone number, by brackets, hyphens or nearby words."""
+    """Return whether a number in a national format is a telephone number: at least two points.
+
+    Brackets count two points, as does a nearby word for a telephone; other signs of one count one point each.
+    """
     score = 2 * ("(" in number) + ("-" in number) + ("/" in number) + (number[0] in "0(")
     if _NEAR.search(text, max(0, start - 60), min(len(text), stop + 24)):
         score += 2

@@ -29,6 +29,8 @@ from acms.privacy.looks import (
 from acms.privacy.rules import get_word_set, load_pattern, one_of
 
 CLOSE = re.compile(r"""(?:[\\"`\])*]|'(?!s[ \t])){0,6}+""")
+MOST_WORDS_BETWEEN, MOST_WORDS_TIED = 7, 9
+"""Words between a name and its value, without a word such as "is" that ties them, and with one."""
 _REACH = 110
 """Characters of a line after a name within which a sentence gives its value."""
 _OPEN, _SHUT = "\"'`“„«「『(*", "\"'`”“»」』)*"
@@ -60,7 +62,10 @@ _INTRODUCING = (*_TIED, "enter")
 
 
 def _find_after(text: str, low: str, name: Name) -> Detection | None:
-    """Return the value that a sentence gives after a name: the more random it looks, the further away it may be."""
+    """Return the value that a sentence gives after a name: the more random it looks, the further away it may be.
+
+    `low` is the text in lower case. The sentence ends with its line.
+    """
     line = low.find("\n", name.end, name.end + _REACH)
     stop = line if line >= 0 else name.end + _REACH
     if "code" in name.form and not DIGIT.search(text, name.end, stop):
@@ -72,7 +77,10 @@ def _find_after(text: str, low: str, name: Name) -> Detection | None:
 
 
 class _Scan:
-    """A scan of the words after a name, for the value that the sentence gives it."""
+    """A scan of the words after a name, for the value that the sentence gives it.
+
+    A *tie* is a word or sign that ties a value to the name, such as "is", ":" or "changed to".
+    """
 
     #: Words after the last one that ties a value to the name.
     since = 0
@@ -89,7 +97,7 @@ class _Scan:
     def find_value(self, begin: int) -> Detection | None:
         """Return the first value tied closely enough for its looks; `begin` is the end of quotes around the name."""
         for position, piece in enumerate(_WORD.finditer(self.text, self.name.end, self.stop)):
-            if position > (9 if self.tie else 7):  # words between the name and the value
+            if position > (MOST_WORDS_TIED if self.tie else MOST_WORDS_BETWEEN):
                 return None
             self.position = position
             if piece.start() == self.name.end:
@@ -332,6 +340,7 @@ def _is_stated_value(text: str, value: str, start: int, name: Name, link: str) -
 
 
 def _is_stated_password(text: str, value: str, start: int, link: str) -> bool:
+    """Return whether a string near the name is random enough: the looser the link, the more."""
     look, size = rate_randomness(value), len(value)
     if link in ("next", "enter"):
         return look >= 2 and size >= 6

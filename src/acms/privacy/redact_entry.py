@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from acms.log.compacted import REDACTED, compaction_text
+from acms.log.compacted import REDACTED_VENDOR_PREFIX, compaction_text
 from acms.log.encoding import quote_json
 from acms.log.known import hash_sensitive_key
 from acms.log.summary_levels import LEVELS, Level, read_shorter_levels, to_json
@@ -114,6 +114,7 @@ def _safe_markers(entry: Entry, mode: Privacy) -> tuple[str, ...]:
 
 
 def _withhold_text(entry: Entry, count: Count) -> Entry:
+    """Return an entry under `block`: only its frame, such as the names and ids of calls, without any text."""
     parts: list[Part] = []
     for part in entry.parts:
         if isinstance(part, ToolCall):
@@ -144,6 +145,7 @@ def _withhold_text(entry: Entry, count: Count) -> Entry:
 
 
 def _build_cleared(entry: Entry, mode: Privacy, kinds: Counter[str], **changes: Any) -> Cleared:
+    """Return a redacted entry with changed fields, what was removed, and where its content moved."""
     values = {field.name: getattr(entry, field.name) for field in fields(Entry)}
     values.update(changes, privacy=mode)
     moves: tuple[tuple[int, int, int], ...] = ()
@@ -271,7 +273,10 @@ def redact_message(content: str, parts: Sequence[Part], mode: Privacy) -> Redact
 
 
 def _redact_part(part: Part, mode: Privacy) -> tuple[Part | None, Counter[str]]:
-    """Redact a part; sensitive reasoning is removed whole, because changed text would not match its signature."""
+    """Return a part without the sensitive text, and the removals by kind; a part without any is returned unchanged.
+
+    Sensitive reasoning is removed whole (None), because changed text would not match its signature.
+    """
     redacted: Part | None
     match part:
         case Text():
@@ -283,7 +288,7 @@ def _redact_part(part: Part, mode: Privacy) -> tuple[Part | None, Counter[str]]:
         case Media():
             is_inline = part.ref.startswith("data:")
             text, kinds = _redact_plain_text("" if is_inline else part.ref, mode)
-            redacted = Text(text)
+            redacted = Text(text)  # a changed address leads nowhere: only its text stays
         case ToolCall():
             text, kinds = text_or_json(part.arguments, mode)
             redacted = replace(part, arguments=text)
@@ -292,9 +297,12 @@ def _redact_part(part: Part, mode: Privacy) -> tuple[Part | None, Counter[str]]:
             redacted = replace(part, output=text)
         case Raw():
             text, kinds = text_or_json(part.json, mode, opaque=_OPAQUE)
-            # A compaction no longer matches its signature.
-            mark = REDACTED if compaction_text(part) is not None else ""
-            redacted = Raw(mark + part.vendor.removeprefix(mark), text)
+            vendor = part.vendor
+            # A provider's signature of its compaction does not fit changed text. Under a vendor with this prefix, which
+            # an earlier redaction may have set, no codec sends the item back unchanged.
+            if compaction_text(part) is not None:
+                vendor = REDACTED_VENDOR_PREFIX + vendor.removeprefix(REDACTED_VENDOR_PREFIX)
+            redacted = Raw(vendor, text)
     return (redacted if kinds else part), kinds
 
 
@@ -313,7 +321,7 @@ def redact_mapping(values: Mapping[str, Json], mode: Privacy) -> tuple[Mapping[s
     if not values:
         return values, Counter()
     written = json.dumps(dict(values), ensure_ascii=False)
-    text, kinds = _redact_document(written, mode, _NOTHING, 0)
+    text, kinds = _redact_document(written, mode, opaque=_NOTHING, depth=0)
     return (json.loads(text) if kinds else values), kinds
 
 
@@ -326,7 +334,7 @@ def text_or_json(
     """
     # JSON in a tool call in a message of a vendor is three levels deep.
     if depth < 3 and text.lstrip()[:1] in ("{", "[") and _is_json(text):
-        return _redact_document(text, mode, opaque, depth)
+        return _redact_document(text, mode, opaque=opaque, depth=depth)
     return _redact_plain_text(text, mode)
 
 
@@ -339,11 +347,12 @@ def _is_json(text: str) -> bool:
 
 
 def _redact_document(
-    text: str, mode: Privacy, opaque: frozenset[str], depth: int
+    text: str, mode: Privacy, *, opaque: frozenset[str], depth: int
 ) -> tuple[str, Counter[str]]:
-    """Redact the decoded strings of a JSON document, then its raw text.
+    """Redact the decoded strings of a JSON document, then its raw text; return it with the removals by kind.
 
-    Only the first pass sees through escapes; only the second sees the name beside a value.
+    Only the first pass sees through escapes; only the second sees the name beside a value. `opaque` names fields whose
+    values are left unchanged, and `depth` counts the documents around this one.
     """
     kinds: Counter[str] = Counter()
     replacements: list[tuple[int, int, str]] = []

@@ -148,6 +148,7 @@ async def scan(
 
 
 def _validate_options(context: Context | None, namespace: str | None, kinds: Collection[str]) -> None:
+    """Raise `ValidationError` for unknown kinds, or for both a context and a namespace."""
     unknown = sorted(set(kinds) - set(KINDS))
     if unknown:
         raise ValidationError(f"knows {', '.join(KINDS)}, not {', '.join(unknown)}", field="kinds")
@@ -265,8 +266,9 @@ def _search_page(page: Sequence[Entry], wanted: frozenset[str]) -> list[tuple[En
 
 
 def _search_entry(entry: Entry, wanted: frozenset[str]) -> list[_Place]:
+    """Return the positions of the wanted kinds in an entry, each secret in the first field that has it."""
     places: list[_Place] = []
-    known: set[str] = set()  # the content of a message is made of its parts
+    known: set[str] = set()  # secrets of earlier fields: the content of a message repeats its parts
     for field, name, text in iter_searched_texts(entry):
         # A value is searched together with its name: "hunter2" alone does not look sensitive.
         prefix, suffix = (f'"{name}": "', '"') if name else ("", "")
@@ -316,6 +318,7 @@ def _text_of_part(part: Part) -> tuple[str, str]:
 
 
 def _iter_leaves(value: Json, path: str, name: str, depth: int) -> Iterator[tuple[str, str, str]]:
+    """Yield (field, name, text) for the texts, numbers and sensitive keys of a JSON value, `depth` levels deep."""
     if isinstance(value, str):
         yield path, name, value
     elif isinstance(value, bool):

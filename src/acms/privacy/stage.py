@@ -88,7 +88,7 @@ class Stage:
         self._counter = counter
         self._cache = cache
 
-    def entry(self, entry: Entry) -> Entry:
+    def redact_entry(self, entry: Entry) -> Entry:
         """Return an entry after redaction."""
         counter, cache = self._counter, self._cache
         if counter is None or cache is None:
@@ -106,18 +106,18 @@ class Stage:
         cache.add(key, redacted if isinstance(redacted, Cleared) else None)
         return redacted
 
-    def entries(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+    def redact_entries(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         """Return entries after redaction; the same list if no mode applies to any of them."""
-        return [self.entry(entry) for entry in entries] if self.asks(entries) else entries
+        return [self.redact_entry(entry) for entry in entries] if self.may_redact(entries) else entries
 
-    def asks(self, entries: Iterable[Entry]) -> bool:
+    def may_redact(self, entries: Iterable[Entry]) -> bool:
         """Return whether any of some entries may need redaction."""
         return self.mode is not None or any(entry.privacy is not Privacy.ALLOW for entry in entries)
 
-    def unread(self, entries: Sequence[Entry]) -> int:
+    def count_unredacted_characters(self, entries: Sequence[Entry]) -> int:
         """Return the number of characters to search in entries that are not cached yet."""
         cache, counter = self._cache, self._counter
-        if cache is None or counter is None or not self.asks(entries):
+        if cache is None or counter is None or not self.may_redact(entries):
             return 0
         characters = 0
         for entry in entries:
@@ -126,16 +126,16 @@ class Stage:
                 characters += len(entry.content)
         return characters
 
-    def facts(self, facts: Iterable[Fact], entries: Iterable[Entry]) -> list[Fact]:
+    def redact_facts(self, facts: Iterable[Fact], entries: Iterable[Entry]) -> list[Fact]:
         """Return facts with the redactions of their entries."""
-        redacted = {entry.id: self.entry(entry) for entry in entries}
+        redacted = {entry.id: self.redact_entry(entry) for entry in entries}
         if not any(isinstance(entry, Cleared) for entry in redacted.values()):
             return list(facts)
         from acms.privacy.redact_entry import redact_fact
 
         return [redact_fact(fact, redacted[fact.id]) for fact in facts]
 
-    def text(self, text: str) -> str:
+    def redact_text(self, text: str) -> str:
         """Redact a text of the caller for a provider, in the mode of the configuration."""
         if self.mode is None:
             return text
@@ -160,8 +160,10 @@ async def read_redacted_entries(
         if len(ids) > PIECE:
             await asyncio.sleep(0)
     redacted: Sequence[Entry] = entries
-    if stage.asks(entries):
-        redacted = await off_loop(partial(stage.entries, entries), stage.unread(entries))
+    if stage.may_redact(entries):
+        redacted = await off_loop(
+            partial(stage.redact_entries, entries), stage.count_unredacted_characters(entries)
+        )
     return {entry.id: entry for entry in redacted}
 
 

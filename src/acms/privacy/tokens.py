@@ -137,6 +137,7 @@ class _Formats(NamedTuple):
 
 @cache
 def _load_formats() -> _Formats:
+    """Load and compile the table of token formats, once."""
     shapes: dict[str, list[tuple[str, float]]] = {}
     infixes: list[tuple[str, re.Pattern[str], str]] = []
     for row in load_table_rows("tokens"):
@@ -168,6 +169,7 @@ def find_tokens(text: str, work: Work) -> Iterator[Detection]:
 
 
 def _find_tokens_in_run(text: str, start: int, stop: int) -> Iterator[Detection]:
+    """Yield the tokens in a run of token characters: those with a known prefix, then others like `prefix_random`."""
     formats = _load_formats()
     at = start
     while head := formats.heads.search(text, at, stop):

@@ -161,7 +161,7 @@ def is_window_valid(window: CacheWindow, shown: Cover, searchable: Cover, entrie
     front_ids = {id for id, _ in window.lead}
     for entry in entries:
         cover = shown if entry.id in front_ids else searchable
-        if cover.by(entry.version) is not None:
+        if cover.replaced_by(entry.version) is not None:
             return False
         if is_sealed(entry) and shown.outdates(entry):
             return False

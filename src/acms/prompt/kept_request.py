@@ -106,7 +106,7 @@ def _keep_own(sent: Sent, stage: Stage) -> Sent:
     """Keep a message that shows nothing of other logs; its literal texts in the mode of the session."""
     if stage.mode is None:
         return sent
-    return _change_literals(sent, lambda text, quoted: (stage.text(text),))
+    return _change_literals(sent, lambda text, quoted: (stage.redact_text(text),))
 
 
 def _keep_foreign(sent: Sent, actors: Mapping[str, str]) -> Sent:
@@ -166,14 +166,14 @@ def _keep_tool(tool: Tool, stage: Stage) -> Tool:
     if stage.mode is None:
         return tool
     if stage.mode is Privacy.BLOCK:
-        return Tool(name=tool.name, description=stage.text(tool.description), parameters={})
+        return Tool(name=tool.name, description=stage.redact_text(tool.description), parameters={})
     parameters = _redact_strings(tool.parameters, stage)
-    return replace(tool, description=stage.text(tool.description), parameters=parameters)
+    return replace(tool, description=stage.redact_text(tool.description), parameters=parameters)
 
 
 def _redact_strings(value: Any, stage: Stage) -> Any:
     if isinstance(value, str):
-        return stage.text(value)
+        return stage.redact_text(value)
     if isinstance(value, Mapping):
         return {name: _redact_strings(one, stage) for name, one in value.items()}
     if isinstance(value, list | tuple):

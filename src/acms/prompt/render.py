@@ -542,7 +542,7 @@ class _Renderer:
                 changed.add(item.id)
         if changed:
             rows = await session.storage.get(sorted(changed))
-            for entry in session.stage.entries([row for row in rows if row is not None]):
+            for entry in session.stage.redact_entries([row for row in rows if row is not None]):
                 self._entries[entry.id] = entry
         for item in items:
             if item.id not in changed:

@@ -268,7 +268,7 @@ class RenderLog:
         previous_ids = () if previous is None else _unpack_manifest(previous.outline).entries
         stored = await self._storage.get(list(dict.fromkeys([*manifest.entries, *left_ids, *previous_ids])))
         live = [entry for entry in stored if entry is not None and entry.state is State.LIVE]
-        entries = {entry.id: entry for entry in self._stage.entries(live)}
+        entries = {entry.id: entry for entry in self._stage.redact_entries(live)}
         previews = {id: preview_text(entries[id].content, 160) for id in left_ids if id in entries}
         more = {"verdicts": verdicts, "previews": previews}
         return await off_loop(partial(_build_details, row, previous, entries, more), WORK_PER_ROW * 4)

@@ -265,7 +265,7 @@ class Resolver:
         units = gathered.units
         if limit is not None:
             older = content.find_older_summaries(units, gathered.cover)
-            units = [*(Unit(tuple(session.stage.entries(unit.entries))) for unit in older), *units]
+            units = [*(Unit(tuple(session.stage.redact_entries(unit.entries))) for unit in older), *units]
         sealed = None
         if count is None:
             sealed = content.find_sealed_compaction(session, gathered.cover, self._codec.vendors)
@@ -302,7 +302,7 @@ class Resolver:
         """Return the atoms of a log with some in front that are never left out, also when they were not read."""
         session = step.session
         rows = [row for row in await session.storage.get(step.first) if row is not None]
-        units = [Unit((entry,)) for entry in session.stage.entries(rows)]
+        units = [Unit((entry,)) for entry in session.stage.redact_entries(rows)]
         front = self._build_atoms(replace(gathered, units=units), session, budget)
         rest = [atom for atom in atoms if not set(step.first).intersection(atom.messages[0].sources)]
         return [*(atom._replace(mandatory=True) for atom in front), *rest]

@@ -546,7 +546,7 @@ class StableHistory:
             instruction_ids = {entry.id for unit in units for entry in unit.entries}
             rows = await storage.get([id for id in self.first if id not in instruction_ids])
             active = [row for row in rows if row is not None and self._is_active(row, gathered)]
-            units += [Unit((entry,)) for entry in stage.entries(active)]
+            units += [Unit((entry,)) for entry in stage.redact_entries(active)]
         return units
 
     def _is_active(self, entry: Entry, gathered: Gathered) -> bool:
@@ -554,7 +554,7 @@ class StableHistory:
         if entry.group is not None or entry.state is not State.LIVE:
             return False
         is_own = entry.context in excerpts.find_own_logs(self._context)
-        return is_own and gathered.cover.by(entry.version) is None
+        return is_own and gathered.cover.replaced_by(entry.version) is None
 
     def _find_block_index(self, front: Sequence[Atom], atoms: Sequence[Atom]) -> int:
         """Return the index of the atom before which a block of the newest turn stands.

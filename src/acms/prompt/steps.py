@@ -446,7 +446,7 @@ def find_sealed_compaction(view: Readable, cover: Cover, vendors: Sequence[str])
     Return None when any message it covers was edited, retracted or summarised since: it would still contain the old
     text.
     """
-    for entry in view.stage.entries(cover.sealed):
+    for entry in view.stage.redact_entries(cover.sealed):
         if any(isinstance(part, Raw) and part.vendor in vendors for part in entry.parts):
             return None if cover.outdates(entry) else entry
     return None

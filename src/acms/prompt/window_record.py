@@ -168,7 +168,7 @@ async def load_window_entries(
         return None
     if not await _are_foreign_entries_valid(storage, foreign):
         return None
-    entries = {entry.id: entry for entry in session.stage.entries(live)}
+    entries = {entry.id: entry for entry in session.stage.redact_entries(live)}
     current = await _are_labels_current(session, window, context, foreign, live, entries)
     return entries if current else None
 
@@ -186,7 +186,7 @@ async def _are_foreign_entries_valid(
             return False
         cover = await cover_at(storage, owner, head, head.version)
         for row in await storage.get(ids):
-            if row is None or cover.by(row.version) is not None:
+            if row is None or cover.replaced_by(row.version) is not None:
                 return False
     return True
 

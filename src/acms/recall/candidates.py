@@ -103,7 +103,7 @@ def group_at_index(corpus: Corpus, position: int) -> tuple[Unit[Doc], str]:
 def _is_summarised(corpus: Corpus, document: int) -> bool:
     """Return whether a summary covers a document."""
     _, version = corpus.snapshot.locate(document)
-    by = corpus.cover.by(version)
+    by = corpus.cover.replaced_by(version)
     return any(entry.kind is Kind.SUMMARY and entry.version == by for entry in corpus.cover.shown)
 
 
@@ -603,7 +603,7 @@ def _find_doc(corpus: Corpus, id: str) -> Doc | None:
 
 
 def _why_inactive(corpus: Corpus, doc: Doc) -> str:
-    by = corpus.cover.by(doc.version)
+    by = corpus.cover.replaced_by(doc.version)
     if by is None:
         return "nothing of it is shown"
     return inactive_reason(by, corpus.snapshot.doc(by - 1).kind)

@@ -120,10 +120,10 @@ async def _fold_entries(entries: Sequence[Entry], cover: Cover, stage: Stage, af
 
     def work() -> Units:
         return fold_atomic_groups(
-            stage.entries(effective_sequence(entries, cover, after=after)), whole=after == 0
+            stage.redact_entries(effective_sequence(entries, cover, after=after)), whole=after == 0
         )
 
-    return await off_loop(work, len(entries) * EACH + stage.unread(entries))
+    return await off_loop(work, len(entries) * EACH + stage.count_unredacted_characters(entries))
 
 
 def _build_gathered(
@@ -139,9 +139,9 @@ def _build_gathered(
     if cover:
         kinds = {entry.version: entry.kind for entry in entries}
         for entry in entries:
-            by = cover.by(entry.version)
+            by = cover.replaced_by(entry.version)
             if by is not None:
-                hidden.append((stage.entry(entry), inactive_reason(by, kinds.get(by))))
+                hidden.append((stage.redact_entry(entry), inactive_reason(by, kinds.get(by))))
     stamp = f"{head.context} {head.rewrites} {head.epoch} {stage.mode or 'exact'}"
     older = _find_older_summaries(cover, folded.units, stage) if after else ()
     return Gathered(
@@ -165,7 +165,7 @@ def _find_older_summaries(cover: Cover, units: Sequence[Unit[Entry]], stage: Sta
         for entry in cover.shown
         if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in known
     ]
-    return [Unit((stage.entry(entry),)) for entry in sorted(older, key=anchor_version)]
+    return [Unit((stage.redact_entry(entry),)) for entry in sorted(older, key=anchor_version)]
 
 
 async def gather_newest(
@@ -347,7 +347,7 @@ async def load_instructions(
         for entry in sequence:
             if not is_instruction(entry):
                 return units
-            units.append(Unit((stage.entry(entry),)))
+            units.append(Unit((stage.redact_entry(entry),)))
         if len(entries) < size:
             return units
         size *= 2
@@ -461,7 +461,7 @@ async def _embed_query(reader: Reader, query: str, corpus: Corpus) -> tuple[Floa
         return None, []
     vector = None
     warnings: list[str] = []
-    text = reader.stage.text(remove_speakers(query, corpus.speakers))
+    text = reader.stage.redact_text(remove_speakers(query, corpus.speakers))
     if embedding.reads(text):
         vector = await embedding.query(text)
         if vector is None:
@@ -713,7 +713,7 @@ async def run_plan(steps: Steps[T], reader: Reader, tokens: int = 0) -> T:
     async def answer(request: list[str] | Pairs) -> object:
         if isinstance(request, Pairs):
             assert reader.reranking is not None
-            query = reader.stage.text(request.query)
+            query = reader.stage.redact_text(request.query)
             return await reader.reranking.scores(request._replace(query=query))
         rows = await read_redacted_entries(reader.storage, request, reader.stage)
         gone = [id for id in request if id not in rows or rows[id].state is not State.LIVE]

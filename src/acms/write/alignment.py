@@ -110,6 +110,10 @@ def align_messages(
 
 
 def _is_changed(item: Item, row: Row, *, restore: bool, edited: bool) -> bool:
+    """Return whether the log's message must be replaced so that it is the one of the list.
+
+    `restore` brings retracted messages back. `edited` is true for an item that may be another version of the row.
+    """
     if not row.legible:
         return False
     if not row.live:
@@ -161,7 +165,7 @@ class _Matching:
         if not row.live or not row.legible or row.role is not item.role:
             return False
         if row.key is None or item.key is None:
-            return row.key is item.key
+            return row.key is item.key  # both have none
         return new_keys
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -212,6 +216,7 @@ class _Matching:
         row_wordings = [_matching_wording(self.rows[index], distinct) for index in rows]
         live = [self.rows[index].live for index in rows]
 
+        # In most lists, the first items are the last messages of the log: then no search is needed.
         overlap = _count_overlap(wordings, row_wordings)
         first = len(rows) - overlap
         pairs = {order: first + order for order in range(overlap)}
@@ -228,7 +233,7 @@ class _Matching:
     def _find_candidates(
         self, items: Sequence[int], rows: Sequence[int], row_wordings: Sequence[bytes]
     ) -> list[Sequence[int]]:
-        """Return for each of some items the rows with its wording, as places in `rows`; no two keys match."""
+        """Return for each of some items the indexes in `rows` of the rows with its wording, unless both have a key."""
         by_wording: dict[bytes, list[int]] = {}
         for order, wording in enumerate(row_wordings):
             by_wording.setdefault(wording, []).append(order)
@@ -270,7 +275,7 @@ class _Matching:
             self._match_trimmed_list(spoken)
 
     def _match_if_same(self, index: int, row_index: int | None, roles: Set[Role]) -> None:
-        """Match an item under a new key with a row if they say the same; not for some roles."""
+        """Match an item under a new key with a row if they say the same; not for items of some roles."""
         if row_index is None or row_index in self._taken:
             return
         if index >= len(self.items) or self.rows_of_items[index] is not None:
@@ -307,7 +312,7 @@ class _Matching:
                 self._search_calls(index, range(previous + 1, len(self.rows)))
             row_index = self.rows_of_items[index]
             if row_index is None or item.role is not Role.TOOL:
-                previous = row_index
+                previous = row_index  # after a matched result, go on after its call
         following: int | None = None
         for index in reversed(range(len(self.items))):
             if following is not None:
@@ -394,6 +399,7 @@ class _Matching:
     def _choose_erased(
         self, item: Item, erased: Sequence[int], count_tokens: Callable[[Item], int]
     ) -> int | None:
+        """Return the last of some erased rows that has the role of an item; with a key also its size, and no key."""
         same = [index for index in erased if self.rows[index].role is item.role]
         if same and item.key is not None:
             size = count_tokens(item)
@@ -403,7 +409,10 @@ class _Matching:
     # ── results ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def find_insertions(self) -> list[int]:
-        """Return unmatched items before matched ones; without keys, items after the first of them lose their match."""
+        """Return the unmatched items that stand before matched ones.
+
+        After an inserted item without a key, items that were matched only by their order lose their match.
+        """
         matched = [index for index, row in enumerate(self.rows_of_items) if row is not None]
         last = max(matched, default=-1)
         last_in_order = max((index for index in matched if index not in self.anchored), default=-1)

@@ -70,7 +70,7 @@ class Tail:
 
 
 _CLOSING_CHARS = 200
-"""No longer text can match the default patterns."""
+"""A longer text cannot match the default patterns."""
 
 
 def _is_closing_phrase(content: str, patterns: Sequence[str]) -> bool:
@@ -94,7 +94,10 @@ class Place(NamedTuple):
 
 
 def assign_episode(tail: Tail, draft: Draft, rules: EpisodeBoundaryConfig, group: str) -> Place:
-    """Decide the episode, its end and the tool group of the next message; `group` is used when it starts one."""
+    """Decide the episode, its end and the tool group of the next message, and return them with the tail after it.
+
+    `group` is the id of the tool group that the message starts if it makes calls.
+    """
     now = to_microseconds(draft.created_at)
     calls = ids_of_calls(draft.parts)
     answered = [call_id for call_id in ids_of_answers(draft.parts) if call_id in tail.calls]
@@ -107,10 +110,10 @@ def assign_episode(tail: Tail, draft: Draft, rules: EpisodeBoundaryConfig, group
     joined: str | None = None
     if answered:
         joined = waiting[answered[0]]
-        waiting = {id: of for id, of in waiting.items() if id not in answered or of != joined}
+        waiting = {id: owner for id, owner in waiting.items() if id not in answered or owner != joined}
     if calls:
         joined = group
-        older = {id: of for id, of in waiting.items() if id not in calls}
+        older = {id: owner for id, owner in waiting.items() if id not in calls}
         waiting = _newest_calls({**older, **dict.fromkeys(calls, group)})
     pending = group if calls else _still_pending(tail, draft.role, waiting)
     closes = None if pending is not None else _closing_reason(draft, turns, rules)
@@ -148,8 +151,9 @@ def _newest_calls(waiting: Mapping[str, str]) -> dict[str, str]:
 def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[str, str] = EMPTY) -> Tail:
     """Rebuild the tail from the newest entries of a log, ascending: at least the whole last episode.
 
-    `replacing` are the entries since the first of these that replace or retract others. `older` are calls that were
-    open before these entries, with their groups: they stay open unless an entry makes calls of the same group.
+    `replacing` are the entries, from the first of the newest on, that replace or retract others. `older` maps the ids
+    of calls that were open before the newest entries to their groups; they stay open unless an entry makes calls of the
+    same group.
     """
     edit_and_end_of = read_as(Cover(replacing, searchable=True))
     edits = [edit_and_end_of(entry.version)[0] for entry in newest]

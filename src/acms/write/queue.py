@@ -63,6 +63,8 @@ from acms.write.episodes import Place, Tail, assign_episode, tail_of
 MAX_MERGED = 512
 """Messages that one append may hold when the requests of several callers are merged."""
 UNKNOWN_CALL = "no earlier message makes the tool call that this answers: it is shown as text"
+NEWEST_MESSAGES = 64
+"""Messages that are read at first to find the last episode: most episodes are shorter."""
 POLICY_SECONDS = 5.0
 """How long a policy is remembered: another process may change it."""
 
@@ -101,7 +103,7 @@ class AppendRequest:
 
 
 class Overtaken(ConflictError):
-    """Something was replaced or retracted since the targets were read: decide again."""
+    """The log has changed since a request was decided: its caller decides again."""
 
 
 class Delivered(NamedTuple):
@@ -142,7 +144,7 @@ class WriteQueue:
 
     def __init__(self, storage: StorageBackend, context: str, entropy: Entropy) -> None:
         self._storage = storage
-        self._here = get_loop_state(storage)
+        self._loop_state = get_loop_state(storage)
         self.context = context
         self._entropy = entropy
         self._waiting: deque[AppendRequest] = deque()
@@ -178,7 +180,7 @@ class WriteQueue:
             if self._waiting:
                 self._task = asyncio.get_running_loop().create_task(self._deliver())
             else:
-                self._rest()
+                self._end_delivery()
 
     async def idle(self) -> None:
         """Wait until everything that was posted is delivered."""
@@ -187,7 +189,8 @@ class WriteQueue:
             self._idlers.append(idler)
             await idler
 
-    def _rest(self) -> None:
+    def _end_delivery(self) -> None:
+        """Mark the queue as idle, and wake the tasks that wait for that."""
         self._busy = False
         while self._idlers:
             idler = self._idlers.pop()
@@ -216,7 +219,7 @@ class WriteQueue:
                     self._waiting.clear()
                     raise
         finally:
-            self._rest()
+            self._end_delivery()
 
     async def _deliver_one_by_one(self, batch: Sequence[AppendRequest]) -> None:
         for request in batch:
@@ -254,13 +257,17 @@ class WriteQueue:
         return batch
 
     async def _append(self, batch: Sequence[AppendRequest]) -> list[Delivered | None]:
-        """Append some requests in one operation; repeat it after another writer's append, and after a failure."""
+        """Append some requests in one operation; repeat it after another writer's append, and after a failure.
+
+        A request that cannot share an append is alone in its batch, so the first request has all conditions.
+        """
         first = batch[0]
         attempt = conflicts = 0
+        #: The failure of an attempt that may have been stored nevertheless.
         lost: ACMSError | None = None
         while True:
             try:
-                return await self._try(batch)
+                return await self._append_once(batch)
             except IdempotencyMismatchError:
                 await self._check_that_nothing_came_after(first.at)
                 raise
@@ -268,7 +275,7 @@ class WriteQueue:
                 log_event(logging.DEBUG, "append_conflict", context=self.context, requests=len(batch))
                 known, self._head = self._head, None
                 try:
-                    head, _ = await self._end_of_log()
+                    head, _ = await self._read_end_of_log()
                 except ACMSError as error:
                     if not error.retryable:
                         raise
@@ -302,15 +309,16 @@ class WriteQueue:
 
         The other writer may have used the same keys, which the store checks before versions.
         """
-        if version is not None and (await self._end_of_log())[0].version != version:
+        if version is not None and (await self._read_end_of_log())[0].version != version:
             self._head = None
             raise Overtaken
 
-    async def _try(self, batch: Sequence[AppendRequest]) -> list[Delivered | None]:
+    async def _append_once(self, batch: Sequence[AppendRequest]) -> list[Delivered | None]:
+        """Place the drafts of some requests and append them; return [None] if there is no open episode to close."""
         first = batch[0]
         head, tail = self._head, self._tail
         if head is None or first.close is not None:  # closing an episode reads the tail from the store
-            head, tail = await self._end_of_log()
+            head, tail = await self._read_end_of_log()
         if first.close is not None and (tail.episode == 0 or tail.closed is not None):
             return [None]
         placement = _Placement(tail)
@@ -328,17 +336,21 @@ class WriteQueue:
             tail=placement.tail.to_json(),
             jobs=jobs,
         )
-        self._here.appended = monotonic()
+        self._loop_state.appended = monotonic()
         (result,) = await self._storage.append([append])
         if isinstance(result, ACMSError):
             raise result
-        self._here.tell(self.context)
+        self._loop_state.tell(self.context)
         self._head = result.head
         self._tail = Tail.from_json(result.head.tail) if result.repeated else placement.tail
         return self._divide_receipt(result, placement, jobs)
 
     async def _place(self, request: AppendRequest, head: Head, placement: _Placement) -> None:
-        """Place the drafts of a request after those placed before."""
+        """Place the drafts of a request after those placed before: set their episodes and tool groups.
+
+        There are four sorts of requests: a manual close of the episode, a rewrite (edits and retractions), drafts that
+        the request arranges itself, and new messages.
+        """
         if request.at not in (None, head.version):
             raise Overtaken
         tail = placement.tail
@@ -418,8 +430,9 @@ class WriteQueue:
         gaps = () if receipt.repeated else tuple(placement.gaps)
         asked = bool(jobs) and not receipt.repeated
         reflects = asked and placement.reflects is not None
-        if reflects and len(jobs) == 1 and self.context in self._here.reflecting:
-            asked = False  # a running reflection of this process will see it
+        is_only_job = len(jobs) == 1
+        if reflects and is_only_job and self.context in self._loop_state.reflecting:
+            asked = False  # a running reflection of this process will see the episode: wake no worker
         delivered: list[Delivered | None] = []
         start = 0
         for drafts in placement.drafts:
@@ -449,7 +462,10 @@ class WriteQueue:
         return self._policy
 
     async def _is_compaction_due(self, policy: CompactionPolicy, head: Head, placement: _Placement) -> bool:
-        """Return whether the active log is too long; its inactive tokens are only counted if all of it is."""
+        """Return whether the active part of the log is too long.
+
+        Counting the inactive tokens takes reads, so they are only counted if the whole log is too long.
+        """
         total = head.tokens + placement.count_tokens()
         grown = total - placement.tail.asked
         if not is_compaction_due(policy, total, grown):
@@ -463,7 +479,7 @@ class WriteQueue:
     async def _outdates_summary(
         self, policy: CompactionPolicy, head: Head, placed: Sequence[Sequence[Draft]]
     ) -> bool:
-        """Return whether a message behind an active summary is replaced or retracted."""
+        """Return whether the placed drafts replace or retract a message behind a summary that stays active."""
         replaced: list[Span] = []
         for drafts in placed:
             for draft in drafts:
@@ -473,15 +489,17 @@ class WriteQueue:
             return False
         cover = await read.cover_at(self._front, self.context, head, head.version)
         for summary in cover.shown:
+            if summary.kind is not Kind.SUMMARY:
+                continue
             is_replaced = _spans_overlap([(summary.version, summary.version)], replaced)
-            is_outdated = summary.kind is Kind.SUMMARY and _spans_overlap(summary.replaces, replaced)
-            if is_outdated and not is_replaced:
+            if _spans_overlap(summary.replaces, replaced) and not is_replaced:
                 return True
         return False
 
     # ── the end of the log ──────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _end_of_log(self) -> tuple[Head, Tail]:
+    async def _read_end_of_log(self) -> tuple[Head, Tail]:
+        """Read the head of the log and the tail in it; rebuild a missing tail from the last entries."""
         head = await self._storage.head(self.context)
         if not head.tail and head.messages:
             tail = await self._rebuild_tail(head)
@@ -493,9 +511,10 @@ class WriteQueue:
     async def _rebuild_tail(
         self, head: Head, known: Tail | None = None, drafts: Sequence[Draft] = ()
     ) -> Tail:
-        """Read back to the start of the last episode: after a restore, and in a fork, the head has no tail.
+        """Return the tail of the log after some drafts, rebuilt from the entries since the start of the last episode.
 
-        Of a `known` tail only the calls that wait for results are replaced, as drafts after it change them.
+        It is needed after a restore and in a fork, where the head has no tail, and after edits or retractions. Of a
+        `known` tail only the calls that wait for results are replaced, because the drafts change them.
         """
         oldest = head.version
         for draft in drafts:
@@ -514,9 +533,9 @@ class WriteQueue:
     async def _read_last_episode(self, head: Head, oldest: int, *, whole: bool) -> list[Entry]:
         """Read the messages and closes of the last episode, and at least those since a version.
 
-        Unless the `whole` episode is needed, its newest 64 messages will do.
+        Unless the `whole` episode is needed, its newest messages (`NEWEST_MESSAGES`) suffice.
         """
-        size = enough = 64  # most episodes are shorter
+        size = enough = NEWEST_MESSAGES
         while True:
             entries = await self._storage.read(
                 self.context, at=head.version, kinds=(Kind.MESSAGE, Kind.EPISODE), newest=size
@@ -531,8 +550,8 @@ class WriteQueue:
             size *= 2
 
     async def _with_covered_span(self, draft: Draft, tail: Tail) -> Draft:
-        """Return a manual close with the span of the episode that it closes."""
-        size = max(16, 2 * tail.turns)
+        """Return a manual close with the ordinal and the first and last version of the episode that it closes."""
+        size = max(16, 2 * tail.turns)  # edits between the messages are read too
         while True:
             entries = await self._storage.read(self.context, kinds=(Kind.MESSAGE,), newest=size)
             versions = [one.version for one in entries if one.episode == tail.episode and not one.replaces]
@@ -542,7 +561,7 @@ class WriteQueue:
 
 
 def _goes_alone(request: AppendRequest) -> bool:
-    """Return whether a request was decided at a state of the log, or changes more than its end."""
+    """Return whether a request must have an append of its own: it has conditions on the log, or is no new message."""
     if request.rewrite or request.close is not None:
         return True
     return request.seen is not ANY or request.at is not None
@@ -553,7 +572,7 @@ def _all_have_keys(batch: Sequence[AppendRequest]) -> bool:
 
 
 def _refuse_outdated(request: AppendRequest, head: Head) -> None:
-    """Raise an error when a request was decided at an earlier state of the log than this."""
+    """Raise an error when something was rewritten, or a message appended, since a request was decided."""
     if request.rewrites not in (None, head.rewrites):
         raise Overtaken from None
     if request.seen not in (ANY, head.last_message):
@@ -568,7 +587,11 @@ def _spans_overlap(some: Sequence[Span], others: Sequence[Span]) -> bool:
 
 
 def _apply_placement(draft: Draft, place: Place) -> None:
-    """Set the placement of a draft in place: it is not shared yet, and copying 24 fields would cost more."""
+    """Set the episode of a draft, its end and its tool group, although a draft is frozen.
+
+    It is not shared yet, and copying its 24 fields would cost more.
+    """
+    # The episode always changes. The other two are nearly always None already, and a set costs more than a comparison.
     object.__setattr__(draft, "episode", place.episode)
     if draft.closes is not place.closes:
         object.__setattr__(draft, "closes", place.closes)
@@ -655,7 +678,7 @@ class Writer:
             self._queues.pop()
 
     def note(self, context: str, delivered: Delivered) -> bool:
-        """Hand new entries to the index; return whether there is more to do that takes time."""
+        """Hand new entries to the index; return whether `index` has to be called for the rest."""
         shared, receipt = self._shared, delivered.receipt
         if receipt.repeated:
             return False

@@ -37,7 +37,7 @@ class Rewrite:
 def draft_retraction(
     spans: Iterable[Span], sources: Iterable[str], reason: str, by: str | None = None
 ) -> Draft:
-    """Return the retraction of some spans; `by` is the id of the rewrite of another log that caused it."""
+    """Return the retraction of some spans; `by` is the id of the entry in another log that caused it."""
     return Draft(
         kind=Kind.RETRACTION,
         created_at=datetime.now(UTC),
@@ -66,8 +66,9 @@ async def plan_rewrite(
     retired and restored with their facts as if no summary had replaced them.
     """
     if undone is not None:
-        caused = [one for one in cover.batch(undone) if _is_revocation(one) and cover.by(one.version) is None]
-        draft = replace(draft, replaces=(*draft.replaces, *rules.single_spans(caused)))
+        revocations = [one for one in cover.batch(undone) if _is_revocation(one)]
+        active = [one for one in revocations if cover.replaced_by(one.version) is None]
+        draft = replace(draft, replaces=(*draft.replaces, *rules.single_spans(active)))
     ids = frozenset(entry.id for entry in gone if entry.kind is Kind.MESSAGE)
     drafts = await with_facts(storage, context, [draft], cover, version, ids)
     return Rewrite(drafts, ids, undone.id if undone is not None else None)
@@ -121,8 +122,10 @@ def _draft_revocation(revoked: Iterable[Entry], gone: Iterable[str], by: str | N
     return draft_retraction(rules.single_spans(revoked), sorted(gone), REVOKED, by)
 
 
-async def propagate_to_profile(storage: StorageBackend, namespace: str, rewrite: Rewrite, by: str) -> None:
-    """Apply a rewrite of a session to the profile of its namespace; `by` is the id of the rewrite's entry.
+async def propagate_to_profile(
+    storage: StorageBackend, namespace: str, rewrite: Rewrite, rewrite_id: str
+) -> None:
+    """Apply a rewrite of a session to the profile of its namespace; `rewrite_id` is the id of the rewrite's entry.
 
     Retires the profile's facts made from removed messages, and restores those that an undone rewrite had retired.
     """
@@ -135,7 +138,7 @@ async def propagate_to_profile(storage: StorageBackend, namespace: str, rewrite:
         if not facts:
             return
         cover = await cover_at(storage, profile.id, head, head.version)
-        drafts = _profile_drafts(facts, cover, rewrite, by, head.version)
+        drafts = _profile_drafts(facts, cover, rewrite, rewrite_id, head.version)
         drafts = await _with_private_revocations(storage, facts, cover, drafts, head.version)
         if not drafts:
             return
@@ -145,12 +148,13 @@ async def propagate_to_profile(storage: StorageBackend, namespace: str, rewrite:
             return
         if type(result) is not ConflictError:
             raise result
+        # The profile has changed meanwhile: decide again.
 
 
 async def forget_in_profile(
-    storage: StorageBackend, namespace: str, context: str, upto: int, by: str
+    storage: StorageBackend, namespace: str, context: str, upto: int, rewrite_id: str
 ) -> None:
-    """Update the profile of a namespace after a session was cleared up to a version; `by` is the id of that entry.
+    """Update the profile of a namespace after a session was cleared up to a version, by an entry of this id.
 
     Retires the profile's facts made from messages of this session alone; facts with other sources stay.
     """
@@ -161,7 +165,7 @@ async def forget_in_profile(
     for fact in await storage.read(profile.id, kinds=(Kind.FACT,)):
         if _comes_only_from(fact, context, upto):
             gone.update(fact.sources)
-    await propagate_to_profile(storage, namespace, Rewrite((), frozenset(gone), whole=True), by)
+    await propagate_to_profile(storage, namespace, Rewrite((), frozenset(gone), whole=True), rewrite_id)
 
 
 async def set_private(storage: StorageBackend, context: str, private: bool) -> None:
@@ -170,14 +174,14 @@ async def set_private(storage: StorageBackend, context: str, private: bool) -> N
 
 
 async def follow_private(storage: StorageBackend, context: Context) -> None:
-    """Update the profile of the namespace for a private session: facts made from this session alone are retired.
+    """Retire the facts of the namespace's profile that were made from a session alone, if the session is private.
 
     Facts stated without a source belong to no session and stay active. Sharing a session again restores nothing.
     """
     if context.settings.get(policy.PRIVATE):
         head = await storage.head(context.id)
-        by = f"{policy.PRIVATE}:{context.id}"
-        await forget_in_profile(storage, context.namespace, context.id, head.version, by)
+        cause = f"{policy.PRIVATE}:{context.id}"
+        await forget_in_profile(storage, context.namespace, context.id, head.version, cause)
 
 
 async def _with_private_revocations(
@@ -188,11 +192,14 @@ async def _with_private_revocations(
     version: int,
 ) -> tuple[Draft, ...]:
     """Return the drafts for a profile, extended so that facts known only from private sessions stay retired."""
+    # A retirement may in turn restore facts that the retired ones had superseded: repeat until none is added.
     while True:
         after = _cover_after(before, drafts, version)
         gone: set[str] = set()
         for fact in facts:
-            is_restored = before.by(fact.version) is not None and after.by(fact.version) is None
+            is_restored = (
+                before.replaced_by(fact.version) is not None and after.replaced_by(fact.version) is None
+            )
             if fact.sources and is_restored and await _is_private(storage, fact):
                 gone.update(fact.sources)
         revoked = rules.find_revoked_facts(facts, after, frozenset(gone), whole=True) if gone else ()
@@ -223,23 +230,27 @@ def _comes_only_from(fact: Entry, context: str, upto: int) -> bool:
 
 
 def _profile_drafts(
-    facts: Sequence[Entry], cover: Cover, rewrite: Rewrite, by: str, version: int
+    facts: Sequence[Entry], cover: Cover, rewrite: Rewrite, rewrite_id: str, version: int
 ) -> tuple[Draft, ...]:
-    """Return the drafts that apply a rewrite to a profile."""
-    caused: list[Entry] = []
+    """Return the drafts that apply a session's rewrite to the profile, whose last version is given.
+
+    Facts made from removed messages are retired. If the rewrite undoes an earlier one, the retirements that the earlier
+    one caused are undone, unless a restored fact would come back to an address that a later fact fills.
+    """
+    retirements: list[Entry] = []
     if rewrite.undone is not None:
         for entry in cover.replacing:
-            if entry.data.get("by") == rewrite.undone and cover.by(entry.version) is None:
-                caused.append(entry)
-    if caused:
-        undo = draft_retraction(rules.single_spans(caused), [entry.id for entry in caused], UNDO)
-        drafts = _with_revocation((undo,), facts, cover, rewrite, by, version)
-        overrides_later_fact = (
-            rules.find_collision(facts, cover, _cover_after(cover, drafts, version)) is not None
-        )
-        if not overrides_later_fact:
+            is_active = cover.replaced_by(entry.version) is None
+            if is_active and entry.data.get("by") == rewrite.undone:
+                retirements.append(entry)
+    if retirements:
+        undo = draft_retraction(rules.single_spans(retirements), [entry.id for entry in retirements], UNDO)
+        drafts = _with_revocation((undo,), facts, cover, rewrite, rewrite_id, version)
+        cover_after = _cover_after(cover, drafts, version)
+        would_collide = rules.find_collision(facts, cover, cover_after) is not None
+        if not would_collide:
             return drafts
-    return _with_revocation((), facts, cover, rewrite, by, version)
+    return _with_revocation((), facts, cover, rewrite, rewrite_id, version)
 
 
 def _with_revocation(
@@ -247,12 +258,13 @@ def _with_revocation(
     facts: Sequence[Entry],
     cover: Cover,
     rewrite: Rewrite,
-    by: str,
+    rewrite_id: str,
     version: int,
 ) -> tuple[Draft, ...]:
+    """Return drafts, followed by the retirement of the facts whose messages a rewrite removes, if there are any."""
     after = _cover_after(cover, drafts, version)
     revoked = rules.find_revoked_facts(facts, after, rewrite.gone, whole=rewrite.whole)
-    return (*drafts, _draft_revocation(revoked, rewrite.gone, by)) if revoked else drafts
+    return (*drafts, _draft_revocation(revoked, rewrite.gone, rewrite_id)) if revoked else drafts
 
 
 def spans_with_predecessors(

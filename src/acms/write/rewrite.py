@@ -38,10 +38,10 @@ async def retract_by_id(
             return await undo_merge(shared, writer, context, target)
         edit = cover.edit_of(target)
         spans, targets = await _find_group(shared.storage, context, target, edit, alone=alone)
-        by = cover.by(target.version)
-        if by is not None and edit is None:
-            await _repeat_profile_update(shared, cover, target, targets, by)
-            return by
+        retraction = cover.replaced_by(target.version)
+        if retraction is not None and edit is None:  # it was retracted before
+            await _repeat_profile_update(shared, cover, target, targets, retraction)
+            return retraction
         if target.kind is Kind.FACT:
             facts = await shared.storage.read(context, at=head.version, kinds=(Kind.FACT,))
             reading_cover = await cover_at(shared.storage, context, head, head.version)
@@ -124,8 +124,9 @@ async def _collect_affected(
             waiting += await storage.read(context, at=original, after=original - 1)
             continue
         current = cover.edit_of(entry) or entry
-        by = cover.by(current.version)
-        if current.version in affected or (by is not None and by not in affected):
+        replacement = cover.replaced_by(current.version)
+        is_inactive = replacement is not None and replacement not in affected
+        if current.version in affected or is_inactive:
             continue
         affected[entry.version] = entry
         affected[current.version] = current
@@ -145,9 +146,9 @@ async def append_undo(
     spans: tuple[Span, ...] = (),
     gone: Sequence[Entry] = (),
 ) -> Receipt | None:
-    """Append the retraction of a rewrite; None when something came first: decide again.
+    """Append the retraction of a rewrite; None when another write came first, and the caller must decide again.
 
-    One of several entries has all their `spans`, and the entries themselves as `gone`.
+    For a rewrite of several entries, such as a merge, `spans` are their versions and `gone` the entries themselves.
     """
     draft = retirement.draft_retraction(spans or ((entry.version, entry.version),), (entry.id,), UNDO)
     return await _append_rewrite(shared, writer, context, draft, head, gone=gone or [entry], undone=entry)
@@ -161,13 +162,13 @@ async def undo_merge(shared: SharedSession, writer: Writer, context: str, record
         head = await storage.head(context)
         cover = await cover_at(storage, context, head, head.version)
         by_version = {entry.version: entry for entry in cover.replacing}
-        by = cover.by(last)
-        if by is not None:
-            if await is_undone_by(shared, record, by_version[by]):
-                return by
-            raise superseded_error(last, by)
+        replacement = cover.replaced_by(last)
+        if replacement is not None:
+            if await is_undone_by(shared, record, by_version[replacement]):
+                return replacement
+            raise superseded_error(last, replacement)
         for version in range(first, last):
-            later = by_version.get(cover.by(version) or 0)
+            later = by_version.get(cover.replaced_by(version) or 0)
             if later is not None and later.version > last and later.kind is not Kind.RETRACTION:
                 raise superseded_error(version, later.version)
         merged = await storage.read(context, after=first - 1, at=last)
@@ -193,7 +194,7 @@ async def refuse_expired(
     for entry in entries:
         for first, last in entry.replaces:
             for old in await storage.read(context, at=last, after=first - 1, kinds=SHOWN):
-                if old.state is State.EXPIRED and cover.by(old.version) == entry.version:
+                if old.state is State.EXPIRED and cover.replaced_by(old.version) == entry.version:
                     raise ExpiredError(
                         f"retention has deleted the content of v{old.version}, it cannot come back"
                     )
@@ -220,7 +221,11 @@ async def _append_rewrite(
     gone: Sequence[Entry],
     undone: Entry | None = None,
 ) -> Receipt | None:
-    """Append a rewrite with its effects on facts; None after a concurrent write: decide again."""
+    """Append a rewrite with its effects on facts; None after a concurrent write: the caller decides again.
+
+    `gone` are the messages that are retracted or replaced, `undone` is the rewrite that is undone. Then the profile and
+    the followers of the log are told.
+    """
     cover = await cover_at(shared.storage, context, head, head.version, searchable=True)
     rewrite = await retirement.plan_rewrite(
         shared.storage, context, draft, cover, version=head.version, gone=gone, undone=undone
@@ -278,7 +283,7 @@ def _check_replaceable(id: str, target: Entry, cover: Cover, expected: str | Non
     advice = "store the corrected text as a new message"
     if target.state is not State.LIVE:
         raise GoneError(f"the content of {id} is gone", options=(advice,))
-    by = cover.by(target.version)
+    by = cover.replaced_by(target.version)
     if by is not None:
         raise GoneError(f"{id} is out of force", options=(f"undo version {by} first", advice))
     digest = hashlib.sha256(target.content.encode("utf-8", "surrogatepass")).hexdigest()
@@ -321,7 +326,10 @@ def _draft_edit(shared: SharedSession, target: Entry, content: str) -> Draft:
 
 
 async def _find_target(shared: SharedSession, id: str) -> tuple[str, Entry, Cover, Head]:
-    """Return an entry and the searchable entries beside it: summarized messages can be corrected, and must end too."""
+    """Return the context, the entry of an id, the cover and the head.
+
+    The cover is the searchable one, in which summaries hide no message: these can be edited and retracted too.
+    """
     context = await shared.find()
     target = await shared.entry(context, None, id)
     assert context is not None

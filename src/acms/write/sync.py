@@ -130,6 +130,7 @@ class Sync:
         head: Head | None,
         result: Synced,
     ) -> Done:
+        """Append the changes of an alignment in one commit: edits and a retraction first, then the new messages."""
         shared = self._shared
         new = [self._draft_for_storage(self._items[item]) for item in alignment.appended]
         edits = await self._draft_edits(rows, alignment, groups)

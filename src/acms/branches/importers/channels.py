@@ -65,6 +65,8 @@ def read_slack(source: Source) -> Iterator[Conversation]:
 
 
 def _translate_slack(message: Record, names: Mapping[str, str]) -> Turn:
+    """Translate a message of a channel; mentions of user ids become names, and bots are assistants."""
+
     def expand_mention(mention: re.Match[str]) -> str:
         return f"@{names.get(mention[1], mention[1])}"
 
@@ -112,6 +114,7 @@ def read_discord(source: Source) -> Iterator[Conversation]:
 
 
 def _read_discord_channel(record: Record, source: Source) -> Iterator[Conversation]:
+    """Read the messages of a channel, without announcements such as a member who joined."""
     channel = record_at(record, "channel")
     id, title = str(channel.get("id") or source.stem), str(channel.get("name") or "")
     for message in records_at(record, "messages"):

@@ -46,6 +46,7 @@ def read_chatgpt(source: Source) -> Iterator[Conversation]:
 
 
 def _read_branches(record: Record, source: Source, derived: DerivedIds) -> Iterator[Conversation]:
+    """Read a conversation, a tree of messages, as its current branch and forks for the others."""
     nodes = {id: as_mapping(node) for id, node in record_at(record, "mapping").items()}
     parents = {id: node.get("parent") for id, node in nodes.items()}
     turns: dict[str, list[Turn]] = {}

@@ -111,6 +111,7 @@ def _translate_librechat(message: Record) -> list[Turn]:
 
 
 def _add_librechat_block(builder: TurnBuilder, block: Record, key: str) -> None:
+    """Add a block of an answer: a text, reasoning, or a call of a tool with its result."""
     kind = block.get("type")
     content = block.get(str(kind))
     fields = as_mapping(content)
@@ -148,6 +149,7 @@ def read_open_webui(source: Source) -> Iterator[Conversation]:
 
 
 def _translate_open_webui(id: str, message: Record) -> list[Turn]:
+    """Translate a message with its files; none without content."""
     role, text = str(message.get("role")), text_of(message.get("content"))
     files: list[Part] = []
     for file in records_at(message, "files"):

@@ -65,7 +65,7 @@ class _Tree:
         self._last = 0
 
     def add(self, line: Record) -> None:
-        """Add the next line. One without a known parent goes on where the line before it ended."""
+        """Add the next line to the turn of its parent, or without a known parent to that of the line before."""
         digest = digest_text(str(line["uuid"]))
         if digest in self.turn_of:  # lines of a session that was resumed are in the file again
             return
@@ -78,7 +78,7 @@ class _Tree:
         self._last = self.turn_of[digest] = turn
 
     def find_branches(self) -> None:
-        """Find the turns that the newest prompt does not follow from."""
+        """Find the turns that the user abandoned: the newest prompt does not follow from them."""
         parents = {str(turn): str(parent) for turn, parent in enumerate(self.parents)}
         _, *abandoned = split_branches(parents, str(len(self.parents) - 1))
         for path in abandoned:
@@ -115,7 +115,10 @@ class _Chain:
         self._last_keys: dict[int, str] = {}
 
     def take_line(self, line: Record) -> Iterator[Conversation]:
-        """Add a line; yield the messages that are complete with it."""
+        """Add a line; yield the messages that are complete with it.
+
+        An answer is complete when a line follows that is neither a block of it nor results of its calls.
+        """
         if self._tree is not None:
             turn = self._tree.turn_of[digest_text(str(line.get("uuid")))]
             if turn != self._turn:
@@ -220,6 +223,7 @@ def _is_prompt(line: Record) -> bool:
 
 
 def _reason_to_skip(line: Record) -> str | None:
+    """Return why a line is no part of the conversation, or None if it is one."""
     kind = line.get("type")
     if kind not in _SPEAKERS:
         return f"lines of the type {kind}"

@@ -158,7 +158,7 @@ def serialize_json(value: Json) -> str:
 
 
 def text_of(content: Json) -> str:
-    """Return a content as text: of a list the texts of its parts, and JSON for every part that has none."""
+    """Return a content as text: of a list the texts of its parts, joined by lines; a part without text as JSON."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -302,7 +302,7 @@ def has_content(turn: Turn) -> bool:
 
 
 def join_call(previous: Turn, turn: Turn) -> Turn | None:
-    """Return a call joined to the answer or call right before it, or None if they are not one message."""
+    """Return a turn of calls joined to the assistant's turn before it, or None if they are not one message."""
     parts = turn.get("parts") or ()
     if not parts or turn.get("content"):
         return None
@@ -325,9 +325,9 @@ class Path(NamedTuple):
 
 
 def split_branches(parents: Mapping[str, Any], current: str | None) -> Iterator[Path]:
-    """Yield the branch that ends at `current`, then every other one from the message where it leaves an earlier one.
+    """Yield the branch that ends at the message `current`, then what each other branch has beyond the earlier ones.
 
-    `parents` has the parent of each message, in the order of the file.
+    `parents` maps the id of each message to that of its parent, in the order of the file.
     """
     with_children = set(parents.values())
     leaves = [id for id in parents if id not in with_children]

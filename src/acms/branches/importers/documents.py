@@ -32,7 +32,7 @@ _AFTER_VALUES = frozenset(",:]}" + _BLANKS)
 class Span(NamedTuple):
     """The place of a record in its file."""
 
-    #: In bytes.
+    #: Bytes before the record, and bytes of it.
     offset: int
     size: int
     #: The line that it is in, from 1; of an element of a list its index, from 0.
@@ -51,7 +51,7 @@ class Piece(NamedTuple):
 
 
 def split_document(file: BinaryIO, name: str) -> Iterator[Piece]:
-    """Yield the elements of a list; of an object its members, those that are lists element by element."""
+    """Yield the elements of a list, or the members of an object, in which each list is yielded element by element."""
     cursor = _Cursor(file, name)
     first = cursor.peek()
     if first == "[":
@@ -65,6 +65,7 @@ def split_document(file: BinaryIO, name: str) -> Iterator[Piece]:
 
 
 def _split_list(cursor: _Cursor, member: str | None) -> Iterator[Piece]:
+    """Yield the elements of the list at the cursor; an empty member is yielded as one empty list."""
     cursor.skip()
     if cursor.peek() == "]":
         cursor.skip()
@@ -82,6 +83,7 @@ def _split_list(cursor: _Cursor, member: str | None) -> Iterator[Piece]:
 
 
 def _split_object(cursor: _Cursor) -> Iterator[Piece]:
+    """Yield the members of the object at the cursor, lists element by element."""
     cursor.skip()
     if cursor.peek() == "}":
         cursor.skip()
@@ -104,7 +106,7 @@ def _split_object(cursor: _Cursor) -> Iterator[Piece]:
 
 
 class _Cursor:
-    """A position in a file of JSON, and the text that was read ahead of it."""
+    """A position in a file of JSON, and the text that was read ahead: `_index` is the position in that text."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._file = file
@@ -112,12 +114,15 @@ class _Cursor:
         self._decoder = getincrementaldecoder("utf-8")()
         self._text = ""
         self._index = 0
-        #: Bytes before the position, and lines before the text.
+        #: Bytes of the file before the position.
         self._offset = 0
+        #: Bytes of the file that were read.
+        self._bytes_read = 0
+        #: Lines of the file before the text.
         self._lines = 0
         self._ended = False
         if file.read(len(BOM_UTF8)) == BOM_UTF8:
-            self._offset = len(BOM_UTF8)
+            self._offset = self._bytes_read = len(BOM_UTF8)
         else:
             file.seek(0)
 
@@ -133,18 +138,19 @@ class _Cursor:
             self._read_ahead()
 
     def skip(self) -> str:
-        """Return the next character, which is one of JSON's own, and go on after it."""
+        """Return the next character and move behind it; the caller knows that it is ASCII, and so one byte."""
         self._index += 1
         self._offset += 1
         return self._text[self._index - 1]
 
     def take_value(self, number: int) -> tuple[Json, Span]:
-        """Return the next value and its span, which gets this number."""
+        """Return the next value and its span with a number; read on until the value is complete."""
         self.peek()
         while True:
             try:
                 value, end = limits.decode_json(self._text, self._index, self._name)
             except json.JSONDecodeError as error:
+                # Before the end of the file, the value may only be cut off by the end of the text.
                 if self._ended:
                     raise self.error(error.msg, error.pos) from error
             except ValueError as error:
@@ -153,6 +159,7 @@ class _Cursor:
                     "is not JSON that can be read", field=where, options=EXPECTED
                 ) from error
             else:
+                # A number at the end of the text may go on after it.
                 if self._ended or self._text[end : end + 1] in _AFTER_VALUES:
                     break
             self._read_more_of_value()
@@ -175,17 +182,19 @@ class _Cursor:
         return self._lines + self._text.count("\n", 0, index) + 1
 
     def _read_more_of_value(self) -> None:
-        if len(self._text) - self._index > limits.IMPORT_BYTES:
+        """Read on in a value that the text ends within; `TooLargeError` when an import may not hold it."""
+        if self._bytes_read - self._offset > limits.IMPORT_BYTES:
             raise TooLargeError(f"has more than {limits.IMPORT_BYTES:,} bytes", field=self._name)
         self._read_ahead()
         if sum(map(self._text.count, "[{,")) > limits.VALUES:
             raise TooLargeError(f"has more than {limits.VALUES:,} values", field=self._name)
 
     def _read_ahead(self) -> None:
-        """Drop the text before the position, and read at least as much again as there is after it."""
+        """Drop the text before the position, and read at least as many bytes as there are characters after it."""
         self._lines += self._text.count("\n", 0, self._index)
         rest = self._text[self._index :]
         data = self._file.read(max(_READ_AHEAD, len(rest)))
+        self._bytes_read += len(data)
         self._ended = not data
         try:
             self._text = rest + self._decoder.decode(data, final=self._ended)
@@ -198,11 +207,11 @@ class _Cursor:
 
 
 def join_lines(lines: Iterable[str], name: str) -> str:
-    """Return lines as one text; `TooLargeError` when it is more than an import may hold."""
+    """Return lines as one text; `TooLargeError` when it has more bytes than an import may hold."""
     pieces: list[str] = []
     size = 0
     for line in lines:
-        size += len(line)
+        size += len(line.encode())
         if size > limits.IMPORT_BYTES:
             raise TooLargeError(f"has more than {limits.IMPORT_BYTES:,} bytes", field=name)
         pieces.append(line)

@@ -84,6 +84,7 @@ class Import:
             )
 
     def _admit(self, piece: Conversation) -> Conversation:
+        """Check the messages of a piece; an error names the conversation."""
         try:
             return replace(piece, messages=admit_conversation(piece.messages, trust=self._trust))
         except ValidationError as error:
@@ -173,6 +174,7 @@ def _read_member_list(path: Path) -> Json:
 
 
 def _make_sources(members: Sequence[Member], name: str) -> list[Source]:
+    """Return the files of an archive as sources, with the member list of a Slack export."""
     by_path = {member.path: member.data for member in members}
 
     def read_users() -> Json:
@@ -205,6 +207,7 @@ def _detect_format(sources: Sequence[Source]) -> tuple[Format, list[Source]]:
 
 
 def _read_all(format: Format, sources: Sequence[Source], skipped: Counter[str]) -> Iterator[Conversation]:
+    """Read the conversations of some sources; an error names the place in the source."""
     for source in sources:
         source.skipped = skipped
         try:

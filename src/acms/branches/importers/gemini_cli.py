@@ -118,6 +118,7 @@ def _translate_prompt(record: Record, stem: str) -> Conversation:
 
 
 def _take_line(session: _Session, record: Record, span: Span) -> None:
+    """Apply a line of a session file: a rewind, a message, or new settings, which may replace all messages."""
     if "$rewindTo" in record:
         session.rewind(str(record["$rewindTo"]))
         return

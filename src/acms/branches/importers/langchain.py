@@ -72,7 +72,7 @@ def read_messages(source: Source) -> Iterator[Conversation]:
 
 
 def read_states(source: Source) -> Iterator[Conversation]:
-    """Read the newest state of each thread."""
+    """Read the newest state of each thread: a state holds all messages so far."""
     newest: dict[str, tuple[str, list[Turn]]] = {}
     for state in source.records():
         thread = find_value(state, "config.configurable.thread_id") or find_value(state, "metadata.thread_id")
@@ -185,7 +185,10 @@ def read_runs(source: Source) -> Iterator[Conversation]:
 
 
 def _find_runs(source: Source) -> tuple[list[_Run], Mapping[bytes, str]]:
-    """Return the runs that are read, in their order, and the thread of each trace, or its own id."""
+    """Return the runs to read, by their start, and the id of the thread of each trace (else of the trace itself).
+
+    In a trace with calls of models only those are read, else its outermost run.
+    """
     runs: list[_Run] = []
     ids: dict[bytes, str] = {}
     for span, value in source.located():
@@ -217,6 +220,7 @@ def _find_runs(source: Source) -> tuple[list[_Run], Mapping[bytes, str]]:
 
 
 def _translate_inputs(run: Record) -> list[Turn]:
+    """Translate the messages that a run was given, or its input as one text of the user."""
     inputs, at = record_at(run, "inputs"), run.get("start_time")
     messages = inputs.get("messages")
     while isinstance(messages, list) and messages and isinstance(messages[0], list):

@@ -57,6 +57,7 @@ def _time_of_turn(turn: Turn) -> datetime:
 
 
 def _translate_memory(memory: Record) -> Turn:
+    """Translate a memory to a message of external origin, at the time of its last update."""
     role = memory.get("role")
     if role not in (Role.USER, Role.ASSISTANT):
         role = Role.USER.value

@@ -96,6 +96,7 @@ class _Trajectory:
 
 
 def _translate_classic(event: Record, base: dict[str, Any]) -> Turn | None:
+    """Translate an event of OpenHands up to 1.0: an observation, a message, or an action as a call of a tool."""
     args, metadata = record_at(event, "args"), record_at(event, "tool_call_metadata")
     action = event.get("action")
     if "observation" in event:
@@ -134,6 +135,7 @@ def _arguments_of_event(args: Record) -> Json:
 
 
 def _translate_sdk(event: Record, base: dict[str, Any]) -> Turn | None:
+    """Translate an event of the SDK, or return None for one that is no part of the conversation."""
     call_id = event.get("tool_call_id")
     match event.get("kind"):
         case "SystemPromptEvent":

@@ -136,6 +136,7 @@ class Source:
                 yield parse_record(text, self.name, span.number if self.has_records else 1)
 
     def _place_of(self, member: str | None, span: Span) -> str:
+        """Return the place of a record in errors: its line, or its index in the document or in a member."""
         if self.has_records:
             return f"{self.name}:{span.number}"
         if span.size < 0:
@@ -145,6 +146,7 @@ class Source:
         return f"{self.name}: {member}[{span.number}]"
 
     def _located_lines(self) -> Iterator[tuple[Span, Json]]:
+        """Yield each record of a file with one a line, and its span; an unfinished last line is skipped."""
         start = 0
         with self._open() as file:
             for number, line in enumerate(limits.read_lines_within(file, self.name), 1):

@@ -81,6 +81,7 @@ def _messages_of_steps(run: Record) -> list[Record]:
 
 
 def _translate_swe_agent(message: Record, key: str, model: Json) -> list[Turn]:
+    """Translate a message; an observation that stands as a user message is marked as from a tool."""
     role = message.get("role")
     calls = message.get("tool_call_ids")
     if role == "tool" and isinstance(calls, list) and calls:

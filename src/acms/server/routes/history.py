@@ -157,7 +157,7 @@ async def show_state(call: Call[StateQuery, None]) -> Reply:
     entries = await _read_active_entries(storage, context, cover, version, query.cursor, query.limit + 1)
     page = entries[: query.limit]
     cursor = anchor_version(page[-1]) if len(entries) > query.limit else None
-    data = [encode_noun(one, BriefEntry) for one in session.stage.entries(page)]
+    data = [encode_noun(one, BriefEntry) for one in session.stage.redact_entries(page)]
     body = {"data": data, "version": version, "nextCursor": cursor, "hasMore": cursor is not None}
     return Reply(body=body)
 

@@ -449,8 +449,8 @@ async def list_messages(call: Call[ListMessages, None]) -> Reply:
     page = entries[: query.limit]
     cover = await cover_at(storage, head.context, head, head.version)
     data = [
-        {**encode_noun(entry, BriefEntry), "inForce": cover.by(entry.version) is None}
-        for entry in session.stage.entries(page)
+        {**encode_noun(entry, BriefEntry), "inForce": cover.replaced_by(entry.version) is None}
+        for entry in session.stage.redact_entries(page)
     ]
     next_cursor = page[-1].version if len(entries) > query.limit else None
     return reply_with_page(data, next_cursor, headers=build_etag_header(head))
