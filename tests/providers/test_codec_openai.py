@@ -364,7 +364,7 @@ class TestNormal:
         assert set(codec.notes(given)) == {
             "a message with nothing to send is left out",
             "reasoning is left out",
-            "items of other vendors are left out",
+            "items that this API does not take are left out",
             "whether a tool result is an error is not sent",
             "a name the API has no field for is left out",
             "a name the API has no field for stands before the text",
@@ -402,7 +402,7 @@ class TestVerbatim:
             {"type": "message", "role": "assistant", "content": "hello"},
         ]
         assert RESPONSES.notes(given) == ()
-        assert CHAT.notes(given) == ("items of other vendors are left out",)
+        assert CHAT.notes(given) == ("items that this API does not take are left out",)
 
     def test_reasoning_that_nothing_follows_is_left_out(self) -> None:
         given = [user("hi"), model(Raw("openai-responses", self.REASONING)), user("there?")]
