@@ -36,13 +36,15 @@ class WholeEntry(Entry):
 
 
 async def _whole_entry(call: Call[Any, Any], id: str, place: Place = _NOW) -> dict[str, Json]:
+    """Serialize an entry as it reads at a place of the log, and whether it is active there."""
     context, storage = call.path["context_id"], call.tenant.handle
     session = await call.tenant.session(context)
     at = await resolve_version(session, context, place.at_version, place.at_message, place.at_tag)
     entry = session.stage.entry(await (session if at is None else session.at(at)).get(id))
     head = await storage.head(context)
     cover = await cover_at(storage, context, head, head.version if at is None else at)
-    return {**encode_noun(entry, Entry), "inForce": cover.by(entry.version) is None}
+    is_active = cover.by(entry.version) is None  # no other entry replaces it
+    return {**encode_noun(entry, Entry), "inForce": is_active}
 
 
 @operations("GET", _ENTRY, scope=Scope.READ, query=Place, reply=describe_single_reply(WholeEntry))
