@@ -118,7 +118,7 @@ def test_every_query_is_used_and_every_used_one_exists(dialect: str) -> None:
 _OWN = {
     "sqlite": {
         "advance", "count_covered", "count_derived", "due_jobs", "due_jobs_ahead", "forget_key",
-        "forget_records_of_tree", "inherited", "insert_job", "insert_key", "jobs_ahead", "key_version", "live",
+        "delete_records_of_tree", "inherited", "insert_job", "insert_key", "jobs_ahead", "key_version", "live",
         "root_itself", "stored_texts",
     },
     "postgres": {

@@ -119,7 +119,7 @@ async def none_is_lost(name: str, seeds: range) -> None:
             codec.check(payload)
             emitted = await session.messages("", budget=1_000_000)
         given = [part for entry in entries for part in entry.parts if isinstance(part, Raw)]
-        beside = [part.json for part in given if part.vendor == foreign.AS_GIVEN]
+        beside = [part.json for part in given if part.vendor == foreign.EXTRA_FIELDS]
         beside += [str(entry.key) for entry in entries]
         silent = missing_leaves(
             text_leaves(message), "\n".join([json.dumps(payload, ensure_ascii=False), *beside])
@@ -278,10 +278,10 @@ def test_parts_of_a_message() -> None:
     assert turn["parts"] == [
         Reasoning("hm", "s"),
         Text("a"),
-        Raw(foreign.AS_GIVEN, '{"type": "text", "citations": [{"cited_text": "b"}]}'),
+        Raw(foreign.EXTRA_FIELDS, '{"type": "text", "citations": [{"cited_text": "b"}]}'),
         ToolCall("t1", "disk", "{}"),
         Raw("anthropic", json.dumps(content[3])),
-        Raw(foreign.AS_GIVEN, '{"stop_reason": "tool_use"}'),
+        Raw(foreign.EXTRA_FIELDS, '{"stop_reason": "tool_use"}'),
     ]
 
 
@@ -329,7 +329,7 @@ def test_media_are_referred_to_by_the_id_of_a_file_and_what_names_none_is_kept_w
     (turn,) = parse_message({"role": "user", "content": [picture, unnamed]})
     assert turn["parts"] == [
         Media("image/*", "file_1"),
-        Raw(foreign.AS_GIVEN, '{"type": "input_image", "detail": "high"}'),
+        Raw(foreign.EXTRA_FIELDS, '{"type": "input_image", "detail": "high"}'),
         Raw("openai-responses", json.dumps(unnamed)),
     ]
     document = {"type": "document", "source": {"type": "file", "file_id": "file_2"}}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from acms import Media, PayloadError, Raw, Reasoning, Role, Text, ToolCall, ToolResult, ValidationError
 from acms.codecs import AnthropicMessages, Calibration, Exactness, Tool, Usage
-from acms.log.foreign import AS_GIVEN
+from acms.log.foreign import EXTRA_FIELDS
 from acms.model import Json, Part
 from acms.prompt_types import CacheMark, PromptMessage
 from acms.providers.codecs.anthropic_blocks import Sizes
@@ -447,7 +447,7 @@ def test_media_that_cannot_be_sent_are_named(media: Media, named: str) -> None:
     ],
 )
 def test_a_frame_around_what_is_there_no_more_is_left_out_and_its_text_is_not(given: dict[str, Json]) -> None:
-    messages = [make_message("user", "one text", Raw(AS_GIVEN, json.dumps(given)))]
+    messages = [make_message("user", "one text", Raw(EXTRA_FIELDS, json.dumps(given)))]
     assert comparable_contents(NEW.render(messages)) == [("user", ["one text"])]
     assert NEW.notes(messages) == ()
 

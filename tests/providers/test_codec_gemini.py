@@ -11,7 +11,7 @@ import pytest
 
 from acms import ACMS, PayloadError, Raw, Role, Text, ToolCall, ToolResult, ValidationError, open_storage
 from acms.codecs import CacheRates, Exactness, Gemini, OpenAIChat, Usage, named
-from acms.log.foreign import AS_GIVEN
+from acms.log.foreign import EXTRA_FIELDS
 from acms.prompt import Prompt
 from acms.prompt_types import PromptMessage
 from acms.providers.codecs.anthropic_turns import FOREIGN
@@ -148,7 +148,7 @@ def test_of_two_signatures_in_a_row_the_last_one_goes_with_the_part_behind_them(
 
 
 def test_what_another_provider_said_besides_is_left_out_and_only_its_items_are_told_of() -> None:
-    kept = Raw(AS_GIVEN, '{"stop_reason": "end_turn"}')
+    kept = Raw(EXTRA_FIELDS, '{"stop_reason": "end_turn"}')
     said = [
         PromptMessage(role=Role.USER, parts=(Text("q"),)),
         PromptMessage(role=Role.ASSISTANT, parts=(Text("x"), kept)),

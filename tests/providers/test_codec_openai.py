@@ -385,7 +385,7 @@ class TestNormal:
         assert set(codec.notes(given)) == {
             "a message with nothing to send is left out",
             "reasoning is left out",
-            "items of other vendors are left out",
+            "items that this API does not take are left out",
             "whether a tool result is an error is not sent",
             "a name the API has no field for is left out",
             "a name the API has no field for stands before the text",
@@ -427,7 +427,7 @@ class TestVerbatim:
             {"type": "message", "role": "assistant", "content": "hello"},
         ]
         assert RESPONSES.notes(given) == ()
-        assert CHAT.notes(given) == ("items of other vendors are left out",)
+        assert CHAT.notes(given) == ("items that this API does not take are left out",)
 
     def test_reasoning_that_nothing_follows_is_left_out(self) -> None:
         given = [

@@ -10,7 +10,7 @@ import pytest
 from acms import open_storage
 from acms.model import Append, ContextDraft, JobDraft, JobQuery
 from acms.server import ServerConfig
-from acms.server.tenants import OWN
+from acms.server.tenants import SERVICE_NAMESPACE
 from tests.server.document import checked_by_document
 from tests.server.serving import Service, serving
 
@@ -55,7 +55,7 @@ def test_waiting_for_what_was_given_up_says_so(service: Service) -> None:
 
 async def test_jobs_of_the_service_itself_are_not_shown(service: Service, url: str) -> None:
     async with open_storage(url) as storage:
-        own = await storage.create(ContextDraft(namespace=OWN, counter="none", created_at=NOW))
+        own = await storage.create(ContextDraft(namespace=SERVICE_NAMESPACE, counter="none", created_at=NOW))
         draft = JobDraft(kind="collect", dedupe="own")
         await storage.append([Append(context=own.id, drafts=(), jobs=(draft,))])
         (job,) = (await storage.jobs(JobQuery(context=own.id))).items

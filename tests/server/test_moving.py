@@ -21,7 +21,7 @@ from acms.server import ServerConfig
 from acms.server.config import Limits
 from acms.server.operation import Scope
 from acms.server.streams import PIECE_BYTES
-from acms.server.tenants import OWN, Tenant
+from acms.server.tenants import SERVICE_NAMESPACE, Tenant
 from tests.branches.program_files import DEPLOY, FILES, rewound
 from tests.server.document import checked_by_document
 from tests.server.guarded import guarded_service
@@ -153,11 +153,11 @@ def test_a_broken_export_is_refused(other: Service, line: str) -> None:
 
 def test_nothing_is_written_into_what_belongs_to_the_service(one: Service, other: Service) -> None:
     written = _export_all(one, contextId=one.talk("a")).replace(
-        '"namespace":"default"', f'"namespace":"{OWN}"'
+        '"namespace":"default"', f'"namespace":"{SERVICE_NAMESPACE}"'
     )
     reply = _import_lines(other, written)
     assert (reply.status_code, reply.json()["errors"][0]["field"]) == (400, "body:1")
-    assert _export_all(other, namespace=OWN) == ""
+    assert _export_all(other, namespace=SERVICE_NAMESPACE) == ""
 
 
 def test_a_crafted_head_is_refused_and_nothing_is_stored(one: Service, other: Service) -> None:
@@ -272,7 +272,7 @@ def test_an_archive_is_read_up_to_the_limit(one: Service, monkeypatch: pytest.Mo
     [
         ("Buy milk.", {"namespace": "a"}, "body:1", "is not JSON"),
         ('{"a": 1}', {"namespace": "a"}, "body", "has none of the fields of a known format"),
-        (rewound(rewinds=True)[:-9], {"namespace": OWN}, "namespace", "reserved"),
+        (rewound(rewinds=True)[:-9], {"namespace": SERVICE_NAMESPACE}, "namespace", "reserved"),
         (
             json.dumps(json.loads(FILES["chatgpt"].text) * 2),
             {"namespace": "a"},

@@ -21,7 +21,7 @@ from acms.server import create_app
 from acms.server.audit import Noted, read_audit_trail
 from acms.server.operation import Scope
 from acms.server.routes.table import OPERATIONS
-from acms.server.tenants import OWN
+from acms.server.tenants import SERVICE_NAMESPACE
 from tests.server.guarded import GUARDED, Guarded, guarded_service, store_url
 from tests.server.slow import Slow
 from tests.support.virtual_time import advance_loop_time
@@ -101,7 +101,7 @@ async def test_the_trail_is_a_chain_that_verifies_and_nobody_can_reach_it(
     client = await service.key(tenant)
     await create_conversation(client, "hello")
     home = await service.app.stores.of(tenant)
-    context = await home.handle.context("@audit", namespace=OWN)
+    context = await home.handle.context("@audit", namespace=SERVICE_NAMESPACE)
     entries = await home.handle.read(context.id)
     assert len(entries) == 4
     assert list(encoding.verify_chain(entries, head=encoding.genesis_hash(context.id), version=0)) == []
@@ -117,9 +117,13 @@ async def test_the_trail_is_a_chain_that_verifies_and_nobody_can_reach_it(
         assert reply.status_code in (404, 400, 415), (one.name, reply.text)
     listed = (await client.get("/contexts", params={"limit": 500})).text
     assert "@a" not in listed
-    assert (await client.post("/contexts", json={"key": "@audit", "namespace": OWN})).status_code == 400
-    assert (await client.get("/contexts", params={"key": "@audit", "namespace": OWN})).json()["data"] == []
-    assert "@a" not in (await client.get("/export", params={"namespace": OWN})).text
+    assert (
+        await client.post("/contexts", json={"key": "@audit", "namespace": SERVICE_NAMESPACE})
+    ).status_code == 400
+    assert (await client.get("/contexts", params={"key": "@audit", "namespace": SERVICE_NAMESPACE})).json()[
+        "data"
+    ] == []
+    assert "@a" not in (await client.get("/export", params={"namespace": SERVICE_NAMESPACE})).text
 
 
 async def test_what_is_refused_is_in_the_trail_too(service: Guarded, tenant: str) -> None:
@@ -267,7 +271,7 @@ async def test_a_compaction_is_asked_for_once(service: Guarded, tenant: str) -> 
     assert (other.status_code, other.json()["code"]) == (422, "IDEMPOTENCY_MISMATCH")
     assert len((await client.get(f"/contexts/{id}/compactions")).json()["data"]) == 1
     home = await service.app.stores.of(tenant)
-    log = await home.handle.context("@audit", namespace=OWN)
+    log = await home.handle.context("@audit", namespace=SERVICE_NAMESPACE)
     assert CANARY not in repr(await home.handle.read(log.id))
 
 

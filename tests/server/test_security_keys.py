@@ -18,7 +18,7 @@ from acms.server.keys import USUAL, Keys
 from acms.server.operation import BASE, Scope
 from acms.server.rates import Buckets, network_of_address
 from acms.server.routes.table import OPERATIONS
-from acms.server.tenants import OWN, Engine, Stores
+from acms.server.tenants import SERVICE_TENANT, Engine, Stores
 from tests.server.guarded import GUARDED, Guarded, guarded_service
 
 
@@ -115,7 +115,7 @@ async def test_trying_keys_reads_the_store_once_in_two_seconds(
 ) -> None:
     keys = keys_of(stores, clock)
     read: list[str] = []
-    home = (await stores.of(OWN)).kv
+    home = (await stores.of(SERVICE_TENANT)).kv
     get = home.get
 
     async def counted(key: str):  # type: ignore[no-untyped-def]
@@ -192,7 +192,7 @@ async def test_no_key_is_lost_when_replicas_make_them_at_once(any_url: str, cloc
 async def test_what_cannot_be_a_key_is_refused(clock: Clock) -> None:
     keys = keys_of(Stores("memory://", Engine(config=ACMSConfig())), clock)
     with pytest.raises(ValidationError, match="tenant"):
-        await keys.create(OWN)
+        await keys.create(SERVICE_TENANT)
     with pytest.raises(ValidationError, match="scopes"):
         await keys.create("acme", scopes=["everything"])
     with pytest.raises(ValidationError, match="scopes"):

@@ -132,7 +132,7 @@ FAULTS = [
     ),
     Fault(
         "a fork does not know the keys it inherits", "memory",
-        edit_source(sqlite_append.Appender, "_find_repeat", ("self._lineage(connection, op.context)", "()")),
+        edit_source(sqlite_append.Appender, "_find_repeat", ("self._inherited_segments(connection, op.context)", "()")),
         "test_a_fork_knows_the_keys_that_it_inherits",
     ),
     Fault(
@@ -204,7 +204,7 @@ FAULTS = [
     ),
     Fault(
         "replacements of the future are in force", "memory",
-        edit_source(Read, "last", ("if self.at is not None:", "if self.at is not None and not self.replacing:")),
+        edit_source(Read, "last_version", ("if self.at is not None:", "if self.at is not None and not self.replacing:")),
         "test_t11_what_was_read_at_a_version_is_read_there_for_ever",
     ),
     Fault(
@@ -217,7 +217,7 @@ FAULTS = [
     ),
     Fault(
         "an erasure keeps what forks' jobs carry", "sqlite",
-        edit_query("forget_payload", r"WHERE root = \(.*?\?2\)", "WHERE ref = ?2"),
+        edit_query("delete_payload", r"WHERE root = \(.*?\?2\)", "WHERE ref = ?2"),
         "test_erasing_also_deletes_keys_derived_rows_and_job_payloads",
     ),
     Fault(
@@ -249,7 +249,7 @@ FAULTS = [
     ),
     Fault(
         "an erasure keeps the records of other forks", "sqlite",
-        edit_query("forget_records_of_tree", r"ref IN \(.*\)", "ref = ?"),
+        edit_query("delete_records_of_tree", r"ref IN \(.*\)", "ref = ?"),
         "test_an_erasure_deletes_the_records_of_its_fork_tree",
     ),
     Fault(
@@ -271,14 +271,14 @@ FAULTS = [
     ),
     Fault(
         "a cache gets by id what it got before", "cached",
-        edit_source(wrapper.CachedStorage, "_lines_of",
-             ("self._line(context, await self.inner.head(context))",
-              "self._lines.get(context) or self._line(context, await self.inner.head(context))")),
+        edit_source(wrapper.CachedStorage, "_find_cached_logs",
+             ("self._cached_log(context, await self.inner.head(context))",
+              "self._logs.get(context) or self._cached_log(context, await self.inner.head(context))")),
         "test_what_was_got_before_an_erasure_is_got_blank_after_it",
     ),
     Fault(
         "a cache ignores the epoch", "cached",
-        edit_source(wrapper.CachedStorage, "_line", ("line.epoch != head.epoch", "False")),
+        edit_source(wrapper.CachedStorage, "_cached_log", ("cached.epoch != head.epoch", "False")),
         "test_expiring_deletes_the_content_and_keeps_the_rest",
     ),
     Fault(
@@ -290,10 +290,8 @@ FAULTS = [
     ),
     Fault(
         "a cache ignores new replacements", "cached",
-        edit_source(
-            wrapper.CachedStorage, "_replacing",
-            ("upto >= head.version or line.rewrites == head.rewrites", "upto"),
-        ),
+        edit_source(wrapper.CachedStorage, "_read_replacing",
+             ("cached_up_to >= head.version or cached.rewrites == head.rewrites", "cached_up_to")),
         "test_t11_what_was_read_at_a_version_is_read_there_for_ever",
     ),
     Fault(

@@ -237,7 +237,7 @@ async def test_an_append_of_which_nobody_knows_is_told_as_such(
     async def lost(*_: Any) -> NoReturn:
         raise UnknownOutcomeError("the connection was lost")
 
-    monkeypatch.setattr(Appender, "_attempt", lost)
+    monkeypatch.setattr(Appender, "_send_single", lost)
     async with tenant_of(tenant_url) as store:
         context = await create_log(store)
         later = Append(context=context.id, drafts=(), jobs=(JobDraft(kind="k", dedupe="d"),))
@@ -256,7 +256,7 @@ async def test_an_append_that_others_outrun_every_time_ends(
     async def refused(_: Any, one: Any) -> None:
         tries.append(one)
 
-    monkeypatch.setattr(Appender, "_attempt", refused)
+    monkeypatch.setattr(Appender, "_send_single", refused)
     async with tenant_of(tenant_url) as store:
         context = await create_log(store)
         with pytest.raises(ConflictError, match="faster every time"):

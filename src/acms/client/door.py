@@ -248,6 +248,7 @@ class Client:
 
 
 async def _iterate_lines(lines: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:
+    """Yield lines of an iterable or an async iterable."""
     if isinstance(lines, AsyncIterable):
         async for line in lines:
             yield line

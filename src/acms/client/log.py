@@ -65,6 +65,7 @@ class Log:
                 self._creating = None
 
     async def _create_and_describe(self) -> str:
+        """Create the context unless it exists, and store the description that is not stored yet."""
         id = self.id or await self._create()
         if self.about:
             await self.transport.call("PATCH", build_api_path("contexts", id), body=dict(self.about))
@@ -72,6 +73,7 @@ class Log:
         return id
 
     async def _create(self) -> str:
+        """Create the context, or find it by its key; a description is sent only with a new one."""
         if self.session_id.startswith("c_") and await self.find() is not None:
             assert self.id is not None
             return self.id

@@ -117,6 +117,7 @@ def read_tree(written: Sequence[Mapping[str, Any]]) -> Tree:
     """Read a tree from its branches, each with its depth, parents before their forks."""
     below: dict[int, list[Tree]] = {}
     for branch in reversed(written):
+        # Backwards, the forks of a branch have been read before it.
         depth = branch["depth"]
         forks = tuple(reversed(below.pop(depth + 1, [])))
         below.setdefault(depth, []).append(Tree(branch=decode_noun(Branch, branch), forks=forks))

@@ -198,6 +198,7 @@ def _can_be_sent(codec: Codec, budget: int, max_tokens: int | None, state: Any) 
 
 
 async def _describe_step(step: Step) -> dict[str, Json]:
+    """Serialize a step of a prompt; `ValidationError` for one that only this process can run."""
     match step:
         case WrittenMessage(message):
             parts = [write_part(part) for part in message.parts]
@@ -221,6 +222,7 @@ async def _describe_step(step: Step) -> dict[str, Json]:
 
 
 async def _describe_recall(step: Recalling) -> dict[str, Json]:
+    """Serialize a step that recalls."""
     described: dict[str, Json] = {
         "type": "recall",
         "session": await _describe_session(step.session),
@@ -237,6 +239,7 @@ async def _describe_recall(step: Recalling) -> dict[str, Json]:
 
 
 def _describe_shrinking(step: Shrinking) -> dict[str, Json]:
+    """Return how a step may shrink, in the words of the HTTP API."""
     match step.strategy:
         case Window() if step.newest is not None:
             return {"type": "last", "n": step.newest}

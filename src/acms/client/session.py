@@ -78,24 +78,27 @@ _MESSAGE = re.compile(r"m_\w{1,126}", re.ASCII)
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _find_surrounding_context(of: Remote, _: Given) -> str | None:
+async def _find_surrounding_context(remote: Remote, _: Given) -> str | None:
     """Return the id of a context in the namespace, for an operation that also reads the other sessions there.
 
     If nothing was written to the session, its log is created and stays empty.
     """
-    return await (of.log.find() if of.ends_at is not None else _ensure_context(of, _))
+    return await (remote.log.find() if remote.ends_at is not None else _ensure_context(remote, _))
 
 
-async def _ensure_context(of: Remote, _: Given) -> str:
+async def _ensure_context(remote: Remote, _: Given) -> str:
     """Return the id of the session's context; create it if it is missing, and store the session's description."""
-    return (None if of.log.about else await of.log.find()) or await of.log.ensure()
+    return (None if remote.log.about else await remote.log.find()) or await remote.log.ensure()
 
 
-async def _context_of_facts(of: Remote, given: Given) -> str | None:
-    return await (_find_surrounding_context(of, given) if given["scope"] == "namespace" else of.log.find())
+async def _context_of_facts(remote: Remote, given: Given) -> str | None:
+    return await (
+        _find_surrounding_context(remote, given) if given["scope"] == "namespace" else remote.log.find()
+    )
 
 
-def _prepare_recall(of: Remote, given: Given) -> Given:
+def _prepare_recall(remote: Remote, given: Given) -> Given:
+    """Return the fields of a recall request; raise for arguments that cannot be sent."""
     if isinstance(given["exclude"], str):
         raise ValidationError("must be a list of ids, not a string", field="exclude")
     if given["budget"] is not None and given["token_budget"] is not None:
@@ -103,7 +106,7 @@ def _prepare_recall(of: Remote, given: Given) -> Given:
     where = given["where"]
     if isinstance(where, Mapping):
         where = {str(name): _write_filter_value(value, f"where.{name}") for name, value in where.items()}
-    return {**given, "where": where, "exclude": list(given["exclude"]), "why": of.log.transport.why}
+    return {**given, "where": where, "exclude": list(given["exclude"]), "why": remote.log.transport.why}
 
 
 def _write_filter_value(value: object, field: str) -> Json:
@@ -122,23 +125,23 @@ def _prepare_keys(_: Remote, given: Given) -> Given:
     return {"ids": list(validation.validate_ids(given["ids"], "ids"))}
 
 
-def _prepare_fact(of: Remote, given: Given) -> Given:
+def _prepare_fact(remote: Remote, given: Given) -> Given:
     for name in ("names", "sources"):
         if isinstance(given[name], str):
             raise ValidationError("must be a list, not str", field=name)
-    return {**_format_times(of, given), **{name: list(given[name]) for name in ("names", "sources")}}
+    return {**_format_times(remote, given), **{name: list(given[name]) for name in ("names", "sources")}}
 
 
 def _prepare_expand(_: Remote, given: Given) -> Given:
     return {"version": str(validation.validate_integer(given["version"], "version"))}
 
 
-def _prepare_window(of: Remote, given: Given) -> Given:
+def _prepare_window(remote: Remote, given: Given) -> Given:
     keep = ",".join([validation.parse_choice(role, Role, "keep") for role in given["keep"]]) or None
     return {
         "budget": validation.validate_budget(given["budget"], "budget"),
         "keep": keep,
-        "why": of.log.transport.why,
+        "why": remote.log.transport.why,
     }
 
 
@@ -152,16 +155,17 @@ def _prepare_renders(_: Remote, given: Given) -> Given:
     return {"limit": limit, "cursor": given["after"]}
 
 
-def _read_recall(answer: Answer, of: Remote) -> ContextItems:
-    return nouns.read_context_items(of.log.id or "", answer.data, "items")
+def _read_recall(answer: Answer, remote: Remote) -> ContextItems:
+    return nouns.read_context_items(remote.log.id or "", answer.data, "items")
 
 
-def _read_window(answer: Answer, of: Remote) -> ContextItems:
-    return nouns.read_context_items(of.log.id or "", answer.body, "data")
+def _read_window(answer: Answer, remote: Remote) -> ContextItems:
+    return nouns.read_context_items(remote.log.id or "", answer.body, "data")
 
 
 @nouns.wrap_read_errors("messages")
 def _read_chat(answer: Answer, _: Remote) -> ChatMessages:
+    """Parse chat messages with the ids of the entries that each shows."""
     chat = ChatMessages()
     messages = answer.data["messages"]
     known = answer.data.get("sources") or [()] * len(messages)  # older services send none
@@ -175,27 +179,28 @@ def _read_history_page(answer: Answer, _: Remote) -> HistoryPage:
     return decode_noun(HistoryPage, {"entries": answer.body["data"], "nextAfter": answer.body["nextCursor"]})
 
 
-def _read_forks(answer: Answer, of: Remote) -> list[Branch]:
+def _read_forks(answer: Answer, remote: Remote) -> list[Branch]:
     forks = nouns.read_noun_list(Branch, answer.data)
     forks.reverse()
-    return [fork for fork in forks if _is_within_view(of, fork.fork or 0)]
+    return [fork for fork in forks if _is_within_view(remote, fork.fork or 0)]
 
 
 @nouns.wrap_read_errors("tags")
-def _read_tags(answer: Answer, of: Remote) -> dict[str, int]:
+def _read_tags(answer: Answer, remote: Remote) -> dict[str, int]:
+    """Return the versions of the tags that are within the view."""
     tags: dict[str, int] = {}
     for tag in answer.data:
-        if _is_within_view(of, tag["version"]):
+        if _is_within_view(remote, tag["version"]):
             tags[tag["name"]] = tag["version"]
     return tags
 
 
-def _is_within_view(of: Remote, version: int) -> bool:
-    return not isinstance(of.ends_at, int) or version <= of.ends_at
+def _is_within_view(remote: Remote, version: int) -> bool:
+    return not isinstance(remote.ends_at, int) or version <= remote.ends_at
 
 
-def _read_stats(answer: Answer, of: Remote) -> SessionStats:
-    return read_noun(SessionStats, answer.data, session_id=of.log.session_id)
+def _read_stats(answer: Answer, remote: Remote) -> SessionStats:
+    return read_noun(SessionStats, answer.data, session_id=remote.log.session_id)
 
 
 class Reads:
@@ -285,7 +290,7 @@ class RemoteView(Remote, Reads):
             }
         else:
             query = {"other_tag" if isinstance(other, str) else "other_version": other}
-        asks = Asks("GET diff", lambda answer, of: nouns.read_diff(answer.data, of.session_id, right))
+        asks = Asks("GET diff", lambda answer, remote: nouns.read_diff(answer.data, remote.session_id, right))
         return await asks(self, query)
 
 
@@ -294,7 +299,8 @@ class RemoteView(Remote, Reads):
 _version = make_value_reader(int, "version")
 
 
-async def _ingest_message(of: RemoteSession, given: Given) -> str:
+async def _ingest_message(remote: RemoteSession, given: Given) -> str:
+    """Append one message, given as its fields or as a provider's message in place of the role; return its id."""
     key, message = given.pop("idempotency_key"), given["role"]
     if isinstance(message, Mapping):  # a provider's: it says all that there is to say
         if given["content"] or given["tool_calls"] or given["tool_call_id"] or given["parts"]:
@@ -308,10 +314,14 @@ async def _ingest_message(of: RemoteSession, given: Given) -> str:
         )
     if key is not None:
         given["key"] = key
-    return (await _append_messages(of, [given], {}, single=True))[-1].message_id
+    return (await _append_messages(remote, [given], {}, single=True))[-1].message_id
 
 
-async def _ingest_many(of: RemoteSession, given: Given) -> list[MessageReceipt]:
+async def _ingest_many(remote: RemoteSession, given: Given) -> list[MessageReceipt]:
+    """Append messages; a missing key is made of the batch's key and the index.
+
+    `last_message` is sent as If-Match, so that the append fails if another message came in between.
+    """
     key, last_message = given["idempotency_key"], given["last_message"]
     drafts: list[Given] = []
     for index, message in enumerate(_check_messages(given["messages"])):
@@ -329,17 +339,19 @@ async def _ingest_many(of: RemoteSession, given: Given) -> list[MessageReceipt]:
                 f"the newest message is not {last_message}",
                 options=("read what came since, and decide again",),
             )
-    return await _append_messages(of, drafts, headers) if drafts else []
+    return await _append_messages(remote, drafts, headers) if drafts else []
 
 
 async def _append_messages(
-    of: RemoteSession, messages: Sequence[Given], headers: Mapping[str, str], *, single: bool = False
+    remote: RemoteSession, messages: Sequence[Given], headers: Mapping[str, str], *, single: bool = False
 ) -> list[MessageReceipt]:
-    await of.log.ensure()
+    """Append messages in one request; errors name the field as the caller gave it."""
+    await remote.log.ensure()
+    # The transport may repeat the request: the key makes a repetition harmless.
     headers = {"idempotency-key": f"{ONCE}{uuid4().hex}", **headers}
     try:
         body = {"messages": _write_messages(messages)}
-        receipts = await Asks("POST messages", make_list_reader(MessageReceipt))(of, body, headers)
+        receipts = await Asks("POST messages", make_list_reader(MessageReceipt))(remote, body, headers)
     except ValidationError as error:
         field = re.sub(r"\.key$", ".idempotency_key", error.field)
         rename_error_field(error, field.removeprefix("messages[0].") if single else field)
@@ -347,7 +359,7 @@ async def _append_messages(
     with nouns.wrap_read_errors("receipts"):
         if len(receipts) < len(messages):
             raise ValueError(f"{len(receipts)} for {len(messages)} messages")
-    of.last_receipt = receipts[-1]
+    remote.last_receipt = receipts[-1]
     return receipts
 
 
@@ -375,6 +387,7 @@ def _write_message(given: Mapping[str, Any], prefix: str) -> dict[str, Json]:
 
 
 def _write_parts(parts: Iterable[Any], prefix: str) -> list[Json]:
+    """Serialize parts of a message; `ValidationError` for anything else."""
     written: list[Json] = []
     for index, part in enumerate(parts):
         if not isinstance(part, Part):
@@ -384,6 +397,7 @@ def _write_parts(parts: Iterable[Any], prefix: str) -> list[Json]:
 
 
 def _check_messages(messages: object) -> Sequence[Mapping[str, Any]]:
+    """Return messages; `ValidationError` unless they are a list of mappings."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise ValidationError(f"must be a list, not {type(messages).__name__}", field="messages")
     for index, message in enumerate(messages):
@@ -402,15 +416,16 @@ def _prepare_fork(_: Remote, given: Given) -> Given:
     return {"at_tag" if isinstance(at, str) else "at_version": at, "key": given["session_id"]}
 
 
-def _open_branch(answer: Answer, of: RemoteSession) -> RemoteSession:
+def _open_branch(answer: Answer, remote: RemoteSession) -> RemoteSession:
     found = read_noun(ContextInfo, answer.data)
-    return RemoteSession(Log(of.log.transport, found.key or found.id, found.namespace, found.id))
+    return RemoteSession(Log(remote.log.transport, found.key or found.id, found.namespace, found.id))
 
 
-async def _set_tag(of: RemoteSession, given: Given) -> int:
+async def _set_tag(remote: RemoteSession, given: Given) -> int:
+    """Set a tag; an error names the argument of the local method."""
     asked = {"name": given["name"], "at_version": given["version"], "move": given["move"]}
     try:
-        return await Asks("PUT tags/{name}", _version)(of, asked)
+        return await Asks("PUT tags/{name}", _version)(remote, asked)
     except ValidationError as error:
         if error.field == "at":
             rename_error_field(error, "version")
@@ -439,18 +454,20 @@ def _ignore_answer(_: Answer, __: Remote) -> None:
     return None
 
 
-async def _delete_context(of: RemoteSession, given: Given) -> list[Branch]:
-    forks = await Asks("DELETE", make_value_reader(list[Json], "liveForks"), again=False)(of, given)
-    of.log.id = None
+async def _delete_context(remote: RemoteSession, given: Given) -> list[Branch]:
+    """Delete the context, and return its live forks."""
+    forks = await Asks("DELETE", make_value_reader(list[Json], "liveForks"), again=False)(remote, given)
+    remote.log.id = None
     live = [nouns.read_typed_field(str, one, "id") for one in forks]
-    calls = [await of.log.transport.call("GET", build_api_path("contexts", id)) for id in live]
+    calls = [await remote.log.transport.call("GET", build_api_path("contexts", id)) for id in live]
     return [read_noun(Branch, one.data) for one in calls]
 
 
-async def _find_job(of: RemoteSession, given: Given) -> Job:
-    context, id = await of.log.known(), given["id"]
+async def _find_job(remote: RemoteSession, given: Given) -> Job:
+    """Return a job of this session; `GoneError` for an unknown one."""
+    context, id = await remote.log.known(), given["id"]
     try:
-        found = read_noun(Job, (await of.log.transport.call("GET", build_api_path("jobs", id))).data)
+        found = read_noun(Job, (await remote.log.transport.call("GET", build_api_path("jobs", id))).data)
     except NotFoundError:
         found = None
     if found is None or found.context != context:
@@ -458,11 +475,12 @@ async def _find_job(of: RemoteSession, given: Given) -> Job:
     return found
 
 
-async def _wait_for_job(of: RemoteSession, given: Given) -> Compaction | None:
+async def _wait_for_job(remote: RemoteSession, given: Given) -> Compaction | None:
+    """Wait until a job ends, asking at growing intervals; return its compaction, if it made one."""
     wait, most = _POLLS
     async with asyncio.timeout(given["timeout"]):
         while True:
-            found = (await of.log.transport.call("GET", build_api_path("jobs", given["job"].id))).data
+            found = (await remote.log.transport.call("GET", build_api_path("jobs", given["job"].id))).data
             now = read_noun(Job, found)
             if now.state not in (JobState.READY, JobState.RUNNING):
                 break
@@ -478,7 +496,7 @@ async def _wait_for_job(of: RemoteSession, given: Given) -> Compaction | None:
     return None if made is None else read_noun(Compaction, made)
 
 
-async def _close_session(of: RemoteSession, given: Given) -> None:
+async def _close_session(remote: RemoteSession, given: Given) -> None:
     """Do nothing: whatever returned is stored, and the connections are the client's."""
 
 
@@ -576,7 +594,7 @@ class RemoteSession(RemoteView, Writes):
         line = f"{'GET' if dry_run else 'POST'} merge"
         asks = Asks(
             line,
-            lambda answer, of: nouns.read_merge_result(answer.data, of.session_id, other.session_id),
+            lambda answer, remote: nouns.read_merge_result(answer.data, remote.session_id, other.session_id),
             again=dry_run,
         )
         try:
@@ -608,6 +626,7 @@ class RemoteSession(RemoteView, Writes):
                         yield _read_event(name, cursor, data)
             except ACMSError as error:
                 failures += 1
+                # Once the stream has begun, it is resumed however often it breaks.
                 first_request_failed = not begun and failures >= transport.retry.max_attempts
                 wait = transport.pause(error, min(failures, 20))
                 if not follow or first_request_failed or wait is None:

@@ -165,15 +165,15 @@ class Transport:
         attempt = 1
         while True:
             try:
-                return await self._attempt(method, path, params, content, all_headers)
+                return await self._send_once(method, path, params, content, all_headers)
             except ACMSError as error:
-                wait = self._wait(error, attempt) if again or isinstance(error, _UNSENT) else None
+                wait = self._retry_delay(error, attempt) if again or isinstance(error, _UNSENT) else None
                 if wait is None:
                     raise
             await self._sleep(wait)
             attempt += 1
 
-    def _wait(self, error: ACMSError, attempt: int) -> float | None:
+    def _retry_delay(self, error: ACMSError, attempt: int) -> float | None:
         """Return the seconds until a request is worth sending again; None when it is not."""
         return None if attempt >= self.retry.max_attempts else self.pause(error, attempt)
 
@@ -186,7 +186,7 @@ class Transport:
             return None
         return max(asked, self.retry.delay(attempt, self._fraction()))
 
-    async def _attempt(
+    async def _send_once(
         self,
         method: str,
         path: str,
@@ -194,7 +194,8 @@ class Transport:
         content: bytes | None,
         headers: Mapping[str, str],
     ) -> Answer:
-        client = self._open()
+        """Send a request without a retry."""
+        client = self._open_client()
         import httpx2
 
         # Failures are raised outside of the except blocks: what httpx2 raises holds the request, and with it the key.
@@ -205,9 +206,9 @@ class Transport:
                     method, self.url + path, params=params, content=content, headers=dict(headers)
                 )
         except (httpx2.HTTPError, TimeoutError) as error:
-            failure = self._failure(error)
+            failure = self._connection_error(error)
         else:
-            return await self._read(response.status_code, response.headers, response.content)
+            return await self._parse_answer(response.status_code, response.headers, response.content)
         raise failure
 
     async def events(
@@ -243,7 +244,7 @@ class Transport:
         quiet: float | None = None,
     ) -> AsyncGenerator[str]:
         """Yield the lines of a streamed answer, each with its newline; `quiet` is the longest wait for data (s)."""
-        client = self._open()
+        client = self._open_client()
         import httpx2
 
         params = _build_query_params(query)
@@ -265,17 +266,17 @@ class Transport:
                     return
                 await response.aread()
         except httpx2.HTTPError as error:
-            failure = self._failure(error)
+            failure = self._connection_error(error)
         except UnicodeDecodeError:
             failure = ACMSError(f"{self.url} answered with what is no text")
         else:
-            await self._read(response.status_code, response.headers, response.content)
+            await self._parse_answer(response.status_code, response.headers, response.content)
             failure = ACMSError(f"{self.url} answered {response.status_code} to a stream")
         raise failure
 
     async def send(self, path: str, lines: AsyncIterable[str]) -> Answer:
         """Send lines as a stream, without retries: they are not kept."""
-        client = self._open()
+        client = self._open_client()
         import httpx2
 
         caller_errors: list[BaseException] = []
@@ -306,14 +307,15 @@ class Transport:
         except httpx2.HTTPError as error:
             if caller_errors:
                 raise caller_errors[0] from None
-            failure = self._failure(error)
+            failure = self._connection_error(error)
         else:
-            return await self._read(response.status_code, response.headers, response.content)
+            return await self._parse_answer(response.status_code, response.headers, response.content)
         raise failure
 
     # ── one attempt ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _open(self) -> httpx2.AsyncClient:
+    def _open_client(self) -> httpx2.AsyncClient:
+        """Return the HTTP client, created by the first call; `HandleError` in another event loop."""
         loop = asyncio.get_running_loop()
         if self._client is None:
             import httpx2
@@ -345,7 +347,8 @@ class Transport:
             )
         return self._client
 
-    def _failure(self, error: Exception) -> ACMSError:
+    def _connection_error(self, error: Exception) -> ACMSError:
+        """Return our error for one of the HTTP client: unreachable, too slow, or broken."""
         import httpx2
 
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
@@ -360,7 +363,8 @@ class Transport:
             f"the connection to {self.url} broke ({type(error).__name__}); what was sent may have arrived"
         )
 
-    async def _read(self, status: int, headers: Mapping[str, str], content: bytes) -> Answer:
+    async def _parse_answer(self, status: int, headers: Mapping[str, str], content: bytes) -> Answer:
+        """Return a successful answer; raise the error that any other one describes."""
         body: Json = None
         succeeded = 200 <= status < 300
         if content:
@@ -371,9 +375,10 @@ class Transport:
                     raise ACMSError(f"{self.url} answered {status} with what is no JSON") from None
         if succeeded:
             return Answer(status=status, headers=headers, body=body)
-        raise self._error(status, headers, body)
+        raise self._error_of_answer(status, headers, body)
 
-    def _error(self, status: int, headers: Mapping[str, str], body: Json) -> ACMSError:
+    def _error_of_answer(self, status: int, headers: Mapping[str, str], body: Json) -> ACMSError:
+        """Return the error for an answer with an error status, from its problem document or else its status."""
         retry_after = _parse_seconds(headers.get("retry-after"))
         if isinstance(body, dict) and isinstance(body.get("code"), str):
             error = problem_details.parse_problem(cast("dict[str, Json]", body))
@@ -469,6 +474,7 @@ def _find_unserializable_argument(body: Json) -> str:
 
 
 def _build_query_params(query: Mapping[str, object] | None) -> dict[str, str]:
+    """Return query parameters as text, without those that are None."""
     params: dict[str, str] = {}
     for name, value in (query or {}).items():
         if value is None:
@@ -487,6 +493,7 @@ def _check_encodable(value: str, field: str) -> str:
 
 
 def _parse_seconds(text: str | None) -> float | None:
+    """Return a number of seconds from a header, or None."""
     if text is None:
         return None
     try:

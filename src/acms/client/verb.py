@@ -68,24 +68,24 @@ class Remote:
         self._at = version
 
 
-async def resolve_end_version(of: Remote) -> int | None:
+async def resolve_end_version(remote: Remote) -> int | None:
     """Return the version at which a log ends, from now on for good; `NotFoundError` when no version has its tag."""
-    if not isinstance(of.ends_at, str):
-        return of.ends_at
-    context = await of.log.find()
+    if not isinstance(remote.ends_at, str):
+        return remote.ends_at
+    context = await remote.log.find()
     if context is None:
-        raise validation.missing_session_error(of.log.session_id, UnwrittenError)
+        raise validation.missing_session_error(remote.log.session_id, UnwrittenError)
     path = build_api_path("contexts", context, "stats")
-    answer = await of.log.transport.call("GET", path, query={"atTag": of.ends_at})
+    answer = await remote.log.transport.call("GET", path, query={"atTag": remote.ends_at})
     version = nouns.read_typed_field(int, answer.data, "version")
-    of.ends_at = version
+    remote.ends_at = version
     return version
 
 
-def _make_empty_session(of: Remote) -> View:
+def _make_empty_session(remote: Remote) -> View:
     """Return a session that nothing was written to: it answers for a log that is not there yet."""
-    session = ACMS(of.log.session_id, "memory://", None, namespace=of.log.namespace)
-    return session if of.ends_at is None else session.at(of.ends_at)
+    session = ACMS(remote.log.session_id, "memory://", None, namespace=remote.log.namespace)
+    return session if remote.ends_at is None else session.at(remote.ends_at)
 
 
 Ask: TypeAlias = Callable[[Any, Given], Coroutine[Any, Any, R]]
@@ -105,12 +105,12 @@ class Verb(Generic[P, R]):
         self.branches = branches
 
     @overload
-    def __get__(self, of: None, owner: Any = None) -> Verb[P, R]: ...
+    def __get__(self, remote: None, owner: Any = None) -> Verb[P, R]: ...
     @overload
-    def __get__(self, of: Door, owner: Any = None) -> Callable[P, R]: ...
+    def __get__(self, remote: Door, owner: Any = None) -> Callable[P, R]: ...
     @overload
-    def __get__(self, of: object, owner: Any = None) -> Callable[P, Coroutine[Any, Any, R]]: ...
-    def __get__(self, of: object, owner: Any = None) -> Any:
+    def __get__(self, remote: object, owner: Any = None) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    def __get__(self, remote: object, owner: Any = None) -> Any:
         return self  # of a class that is no door: those have what `on` returns
 
     def on(self, door: type) -> Callable[..., Any]:
@@ -128,6 +128,7 @@ class Verb(Generic[P, R]):
         return branch
 
     def _remote(self) -> Callable[..., Any]:
+        """Return the method that sends the request of this verb; it takes the arguments of the local method."""
         ask = self._ask
         assert ask is not None, f"{self._method.__name__} has no operation"
         signature = inspect.signature(self._method)
@@ -138,13 +139,14 @@ class Verb(Generic[P, R]):
             bound = signature.bind(*given, **named)
             bound.apply_defaults()
             arguments = dict(bound.arguments)
-            of: Remote = arguments.pop("self")
+            remote: Remote = arguments.pop("self")
             for name in open_ended:
                 arguments |= arguments.pop(name)
             try:
-                return await ask(of, arguments)
+                return await ask(remote, arguments)
+            # No log exists yet: the method of an empty session answers.
             except UnwrittenError:
-                return await self._method(_make_empty_session(of), *given[1:], **named)
+                return await self._method(_make_empty_session(remote), *given[1:], **named)
 
         return call
 
@@ -153,10 +155,10 @@ class Branching(Generic[P]):
     """A verb that makes another session, of the kind that it is asked of."""
 
     @overload
-    def __get__(self, of: D, owner: Any = None) -> Callable[P, D]: ...
+    def __get__(self, remote: D, owner: Any = None) -> Callable[P, D]: ...
     @overload
-    def __get__(self, of: T, owner: Any = None) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    def __get__(self, of: object, owner: Any = None) -> Any:
+    def __get__(self, remote: T, owner: Any = None) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, remote: object, owner: Any = None) -> Any:
         return self
 
 
@@ -211,27 +213,27 @@ class Asks(Generic[R]):
     #: had no effect.
     again: bool = True
 
-    async def __call__(self, of: Any, given: Given, headers: Mapping[str, str] = EMPTY) -> R:
+    async def __call__(self, remote: Any, given: Given, headers: Mapping[str, str] = EMPTY) -> R:
         """Send the request for a session, with the arguments of a call, and parse the answer."""
-        if isinstance(of.ends_at, str):
-            await resolve_end_version(of)
-        fields = dict(self.prepare(of, given) if self.prepare else given)
-        context = await (self.context(of, given) if self.context else of.log.find())
+        if isinstance(remote.ends_at, str):
+            await resolve_end_version(remote)
+        fields = dict(self.prepare(remote, given) if self.prepare else given)
+        context = await (self.context(remote, given) if self.context else remote.log.find())
         if context is None:
-            raise validation.missing_session_error(of.log.session_id, UnwrittenError)
-        if not self.timeless and of.ends_at is not None:
-            fields["at_version"] = of.ends_at
+            raise validation.missing_session_error(remote.log.session_id, UnwrittenError)
+        if not self.timeless and remote.ends_at is not None:
+            fields["at_version"] = remote.ends_at
         if self.pages:
             fields["limit"] = 500  # the largest page of the service
-        transport = of.log.transport
+        transport = remote.log.transport
         try:
             answer = await self._send(transport, context, fields, headers)
             if self.pages:
                 await self._add_pages(answer, transport, context, fields, headers)
         except ACMSError as error:  # the service knows the session by its id
-            error.args = (str(error).replace(repr(context), repr(of.log.session_id)),)
+            error.args = (str(error).replace(repr(context), repr(remote.log.session_id)),)
             raise
-        return self.reply(answer, of)
+        return self.reply(answer, remote)
 
     async def _add_pages(
         self, answer: Answer, transport: Transport, context: str, fields: Given, headers: Mapping[str, str]
@@ -248,6 +250,10 @@ class Asks(Generic[R]):
     async def _send(
         self, transport: Transport, context: str, fields: Given, headers: Mapping[str, str]
     ) -> Answer:
+        """Send the request of a line such as "GET renders/{id}"; fields in braces become steps of the path.
+
+        The other fields are the query, or the body of a POST.
+        """
         method, _, relative_path = self.line.partition(" ")
         path = build_api_path("contexts", context)
         rest = dict(fields)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from acms.compaction import span
 from acms.log import in_force, read, trust
 from acms.log.compacted import REDACTED_VENDOR_PREFIX, compaction_text
-from acms.log.foreign import AS_GIVEN
+from acms.log.foreign import EXTRA_FIELDS
 from acms.log.known import KEY
 from acms.log.validation import canonical_text
 from acms.model import ANY, Draft, Entry, Head, Json, Kind, Origin, Part, Privacy, Raw, Seen, Text
@@ -88,7 +88,7 @@ def _split_batches(drafts: Sequence[Draft], shared: SharedSession) -> list[_Batc
 
 def _strip_compaction(draft: Draft, parts: Sequence[Part], shared: SharedSession) -> Draft | None:
     """Return a message without its leading compaction, or None if nothing else is in it."""
-    if all(isinstance(part, Raw) and part.vendor == AS_GIVEN for part in parts):
+    if all(isinstance(part, Raw) and part.vendor == EXTRA_FIELDS for part in parts):
         return None
     text = canonical_text(parts)
     return replace(draft, parts=tuple(parts), content=text, tokens=shared.counter.count(text))

@@ -159,6 +159,7 @@ class _Run(ChatMiddleware):
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
         """Store the new messages of a request, and replace its messages by those that the log shows."""
         messages = list(context.messages)
+        # The first request holds the history, then the inputs of this run, which are stored.
         if self._begins is None:
             self._begins = len(messages) - self._inputs
         front, own = messages[: self._begins], messages[self._begins :]
@@ -193,6 +194,10 @@ class _Dialect:
     vendor = "agent-framework"
 
     def write(self, message: Message, key: str | None = None) -> dict[str, Any]:
+        """Return a message as one to store: its parts, then the original in a `Raw` part.
+
+        A message with bytes has no `Raw` part, since a log does not store bytes.
+        """
         role = Role(message.role)
         parts: list[Part] = []
         for content in message.contents:
@@ -210,6 +215,7 @@ class _Dialect:
         return Message.from_json(json)
 
     def make(self, written: Made) -> Message:
+        """Return a message that ACMS wrote as a message of the framework."""
         contents: list[Content | str] = []
         if written.results:
             for _, result in written.results:

@@ -46,6 +46,7 @@ def _normalize_path(path: object) -> str:
     normal = unicodedata.normalize("NFC", path.rstrip("/")) if isinstance(path, str) else ""
     if normal != ROOT and not normal.startswith(f"{ROOT}/"):
         raise ToolError(f"Path must start with {ROOT}, got: {path}")
+    # The backslash and percent signs could stand for a slash elsewhere.
     names = normal.split("/")[1:]
     if ".." in names or "\\" in normal or unquote(normal) != normal:
         raise ToolError(f"Path {path} would escape {ROOT} directory")
@@ -125,6 +126,8 @@ class _Directory:
             raise ToolError(f"Error: {error}") from error
 
     async def _run(self, command: Any, path: str) -> str:
+        """Run a command on a path; return the text that the model reads."""
+        # Reads an argument of the command that must be a text.
         text = partial(_get_argument, command, kind=str)
         match command.command:
             case "view":
@@ -147,7 +150,7 @@ class _Directory:
         self._shown.pop(path, None)
         return ToolError(f"Error: {path} was changed since you viewed it. View it again before you edit it.")
 
-    async def _files(self, under: str = ROOT) -> dict[str, Entry]:
+    async def _read_files(self, under: str = ROOT) -> dict[str, Entry]:
         """Return the file of a path, or those in that directory, by path; of two created at once the first."""
         files: dict[str, Entry] = {}
         for entry in await self._memory.entries():
@@ -157,7 +160,8 @@ class _Directory:
         return files
 
     async def _view(self, path: str, lines: object) -> str:
-        files = await self._files(path)
+        """Return the listing of a directory, or the numbered lines of a file."""
+        files = await self._read_files(path)
         if not files and path != ROOT:
             raise ToolError(f"The path {path} does not exist. Please provide a valid path.")
         if path not in files:
@@ -171,45 +175,52 @@ class _Directory:
         return f"Here's the content of {path} with line numbers:\n{numbered}"
 
     async def _create(self, path: str, text: str, **noted: str) -> str:
-        await self._free(path)
+        """Create a file; `ToolError` if there is one, also if another caller created it at the same time.
+
+        `noted` is more metadata of the entry.
+        """
+        await self._require_free_path(path)
         parts = [Text(text), _FILE]
         id = await self._memory.ingest(
             "assistant", parts=parts, actor_id=path, metadata={**noted, PATH: path}
         )
-        if (await self._files(path))[path].id != id:
+        if (await self._read_files(path))[path].id != id:
             await self._memory.retract(id, reason="created by two at once")
             raise ToolError(f"Error: File {path} already exists")
         self._shown[path] = _hash_text(text)
         return f"File created successfully at: {path}"
 
-    async def _free(self, path: str) -> None:
+    async def _require_free_path(self, path: str) -> None:
         """Raise `ToolError` for a path at which no file can be made."""
-        files = await self._files()
+        files = await self._read_files()
         for above in map(str, PurePosixPath(path).parents):
             if above in files:
                 raise ToolError(f"Error: {above} is a file, so there can be nothing below it")
-        if path == ROOT or await self._files(path):
+        if path == ROOT or await self._read_files(path):
             raise ToolError(f"Error: File {path} already exists")
 
     async def _edit(self, path: str, change: Callable[[str], str]) -> list[str]:
         """Replace a file's text by the result of `change`, unless it was changed elsewhere; return its lines."""
-        entry = (await self._files(path)).get(path)
+        entry = (await self._read_files(path)).get(path)
         if entry is None:
             raise ToolError(f"Error: The path {path} does not exist. Please provide a valid path.")
+        # The model edits the text it was shown: refuse if the file was changed since.
         if self._shown.get(path) not in (None, _hash_text(entry.content)):
             raise self._create_conflict_error(path)
         stored = (await self._memory.get(entry.id)).content  # the model may see a redacted text
         await self._memory.replace(entry.id, change(stored), sha256=_hash_text(stored))
-        text = (await self._files(path))[path].content
+        text = (await self._read_files(path))[path].content
         self._shown[path] = _hash_text(text)
         return text.split("\n")
 
     async def _str_replace(self, path: str, old: str, new: str) -> str:
+        """Replace the only occurrence of a text in a file; `ToolError` unless there is exactly one."""
         first_line = 0
 
         def change(text: str) -> str:
             nonlocal first_line
             pieces = text.split(old) if old else [text]
+            # The line of each occurrence.
             lines = [old.join(pieces[:end]).count("\n") + 1 for end in range(1, len(pieces))]
             if len(lines) == 1:
                 first_line = lines[0]
@@ -226,6 +237,8 @@ class _Directory:
         return f"The memory file has been edited.\n{context}"
 
     async def _insert(self, path: str, line: int, new: str) -> str:
+        """Insert text behind a line of a file; 0 is its beginning."""
+
         def change(text: str) -> str:
             lines = text.removesuffix("\n").split("\n") if text else []
             if not 0 <= line <= len(lines):
@@ -239,25 +252,25 @@ class _Directory:
     async def _delete(self, path: str) -> str:
         if path == ROOT:
             raise ToolError(f"Error: Cannot delete the {ROOT} directory itself")
-        await self._take_back(await self._files(path), path, "deleted")
+        await self._retract_files(await self._read_files(path), path, "deleted")
         return f"Successfully deleted {path}"
 
     async def _rename(self, old: str, new: str) -> str:
         """Move files, each written at its new path before the old one is taken back: nothing is lost in between."""
-        moved = await self._files(old)
+        moved = await self._read_files(old)
         if moved and new.startswith(f"{old}/"):
             raise ToolError(f"Error: Cannot move {old} into itself")
-        if moved and (new == ROOT or await self._files(new)):
+        if moved and (new == ROOT or await self._read_files(new)):
             raise ToolError(f"Error: The destination {new} already exists")
         if moved:
-            await self._free(new)
+            await self._require_free_path(new)
         for path, entry in moved.items():
             stored = (await self._memory.get(entry.id)).content
             await self._create(new + path[len(old) :], stored, renamed_from=entry.id)
-        await self._take_back(moved, old, "renamed")
+        await self._retract_files(moved, old, "renamed")
         return f"Successfully renamed {old} to {new}"
 
-    async def _take_back(self, files: Mapping[str, Entry], path: str, reason: str) -> None:
+    async def _retract_files(self, files: Mapping[str, Entry], path: str, reason: str) -> None:
         """Retract files with all their edits: retracting the first version retracts its edits too."""
         if not files:
             raise ToolError(f"Error: The path {path} does not exist")

@@ -215,6 +215,7 @@ class ACMSRetriever(BaseRetriever):
         return await self._documents(query, k)
 
     async def _documents(self, query: str, k: int | None) -> list[Document]:
+        """Return the recalled items for a query as documents, best first."""
         limit = self.k if k is None else k
         items = await recall_items(self.session, query, self.budget, limit=limit, scope=self.scope)
         documents: list[Document] = []

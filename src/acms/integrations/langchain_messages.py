@@ -56,14 +56,14 @@ def serialize_message(message: BaseMessage) -> dict[str, Any]:
     if not message.id:
         message.id = str(uuid4())
     chat: dict[str, Any] = {**convert_to_openai_messages(message), "id": message.id}
-    more = message.model_dump(exclude_defaults=True, exclude=_PLAIN)
+    other_fields = message.model_dump(exclude_defaults=True, exclude=_PLAIN)
     if isinstance(message.content, str) or _has_bytes(message.content):
-        more.pop("content", None)
+        other_fields.pop("content", None)
     if isinstance(message, ToolMessage) and not _is_json(message.artifact):
-        more.pop("artifact", None)
-    silent = not str(chat["content"] or "").strip() and not chat.keys() & _CALLED
-    if more or silent:  # a model may say nothing, and that is stored too
-        chat["parts"] = [Raw(_VENDOR, _dump_json(more))]
+        other_fields.pop("artifact", None)
+    is_silent = not str(chat["content"] or "").strip() and not chat.keys() & _CALLED
+    if other_fields or is_silent:  # a model may say nothing, and that is stored too
+        chat["parts"] = [Raw(_VENDOR, _dump_json(other_fields))]
     return chat
 
 
@@ -82,12 +82,12 @@ def message_of(
     message.id = keys[id]
     raw = raw_of(entries[id].parts, _VENDOR) if id in entries else None
     try:
-        more = json.loads(raw or "{}")
+        other_fields = json.loads(raw or "{}")
     except ValueError:  # something was taken out of it
         return Restored(message, {})
-    if "content" in more and _text_of(more["content"]) != _text_of(message.content):
-        del more["content"]
-    return Restored(message, more)
+    if "content" in other_fields and _text_of(other_fields["content"]) != _text_of(message.content):
+        del other_fields["content"]
+    return Restored(message, other_fields)
 
 
 def restore_message_extras(
@@ -99,16 +99,17 @@ def restore_message_extras(
     `spare` tokens: a provider may refuse older reasoning behind another prefix.
     """
     messages: list[BaseMessage] = []
-    current = True
+    is_current_turn = True
     for message, more in reversed(restored):
-        current = current and message.type != "human"
-        read = {name: more[name] for name in _READ if name in more}
-        if read:
-            cost = counter.count(_dump_json(read))
-            if current and cost <= spare:
+        is_current_turn = is_current_turn and message.type != "human"
+        # Fields that the model reads, such as reasoning, cost tokens.
+        costly_fields = {name: more[name] for name in _READ if name in more}
+        if costly_fields:
+            cost = counter.count(_dump_json(costly_fields))
+            if is_current_turn and cost <= spare:
                 spare -= cost
             else:
-                more = {name: value for name, value in more.items() if name not in read}
+                more = {name: value for name, value in more.items() if name not in costly_fields}
         messages.append(message.model_copy(update=more))
     messages.reverse()
     return messages

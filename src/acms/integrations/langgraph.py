@@ -95,6 +95,7 @@ class ACMSStore(BaseStore):
         return results
 
     async def _write(self, writes: Mapping[str, PutOp]) -> None:
+        """Store or delete items, with the vectors of their indexed texts; all texts are embedded in one call."""
         texts = {path: self._texts(op) for path, op in writes.items()}
         vectors = await self._embed([text for path_texts in texts.values() for text in path_texts])
 
@@ -130,6 +131,7 @@ class ACMSStore(BaseStore):
         return [entry async for entry in list_entries(self.kv, prefix)]
 
     async def _search(self, op: SearchOp, prefix: str) -> list[SearchItem]:
+        """Return the items below a prefix that match a filter, ranked by the query if there is one."""
         conditions = op.filter or {}
         entries = [
             entry for entry in await self._entries(prefix) if _matches_filter(entry.data["value"], conditions)
@@ -137,14 +139,15 @@ class ACMSStore(BaseStore):
         scores: Sequence[float | None] = [None] * len(entries)
         if op.query and entries:
             if self.embeddings is None:
-                scores = _by_words(op.query, entries)
+                scores = _score_by_words(op.query, entries)
             else:
-                scores = _by_vectors(await self.embeddings.aembed_query(op.query), entries)
+                scores = _score_by_vectors(await self.embeddings.aembed_query(op.query), entries)
         ranked = sorted(zip(entries, scores, strict=True), key=_rank_of_result)
         page = ranked[op.offset : op.offset + op.limit]
         return [SearchItem(**_fields_of_entry(entry), score=score) for entry, score in page]
 
     async def _namespaces(self, op: ListNamespacesOp, prefix: str) -> list[tuple[str, ...]]:
+        """List the namespaces of items that match the conditions, cut to a depth."""
         conditions = op.match_conditions or ()
         namespaces: set[tuple[str, ...]] = set()
         for entry in await self._entries(prefix):
@@ -223,6 +226,7 @@ def _matches_filter(value: Any, wanted: Any) -> bool:
 
 
 def _compare_values(value: Any, name: str, other: Any) -> bool:
+    """Compare two values by an operator such as "$gt": as numbers if both are, otherwise as texts."""
     if name not in _COMPARISONS:
         known = ", ".join(_COMPARISONS)
         raise ValidationError(f"{name!r} is not one of {known}", field="filter")
@@ -234,7 +238,7 @@ def _compare_values(value: Any, name: str, other: Any) -> bool:
         return isinstance(value, str) and isinstance(other, str) and _COMPARISONS[name](value, other)
 
 
-def _by_words(query: str, entries: Sequence[KVEntry]) -> list[float | None]:
+def _score_by_words(query: str, entries: Sequence[KVEntry]) -> list[float | None]:
     """Score items by the words they share with a query; None for those that share none."""
     query_terms = count_terms(split_words(query)).keys()
     shared_terms: list[set[int]] = []
@@ -253,7 +257,7 @@ def _encode_vector(vector: Sequence[float]) -> str:
     return b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode()
 
 
-def _by_vectors(query: Sequence[float], entries: Sequence[KVEntry]) -> list[float | None]:
+def _score_by_vectors(query: Sequence[float], entries: Sequence[KVEntry]) -> list[float | None]:
     """Score items by the cosine of the nearest of their vectors; None for those that have none."""
     asked = np.asarray(query, dtype=np.float32)
     scores: list[float | None] = []

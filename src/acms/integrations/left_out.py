@@ -32,30 +32,34 @@ class LeftBehind:
     async def find(self, session: ACMS, done: Synced) -> frozenset[str]:
         """Return the ids of the entries that a synced list leaves out.
 
-        Excluded are an interrupted turn, which continues, and entries without a key, which no framework wrote.
+        `done` tells which entries the list has. Entries behind its last known one are left out, except an
+        interrupted turn, which continues, and entries without a key, which no framework wrote.
         """
-        known = self._known.setdefault(session, {})
-        ours = {*done.unchanged, *done.replaced}
-        listed = ours.union(done.appended)
-        if ours:
-            last, tail = await _find_tail(session, ours, frozenset(done.appended))
+        left_out = self._known.setdefault(session, {})
+        known_in_list = {*done.unchanged, *done.replaced}
+        listed = known_in_list.union(done.appended)
+        if known_in_list:
+            last, tail = await _find_tail(session, known_in_list, frozenset(done.appended))
             keys = await session.keys([entry.id for entry in tail])
-            said = [entry for entry in tail if entry.id in keys]
-            if said and not _is_turn_unfinished(said):
-                known.update(dict.fromkeys([entry.id for entry in said], last))
-        return frozenset(id for id, last in known.items() if last in listed and id not in listed)
+            written_by_framework = [entry for entry in tail if entry.id in keys]
+            if written_by_framework and not _is_turn_unfinished(written_by_framework):
+                left_out.update(dict.fromkeys([entry.id for entry in written_by_framework], last))
+        # Valid while the list still has the entry that they followed.
+        return frozenset(id for id, last in left_out.items() if last in listed and id not in listed)
 
 
 async def _find_tail(
-    session: ACMS, ours: Collection[str], new: Collection[str]
+    session: ACMS, known_in_list: Collection[str], new: Collection[str]
 ) -> tuple[str, Sequence[Entry]]:
     """Return the last active entry of a list, and the entries behind it that are not among the new ones."""
     count = len(new) + 1
     while True:
         entries = await session.entries(count)
-        place = max((at for at, entry in enumerate(entries) if entry.id in ours), default=-1)
-        if place >= 0:
-            return entries[place].id, [entry for entry in entries[place + 1 :] if entry.id not in new]
+        index = max(
+            (position for position, entry in enumerate(entries) if entry.id in known_in_list), default=-1
+        )
+        if index >= 0:
+            return entries[index].id, [entry for entry in entries[index + 1 :] if entry.id not in new]
         if len(entries) < count:
             return "", ()
         count *= 2

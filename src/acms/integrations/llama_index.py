@@ -182,6 +182,7 @@ class ACMSRetriever(BaseRetriever):
         return asyncio_run(self._aretrieve(query_bundle))
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        """Return the recalled items for a query as nodes, best first."""
         items = await recall_items(self._session, query_bundle.query_str, self._budget, limit=self._limit)
         nodes: list[NodeWithScore] = []
         for item in items:
@@ -202,6 +203,7 @@ class _Dialect:
     vendor = "llama-index"
 
     def write(self, message: ChatMessage) -> dict[str, Any]:
+        """Return a message as one to store, with the original in a `Raw` part unless it holds bytes."""
         extra = message.additional_kwargs
         call_id = extra.get("tool_call_id") or extra.get("name")
         written: dict[str, Any] = {"role": _convert_role(message.role, has_call=bool(call_id)), "parts": []}
@@ -223,6 +225,7 @@ class _Dialect:
         return ChatMessage.model_validate_json(json)
 
     def make(self, written: Made) -> ChatMessage:
+        """Return a message that ACMS wrote as a chat message of the framework."""
         blocks: list[Any] = []
         if written.text or written.results:
             blocks.append(TextBlock(text=written.text))

@@ -129,6 +129,7 @@ async def model_input(
     for _ in range(16):
         try:
             rendered = await make_prompt(session, request, hidden).render(codec_budget)
+        # The required parts do not fit: take a larger budget, unless it was the whole one.
         except FitError:
             if not excess:
                 raise
@@ -194,7 +195,7 @@ async def _load_originals(
 
 
 def _match_originals(rendered: Rendered, originals: Mapping[str, _Original[M] | None]) -> list[_Sourced[M]]:
-    """Return the messages of a prompt with their originals, if these have the same content."""
+    """Return the messages of a prompt, each with the framework's originals if these have the same content."""
     sourced: list[_Sourced[M]] = []
     for message in _join_tool_results(rendered.messages):
         if message.role in (Role.SYSTEM, Role.DEVELOPER) and not message.sources:
@@ -261,7 +262,10 @@ def _build_framework_messages(
 
 
 def message_of_parts(role: Role, parts: Sequence[Part], names: dict[str, str]) -> Made:
-    """Return parts as a message that ACMS wrote; `names` are those of the tools by call, and its calls are added."""
+    """Return parts as a message that ACMS wrote.
+
+    `names` are the names of called tools by call id: results need them, and the calls among the parts are added.
+    """
     calls: list[ToolCall] = []
     results: list[tuple[str, ToolResult]] = []
     texts: list[str] = []

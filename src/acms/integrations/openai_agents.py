@@ -105,13 +105,14 @@ class ACMSSession:
         the newest message of the user are recalled, in a named namespace from its other sessions too. A run must be
         given the session. Raise `FitError` if the required parts do not fit.
         """
-        return partial(self._within, budget)
+        return partial(self._build_input, budget)
 
     async def close(self) -> None:
         """Let go of the storage."""
         await self.memory.close()
 
-    async def _within(self, budget: int, data: CallModelData[Any]) -> ModelInputData:
+    async def _build_input(self, budget: int, data: CallModelData[Any]) -> ModelInputData:
+        """Return the input of a model call within a budget: the log, and given items that are not stored."""
         given, instructions = data.model_data.input, data.model_data.instructions or ""
         tools = [
             Tool(name=tool.name, description=tool.description, parameters=tool.params_json_schema)
@@ -126,18 +127,18 @@ class ACMSSession:
             instructions=instructions,
             tools=tools,
         )
-        written = 1 if instructions.strip() else 0
+        instruction_count = 1 if instructions.strip() else 0
         prompt = make_prompt(self.memory, request)
         unstored = _find_unstored_items(given, await self.memory.entries(1))
         if unstored:
             prompt = prompt.add([read_repaired(_message_of_item(item))[0] for item in unstored])
-        rendered, spare = await self._render_items(prompt, written, budget)
-        items, more = self._with_turn(rendered, spare, given)
+        rendered, spare = await self._render_items(prompt, instruction_count, budget)
+        items, more = self._restore_turn(rendered, spare, given)
         if 0 < more < budget:
             # Items of the turn do not fit yet: render the rest again within a smaller budget.
             with suppress(FitError):
-                fewer, spare = await self._render_items(prompt, written, budget - more)
-                items, _ = self._with_turn(fewer, spare + more, given)
+                fewer, spare = await self._render_items(prompt, instruction_count, budget - more)
+                items, _ = self._restore_turn(fewer, spare + more, given)
         return ModelInputData(repair_value(items), repair_value(data.model_data.instructions))
 
     async def _render_items(self, prompt: Prompt, written: int, budget: int) -> tuple[list[Any], int]:
@@ -151,15 +152,17 @@ class ACMSSession:
         )
         return items, budget - rendered.tokens.upper_bound
 
-    def _with_turn(self, items: list[Any], spare: int, given: Sequence[Any]) -> tuple[list[Any], int]:
-        """Send the current turn unchanged, with items that ACMS does not understand, if all of it is shown and fits.
+    def _restore_turn(self, items: list[Any], spare: int, given: Sequence[Any]) -> tuple[list[Any], int]:
+        """Replace the end of the shown items by the current turn as it was given, if they have the same contents.
 
-        If it does not fit, also return the additional tokens that it needs, else 0.
+        The given turn may hold items that ACMS does not understand. If it does not fit, the items are returned as
+        they are, with the additional tokens that the turn needs, else 0.
         """
         user_indexes = [index for index, item in enumerate(given) if item.get("role") == "user"]
         turn = given[user_indexes[-1] if user_indexes else 0 :]
         turn_content = _known_contents(turn)
         start, left = len(items), len(turn_content)
+        # Go back over as many known contents as the turn has.
         while start and left:
             start -= 1
             left -= _has_known_content(items[start])
@@ -186,6 +189,7 @@ class ACMSSession:
 
 
 def _item_of_entry(entry: Entry) -> Any:
+    """Return the item that an entry was stored as; if it was edited or withheld, one with the current content."""
     raw = raw_of(entry.parts, AGENTS)
     if raw:
         item = json.loads(raw)

@@ -73,6 +73,7 @@ class Sessions:
             await self._open.popitem()[1].session.close()
 
     def _get(self, namespace: str, name: str) -> _Open:
+        """Return the open session of a name, opened if necessary, as the last used one."""
         key = namespace, name
         if key not in self._open:
             self._open[key] = _Open(ACMS(name, self._storage, namespace=namespace, **self._options))

@@ -2,8 +2,8 @@
 
 Supports Chat Completions (`content` as text, parts or None, `tool_calls`, the roles tool and function), items of
 Responses, and messages of Anthropic (text or blocks). Each known part becomes a part of the log; its other fields are
-kept after it, verbatim, in a `Raw` part of the vendor `AS_GIVEN`, which no codec sends. An unknown part is a `Raw` of
-its vendor. Marks of a prompt cache belong to a request, not to the message, and are dropped. Bytes are never stored:
+kept after it, verbatim, in a `Raw` part of the vendor `EXTRA_FIELDS`, which no codec sends. An unknown part is a `Raw`
+of its vendor. Marks of a prompt cache belong to a request, not to the message, and are dropped. Bytes are never stored:
 a `Keep` passed by the caller receives them and returns their reference; without one they are refused.
 """
 
@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 from acms.errors import ValidationError
 from acms.log import validation
 from acms.log.inline_media import Keep, Location, keep_media_bytes, refer_to_media, replace_inline_bytes
-from acms.log.native_items import AS_GIVEN, RESPONSES, call_of_result, read_call, read_result
+from acms.log.native_items import EXTRA_FIELDS, RESPONSES, call_of_result, read_call, read_result
 from acms.model import Json, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 
 __all__ = [
-    "AS_GIVEN",
+    "EXTRA_FIELDS",
     "FIELDS",
     "KNOWN",
     "REASONING_FIELDS",
@@ -302,7 +302,7 @@ def _number_keys(turns: list[Turn], message: Mapping[str, Any]) -> list[Turn]:
 def _set_content(turn: Turn, parts: list[Part], rest: Mapping[str, Json]) -> None:
     """Put parts and other fields into a message; if all parts are texts they become its content."""
     if rest:
-        parts = [*parts, Raw(AS_GIVEN, encode_strict_json(dict(rest)))]
+        parts = [*parts, Raw(EXTRA_FIELDS, encode_strict_json(dict(rest)))]
     if parts and all(type(part) is Text for part in parts):
         turn["content"] = "\n".join([part.text for part in parts if isinstance(part, Text)])
         return
@@ -347,7 +347,7 @@ def _read_tool_call(call: object, location: Location) -> Iterator[Part]:
         yield ToolCall(
             call_id, at.at("name").name(custom.get("name")), at.at("input").text(custom.get("input"))
         )
-        yield Raw(AS_GIVEN, encode_strict_json({"id": call.get("id"), "type": "custom"}))
+        yield Raw(EXTRA_FIELDS, encode_strict_json({"id": call.get("id"), "type": "custom"}))
         return
     # A thought signature of Gemini, as its chat endpoint nests it.
     signature: object = call
@@ -383,7 +383,7 @@ def _surplus_parts(block: Mapping[str, Any], *held: str) -> list[Part]:
     left_out = {*held, *_MARKS, "type"}
     rest = {name: value for name, value in block.items() if name not in left_out}
     rest = {name: value for name, value in rest.items() if value not in (None, [], {}, "auto")}
-    return [Raw(AS_GIVEN, encode_strict_json({"type": block["type"], **rest}))] if rest else []
+    return [Raw(EXTRA_FIELDS, encode_strict_json({"type": block["type"], **rest}))] if rest else []
 
 
 def _read_text(block: Mapping[str, Any], location: Location) -> list[Part]:
@@ -395,7 +395,7 @@ def _read_text(block: Mapping[str, Any], location: Location) -> list[Part]:
 
 def _read_refusal(block: Mapping[str, Any], location: Location) -> list[Part]:
     text = location.at("refusal").text(block.get("refusal"))
-    return [Text(text), Raw(AS_GIVEN, encode_strict_json({"type": "refusal"}))]
+    return [Text(text), Raw(EXTRA_FIELDS, encode_strict_json({"type": "refusal"}))]
 
 
 def _read_thinking(block: Mapping[str, Any], location: Location) -> list[Part]:

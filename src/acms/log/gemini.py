@@ -9,7 +9,7 @@ from typing import Any
 
 from acms.log import validation
 from acms.log.inline_media import Location, keep_media_bytes, refer_to_media
-from acms.log.native_items import AS_GIVEN
+from acms.log.native_items import EXTRA_FIELDS
 from acms.model import Json, Part, Raw, Reasoning, Text, ToolResult
 
 __all__ = ["FIELDS", "SIGNATURE", "VENDOR", "other_fields", "read_content_parts"]
@@ -91,7 +91,7 @@ def _encode(data: Any) -> Any:
 
 def _keep_other_fields(block: Mapping[str, Any], dump: Callable[[Json], str]) -> list[Part]:
     fields = other_fields(block)
-    return [Raw(AS_GIVEN, dump({"type": FIELDS, "fields": fields}))] if fields else []
+    return [Raw(EXTRA_FIELDS, dump({"type": FIELDS, "fields": fields}))] if fields else []
 
 
 def _field_value(block: Mapping[str, Any], name: str) -> Any:

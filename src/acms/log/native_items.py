@@ -1,7 +1,7 @@
 """Calls of provider-defined tools, their results, and the texts of a provider's other items.
 
 A log holds a native call as a `ToolCall` and a native result as a `ToolResult`, so both are paired, counted, searched
-and compacted like every other. A `Raw` part of the vendor `AS_GIVEN` after it holds the rest of the item, and
+and compacted like every other. A `Raw` part of the vendor `EXTRA_FIELDS` after it holds the rest of the item, and
 `write_call` and `write_result` rebuild the item for the provider it came from. An item that is both call and result
 stays a `Raw` part of its vendor; `item_text` returns its text.
 
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from acms.model import Json, Media, Part, Raw, ToolCall, ToolResult
 
-AS_GIVEN = "as-given"
+EXTRA_FIELDS = "as-given"
 """Vendor of a `Raw` part that holds additional fields of a part, such as annotations."""
 RESPONSES = "openai-responses"
 AGENTS = "openai"
@@ -145,7 +145,7 @@ def read_call(item: Mapping[str, Any]) -> list[Part] | None:
         held.discard("call_id")  # by this field `write_call` recognises the rest of an unknown type
     arguments = request if isinstance(request, str) else _encode(request)
     rest = {field: value for field, value in item.items() if field not in held}
-    return [ToolCall(call_id, name, arguments), Raw(AS_GIVEN, _encode(rest))]
+    return [ToolCall(call_id, name, arguments), Raw(EXTRA_FIELDS, _encode(rest))]
 
 
 def _is_filled(value: object) -> TypeGuard[str]:
@@ -159,7 +159,7 @@ def read_result(item: Mapping[str, Any]) -> list[Part] | None:
     """
     kind = item.get("type")
     if _has_unknown_form(item) and _answers_by_form(item):
-        return [ToolResult(str(item["call_id"]), item_text_of(item)), Raw(AS_GIVEN, _encode(dict(item)))]
+        return [ToolResult(str(item["call_id"]), item_text_of(item)), Raw(EXTRA_FIELDS, _encode(dict(item)))]
     form = form_of_call(call_of_result(kind))
     if form is None:
         return None
@@ -171,7 +171,7 @@ def read_result(item: Mapping[str, Any]) -> list[Part] | None:
     text, rest = _split_result(item)
     rest.pop(form.answer_field, None)
     failed = item.get("status") == "failed" or item.get("approve") is False
-    return [ToolResult(call_id, text, failed), Raw(AS_GIVEN, _encode(rest))]
+    return [ToolResult(call_id, text, failed), Raw(EXTRA_FIELDS, _encode(rest))]
 
 
 def _split_result(item: Mapping[str, Any]) -> tuple[str, dict[str, Json]]:
@@ -224,7 +224,7 @@ def _approval_text(approved: bool, reason: Json) -> str:
 
 def rest_of_item(part: Part | None) -> dict[str, Json] | None:
     """Return the rest of a native item that follows a call or a result; None for any other part."""
-    if not isinstance(part, Raw) or part.vendor != AS_GIVEN:
+    if not isinstance(part, Raw) or part.vendor != EXTRA_FIELDS:
         return None
     try:
         rest = json.loads(part.json)

@@ -76,6 +76,7 @@ def describe_error(error: ACMSError) -> dict[str, Json]:
 
 
 def _select_options(error: ACMSError) -> list[str]:
+    """Return what a model can do about an error, without advice that names parts of the HTTP API."""
     if isinstance(error, ValidationError) and error.field == "scope" and error.options:
         return list(_NAMESPACE)
     if isinstance(error, RateLimitError):

@@ -133,6 +133,7 @@ class _Door:
         except ACMSError as error:
             if error is not right.error or not exchange.status:
                 raise
+            # The right ended after the answer had begun, when no error can be sent any more: end the stream.
             exchange.code = error.code
             await end_stream(scope, send)
 

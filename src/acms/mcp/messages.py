@@ -105,6 +105,7 @@ def _find_id(line: str) -> RequestId | None:
     depth = 0
     for found in _TOKEN.finditer(line):
         token = found[0]
+        # Only the id of the outermost object counts.
         if token in "[{":
             depth += 1
         elif token in "]}":

@@ -101,6 +101,7 @@ def _build_input_schema(arguments: type[Arguments]) -> dict[str, Any]:
 
 
 def _prune_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON schema with the fields that models need; "X or null" becomes X."""
     merged = dict(schema)
     options = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
     if len(options) == 1:
@@ -153,6 +154,7 @@ async def recall_items(memory: Memory, given: Recall) -> Mapping[str, Json]:
 
 
 def _describe_item(item: ContextItem, session: str) -> dict[str, Json]:
+    """Serialize a recalled item for a model."""
     described: dict[str, Json] = {
         "id": item.id,
         "at": item.created_at.isoformat(),

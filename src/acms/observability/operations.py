@@ -102,44 +102,44 @@ class Operation:
 
     def __init__(self, span: Span | None = None, by: _Instruments | None = None) -> None:
         self.span = span if span is not None and span.is_recording() else None
-        self._by = by
+        self._instruments = by
         self.attributes: dict[str, str | int | float | bool] = {}
         #: Tokens it stored or showed.
         self.tokens: int | None = None
 
     def note(self, result: object) -> None:
         """Record the attributes of a result, if its type has any."""
-        if self._by is not None:
+        if self._instruments is not None:
             describe = next((_TOLD[kind] for kind in type(result).__mro__ if kind in _TOLD), None)
             self.attributes.update({} if describe is None else describe(result))
 
     @contextmanager
     def stage(self, name: str) -> Generator[None]:
         """Run the block in a child span."""
-        if self.span is None or self._by is None:
+        if self.span is None or self._instruments is None:
             yield
             return
         from opentelemetry import trace
 
         # its own parent, also when a task of it was started elsewhere
-        child = self._by.tracer.start_span(name, context=trace.set_span_in_context(self.span))
+        child = self._instruments.tracer.start_span(name, context=trace.set_span_in_context(self.span))
         with _current_span(child):
             yield
 
     def finish(self, name: str, began: float, error: str) -> None:
-        """Record the duration, the result and the error type."""
-        if self._by is None:
+        """Record the duration, the numbers of tokens and records, and the type of the error ("" without one)."""
+        if self._instruments is None:
             return
         about: dict[str, str] = {"acms.operation": name, "gen_ai.operation.name": NAMES.get(name, name)}
         if error:
             about["error.type"] = error
         if "acms.job.kind" in self.attributes:
             about["acms.job.kind"] = str(self.attributes["acms.job.kind"])
-        self._by.duration.record(perf_counter() - began, about)
+        self._instruments.duration.record(perf_counter() - began, about)
         if (tokens := self.attributes.get(TOKENS, self.tokens)) is not None:
-            self._by.tokens.record(int(tokens), about)
+            self._instruments.tokens.record(int(tokens), about)
         if (count := self.attributes.get(COUNT)) is not None:
-            self._by.records.add(int(count), about)
+            self._instruments.records.add(int(count), about)
         if self.span is not None:
             self.span.set_attributes(self.attributes)
 
@@ -161,15 +161,15 @@ def record_operation(
 
     `of` is the session it is an operation of.
     """
-    by = find_instruments()
-    if by is None:
+    instruments = find_instruments()
+    if instruments is None:
         yield Operation()
         return
     from opentelemetry.context import Context
 
     began, error = perf_counter(), ""
-    span = by.tracer.start_span(f"acms.{name}", context=Context() if apart else None)
-    operation = Operation(span, by)
+    span = instruments.tracer.start_span(f"acms.{name}", context=Context() if apart else None)
+    operation = Operation(span, instruments)
     operation.attributes.update({"gen_ai.operation.name": NAMES.get(name, name), **(about or {})})
     token = _running.set(operation)
     with _current_span(span):

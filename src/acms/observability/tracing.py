@@ -117,6 +117,7 @@ def _message_json(message: PromptMessage) -> dict[str, Json]:
 
 
 def _part_json(part: Part) -> dict[str, Json]:
+    """Serialize a part in the form of OpenTelemetry's conventions for generative AI."""
     match part:
         case Text(text):
             return {"type": "text", "content": text}
@@ -179,15 +180,16 @@ def request_span(method: str, headers: Mapping[str, str]) -> AbstractContextMana
 
 @contextmanager
 def _open_request_span(tracer: Tracer, method: str, headers: Mapping[str, str]) -> Generator[RequestSpan]:
+    """Open the span of a request, as a child of the span that its `traceparent` header names."""
     from opentelemetry import trace
 
-    above = None
+    parent = None
     if "traceparent" in headers:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        above = TraceContextTextMapPropagator().extract(dict(headers))
+        parent = TraceContextTextMapPropagator().extract(dict(headers))
     span = tracer.start_span(
-        method, context=above, kind=trace.SpanKind.SERVER, attributes={"http.request.method": method}
+        method, context=parent, kind=trace.SpanKind.SERVER, attributes={"http.request.method": method}
     )
     with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
         yield RequestSpan(span if span.is_recording() else None)

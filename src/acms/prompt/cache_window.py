@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from acms.knowledge import DOUBT
 from acms.log.encoding import is_summary, parse_entry_id
 from acms.log.in_force import Cover, is_automatic_summary, is_sealed
-from acms.log.native_items import AS_GIVEN
+from acms.log.native_items import EXTRA_FIELDS
 from acms.log.validity import Period, label_of
 from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom, Composed, Fitted, Piece, Placed
@@ -454,7 +454,7 @@ def _is_prefix_bound(part: Part) -> bool:
     """Return whether a provider accepts a part only behind the prefix it was produced under."""
     if isinstance(part, Reasoning):
         return bool(part.signature)
-    if not isinstance(part, Raw) or part.vendor == AS_GIVEN:
+    if not isinstance(part, Raw) or part.vendor == EXTRA_FIELDS:
         return False
     return any(f'"{kind}"' in part.json for kind in _REASONING)
 

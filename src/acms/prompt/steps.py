@@ -276,7 +276,9 @@ def parse_message_mapping(value: Mapping[str, Any], field: str) -> list[PromptMe
     messages: list[PromptMessage] = []
     for turn in foreign.parse_provider_message(value, field, keep=_encode_data_url):
         given: Sequence[Part] = turn.get("parts") or ()
-        parts = [part for part in given if not (isinstance(part, Raw) and part.vendor == foreign.AS_GIVEN)]
+        parts = [
+            part for part in given if not (isinstance(part, Raw) and part.vendor == foreign.EXTRA_FIELDS)
+        ]
         messages.append(
             build_message(
                 turn["role"],

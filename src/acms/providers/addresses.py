@@ -109,6 +109,7 @@ class Guard:
         return found
 
     def _permits(self, address: str) -> bool:
+        """Return whether an address is public, or in one of the networks that are allowed."""
         if is_public(address):
             return True
         try:

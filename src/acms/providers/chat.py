@@ -76,6 +76,7 @@ class Chat:
             except StatusError as error:
                 if error.status not in REFUSED:
                     raise
+                # Servers differ in the name of the token limit: try the other one.
                 if error.param in _LIMITS and limit == _LIMITS[0]:
                     limit = _LIMITS[1]
                     continue
@@ -88,6 +89,7 @@ class Chat:
                 return text
 
     def _read(self, answer: dict[str, Any]) -> str:
+        """Return the text of an answer without the model's thoughts; raise if there is none."""
         choice = answer["choices"][0]
         message = choice["message"]
         content = message.get("content")

@@ -217,6 +217,7 @@ def _unknown_model_error(name: str, kind: Any) -> ConfigurationError:
 
 
 def _register_embedder(kind: Any, folder: Path, dimension: int, pooling: str) -> None:
+    """Make the embedding model of a folder known to fastembed, once."""
     if pooling not in _POOLINGS:
         raise ConfigurationError(f"pooling must be one of {', '.join(_POOLINGS)}, not {pooling!r}")
     file = _find_file(folder)
@@ -234,6 +235,7 @@ def _register_embedder(kind: Any, folder: Path, dimension: int, pooling: str) ->
 
 
 def _register_reranker(kind: Any, folder: Path) -> None:
+    """Make the reranking model of a folder known to fastembed, once."""
     file = _find_file(folder)
     descriptions = _import_fastembed("fastembed.common.model_description")
     with _registering:
@@ -256,6 +258,7 @@ def _folder_of(model: str | Path) -> Path | None:
 
 
 def _find_file(folder: Path) -> str:
+    """Return the name of the ONNX file in a folder; raise if it or the tokenizer is missing."""
     for name in ("tokenizer.json", "tokenizer_config.json"):
         if not (folder / name).is_file():
             raise ConfigurationError(f"{folder} has no {name}")
@@ -281,6 +284,7 @@ def _find_pooling(folder: Path) -> str:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; an empty one if there is no such file or object."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -89,7 +89,7 @@ class _Secret:
         return "_Secret(…)"
 
 
-class _Line:
+class _Connections:
     """The open connections to one server, of one event loop."""
 
     def __init__(self, client: httpx2.AsyncClient, places: int) -> None:
@@ -159,13 +159,15 @@ class Endpoint:
         self._timeout = _check_positive(timeout, "timeout")
         self._connect_timeout = min(timeout, _check_positive(connect_timeout, "connect_timeout"))
         self.retry = retry or RetryConfig()
-        self._places = int(_check_positive(concurrency, "concurrency"))
+        self._concurrency = int(_check_positive(concurrency, "concurrency"))
         self._max_bytes = int(_check_positive(max_bytes, "max_bytes"))
         if allow and trusted:
             raise ConfigurationError("allow needs trusted=False: a trusted address may be anywhere")
         self._guard = None if trusted else Guard(allow, resolve)
         self._verify = verify
-        self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()
+        self._connections_of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _Connections] = (
+            WeakKeyDictionary()
+        )
 
     def __repr__(self) -> str:
         return f"Endpoint({str(self._url)!r})"
@@ -187,24 +189,24 @@ class Endpoint:
         )
 
     async def _asked(self, question: _Question, read: Callable[[dict[str, Any]], T]) -> T:
-        line = self._open()
+        connections = self._open()
         return await with_retry(
-            lambda: self._attempt(line, question, read), self.retry, on_retry=self._retried
+            lambda: self._ask_and_read(connections, question, read), self.retry, on_retry=self._log_retry
         )
 
     async def notify(self, content: bytes, headers: Mapping[str, str]) -> None:
         """Post something to the address itself, once: a status of success is the answer, and no more of it is read."""
-        await self._attempted(self._open(), _Question("POST", self._url, content, headers, whole=False))
+        await self._ask(self._open(), _Question("POST", self._url, content, headers, whole=False))
 
     def _at(self, path: str) -> httpx2.URL:
         return self._url.copy_with(path=f"{self._url.path.rstrip('/')}/{path.lstrip('/')}")
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop; calls under way fail. Idempotent."""
-        line = self._lines.pop(asyncio.get_running_loop(), None)
-        if line is not None:
-            line.closed = True
-            await line.client.aclose()
+        connections = self._connections_of_loop.pop(asyncio.get_running_loop(), None)
+        if connections is not None:
+            connections.closed = True
+            await connections.client.aclose()
 
     async def __aenter__(self) -> Self:
         """Keep the connections open until the block ends."""
@@ -218,10 +220,11 @@ class Endpoint:
 
     # ── one attempt ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _open(self) -> _Line:
+    def _open(self) -> _Connections:
+        """Return the connections of the running event loop, opened on first use."""
         loop = asyncio.get_running_loop()
-        line = self._lines.get(loop)
-        if line is None:
+        connections = self._connections_of_loop.get(loop)
+        if connections is None:
             headers = {"accept": "application/json", "accept-encoding": "identity", "user-agent": "acms"}
             headers |= {"content-type": "application/json", **self._headers}
             if self._key is not None:
@@ -232,33 +235,39 @@ class Endpoint:
                 verify=self._verify or _create_ssl_context(),
                 trust_env=self._guard is None,
                 timeout=httpx2.Timeout(self._timeout, connect=self._connect_timeout),
-                limits=httpx2.Limits(max_connections=self._places, max_keepalive_connections=self._places),
+                limits=httpx2.Limits(
+                    max_connections=self._concurrency, max_keepalive_connections=self._concurrency
+                ),
                 follow_redirects=False,
             )
-            line = self._lines[loop] = _Line(client, self._places)
-        return line
+            connections = self._connections_of_loop[loop] = _Connections(client, self._concurrency)
+        return connections
 
-    async def _attempt(self, line: _Line, question: _Question, read: Callable[[dict[str, Any]], T]) -> T:
-        answer = await self._attempted(line, question)
+    async def _ask_and_read(
+        self, connections: _Connections, question: _Question, read: Callable[[dict[str, Any]], T]
+    ) -> T:
+        """Send a request and return what `read` makes of the answer, in a thread if it is long."""
+        answer = await self._ask(connections, question)
         try:
             if len(answer) <= _LONG:
-                return read(self._parsed(answer))
-            return await in_thread(lambda: read(self._parsed(answer)))
+                return read(self._parse_answer(answer))
+            return await in_thread(lambda: read(self._parse_answer(answer)))
         except ACMSError:
             raise
         except Exception:  # it may hold words of the answer: the failure below says enough
             pass
         raise unreadable_answer_error(self.provider)
 
-    async def _attempted(self, line: _Line, question: _Question) -> bytes:
+    async def _ask(self, connections: _Connections, question: _Question) -> bytes:
+        """Send a request and return the body of the answer; any failure becomes a `ProviderError` without secrets."""
         # Failures are raised outside of the except blocks: what httpx2 raises holds the request, and with it the key.
-        async with line.places:
-            if line.closed:
+        async with connections.places:
+            if connections.closed:
                 raise self._failure("the connections were closed", retryable=False)
             failure: ProviderError
             try:
                 async with asyncio.timeout(self._timeout):
-                    return await self._exchange(line.client, question)
+                    return await self._exchange(connections.client, question)
             except ProviderError as error:
                 failure = error
             except (httpx2.TimeoutException, TimeoutError) as error:
@@ -270,7 +279,7 @@ class Endpoint:
                 # Nothing was sent yet, so the message is about the network alone.
                 failure = self._unreachable(f"cannot be reached: {' '.join(str(error).split())[:200]}")
             except Exception as error:
-                closed = line.closed
+                closed = connections.closed
                 failure = self._failure(
                     "the connections were closed"
                     if closed
@@ -280,6 +289,10 @@ class Endpoint:
         raise failure
 
     async def _exchange(self, client: httpx2.AsyncClient, question: _Question) -> bytes:
+        """Send a request over a client; with a guard, to one of the addresses that it permits.
+
+        The addresses are tried in turn while no connection is made. `whole` asks for the body of the answer.
+        """
         method, url, content, headers, whole = question
         if self._guard is None:
             request = client.build_request(method, url, content=content, headers={**headers})
@@ -303,12 +316,13 @@ class Endpoint:
         return await send(last)
 
     async def _send(self, client: httpx2.AsyncClient, request: httpx2.Request, whole: bool) -> bytes:
+        """Send a request and return the body of the answer; `StatusError` with the reason for any other status."""
         response = await client.send(request, stream=True)
         try:
             status = response.status_code
             if 200 <= status < 300:
                 return await self._read(response) if whole else b""
-            code, param, too_long = self._complaint(await self._head(response))
+            code, param, too_long = self._parse_complaint(await self._read_error_start(response))
             too_long = too_long and status not in _PASSING  # "too large" of a rate limit passes
         finally:
             await response.aclose()
@@ -344,7 +358,7 @@ class Endpoint:
                 await asyncio.sleep(0)  # let others run: data that has arrived is read without waiting
         return bytes(body)
 
-    async def _head(self, response: httpx2.Response) -> bytes:
+    async def _read_error_start(self, response: httpx2.Response) -> bytes:
         """Read the start of an error's body; a failure does not matter, since the status is known."""
         read = bytearray()
         with contextlib.suppress(httpx2.HTTPError):
@@ -362,7 +376,7 @@ class Endpoint:
     def _unreachable(self, why: str) -> ProviderError:
         return UnreachableError(f"{self.provider}: {why}", provider=self.provider, retryable=True)
 
-    def _complaint(self, body: bytes) -> tuple[str, str, bool]:
+    def _parse_complaint(self, body: bytes) -> tuple[str, str, bool]:
         """Return the server's code for an error, the field at fault, and whether the input was too long.
 
         Code and field only where they are short, clean and no secret.
@@ -376,9 +390,10 @@ class Endpoint:
             message = error.get("message") or error.get("detail")
         except (ValueError, AttributeError, RecursionError):
             return "", "", False
-        return self._word(code), self._word(param), says_too_long(message)
+        return self._safe_word(code), self._safe_word(param), says_too_long(message)
 
-    def _word(self, found: object) -> str:
+    def _safe_word(self, found: object) -> str:
+        """Return a short code of the server that may be logged, or "" if it is long or holds a part of the key."""
         if not isinstance(found, str) or not _CODE.fullmatch(found):
             return ""
         key = self._key.reveal() if self._key is not None else ""
@@ -386,7 +401,8 @@ class Endpoint:
         pieces = (key[start : start + size] for start in range(len(key) - size + 1)) if key else ()
         return "" if any(piece.lower() in found.lower() for piece in pieces) else found
 
-    def _parsed(self, content: bytes) -> dict[str, Any]:
+    def _parse_answer(self, content: bytes) -> dict[str, Any]:
+        """Parse the JSON object of an answer, without the key if the server repeats it."""
         # Of bytes `json` would take half a character for one.
         found = json.loads(
             str(content, "utf-8"), parse_constant=_reject_constant, object_hook=_yield_to_event_loop
@@ -396,7 +412,7 @@ class Endpoint:
         key = self._key.reveal() if self._key is not None else ""
         return without_key(key, found)
 
-    def _retried(self, attempt: int, error: Exception) -> None:
+    def _log_retry(self, attempt: int, error: Exception) -> None:
         status = error.status if isinstance(error, StatusError) else None
         log_event(logging.INFO, "provider_retried", provider=self.provider, attempt=attempt, status=status)
 
@@ -425,6 +441,7 @@ def without_key(key: str, found: T) -> T:
 
 
 def _redact_key(key: str, found: Any) -> Any:
+    """Replace the key in every text of a parsed JSON value; a list of floats, such as a vector, is not searched."""
     if isinstance(found, str):
         return found.replace(key, _REDACTED)
     if isinstance(found, dict):
@@ -491,10 +508,11 @@ def _parse_base_url(base_url: str, trusted: bool) -> httpx2.URL:
     return url
 
 
-def field_at_fault(error: Mapping[str, Any]) -> object:
+def field_at_fault(error: Mapping[str, Any]) -> str:
     """Return the field that an error complains of: `param`, or the temperature where its message begins with that."""
-    if error.get("param"):
-        return error["param"]
+    param = error.get("param")
+    if param:
+        return param if isinstance(param, str) else ""
     return "temperature" if "temperature" in str(error.get("message"))[:_COMPLAINT] else ""
 
 

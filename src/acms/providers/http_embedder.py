@@ -139,11 +139,11 @@ class ModelEmbedder(ABC):
         A text without a letter has the vector of a full stop.
         """
         check_texts(texts)
-        sent = [self._sent(text, self._prompts.passage) for text in texts]
+        prepared = [self._prepare_text(text, self._prompts.passage) for text in texts]
         vectors = np.empty((len(texts), self.dimension), np.float32)
         done = 0
-        for batch in _split_batches(sent, self._api.most):
-            vectors[done : done + len(batch)] = await self._asked(batch, self._api.passage)
+        for batch in _split_batches(prepared, self._api.most):
+            vectors[done : done + len(batch)] = await self._request_vectors(batch, self._api.passage)
             done += len(batch)
         return vectors
 
@@ -151,10 +151,13 @@ class ModelEmbedder(ABC):
         """Return the vector of a question, to be compared with those of `embed`: float32 of shape (dimension,)."""
         if not isinstance(text, str):
             raise ValidationError("must be a text", field="text")
-        (vector,) = await self._asked([self._sent(text, self._prompts.query)], self._api.query)
+        (vector,) = await self._request_vectors(
+            [self._prepare_text(text, self._prompts.query)], self._api.query
+        )
         return vector
 
-    async def _asked(self, texts: list[str], more: Mapping[str, Json]) -> NDArray[np.float32]:
+    async def _request_vectors(self, texts: list[str], more: Mapping[str, Json]) -> NDArray[np.float32]:
+        """Request the vectors of a batch; `InputRefusedError` if the server refuses its texts."""
         try:
             return await self._ask(texts, more)
         except StatusError as error:
@@ -167,7 +170,7 @@ class ModelEmbedder(ABC):
         """Ask for the vectors of texts, with more fields in the request."""
         ...
 
-    def _sent(self, text: str, prefix: str) -> str:
+    def _prepare_text(self, text: str, prefix: str) -> str:
         cut = text.encode("utf-8", "replace")[: self._longest].decode("utf-8", "ignore")
         return prefix + cut if any(map(str.isprintable, cut)) and cut.strip() else _BLANK
 
@@ -176,7 +179,7 @@ class ModelEmbedder(ABC):
         shortened = self._model.startswith(_SHORTENED) and self.dimension != _KNOWN.get(self._model)
         return {"model": self._model, **({self._api.size: self.dimension} if shortened else {})}
 
-    def _vectors(self, found: list[dict[str, Any]], count: int) -> NDArray[np.float32]:
+    def _parse_vectors(self, found: list[dict[str, Any]], count: int) -> NDArray[np.float32]:
         """Parse the rows of an answer; raise LookupError, TypeError or ValueError if they are malformed."""
         rows = [_parse_vector(row["embedding"]) for row in _sort_by_index(found, count)]
         sizes = {len(row) for row in rows}
@@ -247,7 +250,7 @@ class HTTPEmbedder(OverEndpoint, ModelEmbedder):
     async def _ask(self, texts: list[str], more: Mapping[str, Json]) -> NDArray[np.float32]:
         body = {**self._settings(), **more, self._api.texts: texts}
         return await self._endpoint.post(
-            self._api.path, body, lambda answer: self._vectors(_rows_of(answer), len(texts))
+            self._api.path, body, lambda answer: self._parse_vectors(_rows_of(answer), len(texts))
         )
 
 
@@ -266,8 +269,9 @@ def _rows_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _split_batches(texts: list[str], most: int) -> list[list[str]]:
+    """Split texts into batches of at most `most` texts and about `_BYTES` bytes."""
     batches: list[list[str]] = []
-    size = _BYTES
+    size = _BYTES  # the first text begins a batch
     for text in texts:
         length = len(text.encode())
         if size + length > _BYTES or len(batches[-1]) == most:
@@ -284,8 +288,8 @@ def _sort_by_index(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any
         raise ValueError("not one vector for each text")
     if not any("index" in row for row in rows):
         return rows
-    by_place = {row["index"]: row for row in rows}
-    return [by_place[place] for place in range(count)]
+    row_of_index = {row["index"]: row for row in rows}
+    return [row_of_index[index] for index in range(count)]
 
 
 def _parse_vector(found: object) -> NDArray[np.float32]:

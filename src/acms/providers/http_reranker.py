@@ -57,7 +57,11 @@ class HTTPReranker(OverEndpoint):
         return f"HTTPReranker({self._endpoint!r}, {self.model!r})"
 
     async def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
-        """Return one score in [0, 1] for each text, in order; none for no texts."""
+        """Return one score in [0, 1] for each text, in order; none for no texts.
+
+        If the server refuses the texts as too long, they are cut to half the bytes and sent again, down to a
+        minimum.
+        """
         check_texts(texts)
         if not texts:
             return []
@@ -66,10 +70,10 @@ class HTTPReranker(OverEndpoint):
             try:
                 return await self._ask(query, texts, max_bytes)
             except StatusError as error:
-                half = max_bytes // 2
-                if not error.refuses_input or half < _MIN_BYTES:
+                smaller = max_bytes // 2
+                if not error.refuses_input or smaller < _MIN_BYTES:
                     raise
-                max_bytes = half
+                max_bytes = smaller
 
     async def _ask(self, query: str, texts: Sequence[str], max_bytes: int) -> list[float]:
         body = {

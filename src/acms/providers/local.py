@@ -101,18 +101,21 @@ class LocalEmbedder:
 
 
 def _group_batches(texts: list[str]) -> list[tuple[list[int], list[list[int]]]]:
-    """Return (places, word pieces) of texts that are padded to the same length, long ones first."""
+    """Return batches of texts that are padded to the same length, long ones first.
+
+    A batch is the indexes of its texts and their word pieces.
+    """
     pieces, _ = _get_model()
     split = [pieces.split(text, _MOST_PIECES) for text in texts]
     alike: defaultdict[int, list[int]] = defaultdict(list)
-    for place, ids in enumerate(split):
-        alike[_round_up_length(len(ids))].append(place)
+    for index, ids in enumerate(split):
+        alike[_round_up_length(len(ids))].append(index)
     found: list[tuple[list[int], list[list[int]]]] = []
-    for length, places in sorted(alike.items(), reverse=True):
+    for length, indexes in sorted(alike.items(), reverse=True):
         most = _ROWS // length
-        for start in range(0, len(places), most):
-            members = places[start : start + most]
-            found.append((members, [split[place] for place in members]))
+        for start in range(0, len(indexes), most):
+            members = indexes[start : start + most]
+            found.append((members, [split[index] for index in members]))
     return found
 
 
@@ -121,6 +124,7 @@ def _round_up_length(length: int) -> int:
 
 
 def _embed_batch(batch: list[list[int]]) -> Array:
+    """Return the vectors of texts given as word pieces, padded to one length."""
     _, model = _get_model()
     ids = np.zeros((len(batch), _round_up_length(len(batch[0]))), np.int64)
     for row, one in enumerate(batch):

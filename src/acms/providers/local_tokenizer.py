@@ -79,6 +79,7 @@ def _replace_surrogates(text: str) -> str:
 
 
 def _read_settings(file: Path) -> dict[str, Any]:
+    """Return the settings of a tokenizer; empty without a file."""
     if not file.exists():
         return {}
     try:
@@ -89,6 +90,7 @@ def _read_settings(file: Path) -> dict[str, Any]:
 
 
 def _read_template(file: Path, settings: Mapping[str, Any]) -> str | None:
+    """Return the chat template: of its own file, or of the settings; None without one."""
     if file.exists():
         return file.read_text("utf-8")
     template = settings.get("chat_template")

@@ -61,11 +61,13 @@ class WordPieces:
         return [*ids[: most - 1], _END]
 
     def _cut(self, word: str) -> tuple[int, ...]:
+        """Split a word into the numbers of its longest known pieces, from the left; unknown if one is missing."""
         if len(word) > _LONGEST_WORD:
             return (_UNKNOWN,)
         found: list[int] = []
         start = 0
         while start < len(word):
+            # The vocabulary marks a piece that continues a word.
             mark = "##" if start else ""
             for end in range(len(word), start, -1):
                 number = self._ids.get(mark + word[start:end])
@@ -116,6 +118,7 @@ def read_weights(path: Path, *, sha256: str) -> dict[str, NDArray[np.generic]]:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
+    # ModelProto.graph is field 7, GraphProto.initializer is field 5.
     (graph,) = (body for field, _, body in _parse_protobuf_fields(data) if field == 7)
     return dict(_parse_tensor(body) for field, _, body in _parse_protobuf_fields(graph) if field == 5)
 
@@ -140,10 +143,10 @@ _TYPES = {1: "<f4", 3: "i1", 7: "<i8", 9: "?"}
 
 
 def _parse_protobuf_fields(message: memoryview) -> Iterator[tuple[int, int, memoryview]]:
-    """Yield (field, number, bytes) of a protobuf message that has numbers and byte strings only."""
+    """Yield (field, number, bytes) for each field of a protobuf message with numbers and byte strings only."""
     at = 0
 
-    def number() -> int:
+    def read_varint() -> int:
         nonlocal at
         value = shift = 0
         while True:
@@ -155,8 +158,9 @@ def _parse_protobuf_fields(message: memoryview) -> Iterator[tuple[int, int, memo
                 return value
 
     while at < len(message):
-        key = number()
-        value = number()
+        key = read_varint()
+        value = read_varint()
+        # Wire type 2 is a byte string with its length; 0 is a number.
         if key & 7 == 2:
             at += value
             yield key >> 3, 0, message[at - value : at]
@@ -245,6 +249,7 @@ class MiniLM:
         real = np.arange(length) < lengths[:, None]
         mask = np.where(real, np.float32(0), np.float32(-1e9))[:, None, None, :]
         for layer in self._layers:
+            # Attention: a softmax over the scores of all pieces, without the padding.
             qkv = x @ layer.qkv
             qkv += layer.qkv_bias
             split = qkv.reshape(texts, length, 3, _HEADS, DIMENSION // _HEADS)
@@ -258,6 +263,7 @@ class MiniLM:
             x += seen.swapaxes(1, 2).reshape(x.shape) @ layer.out
             x += layer.out_bias
             _apply_layer_norm(x, *layer.out_norm)
+            # GELU in its tanh form; constant factors are part of the weights.
             hidden = x @ layer.up
             hidden += layer.up_bias
             gate = np.square(hidden)
@@ -271,6 +277,7 @@ class MiniLM:
             x += layer.down_bias
             _apply_layer_norm(x, *layer.down_norm)
         x = x.reshape(texts, length, DIMENSION)
+        # The mean of the pieces, scaled to length 1; the scaling makes dividing by their number needless.
         x *= real[:, :, None]
         vectors = x.sum(axis=1)
         vectors /= np.sqrt(np.square(vectors).sum(axis=1, keepdims=True))
@@ -278,6 +285,7 @@ class MiniLM:
 
 
 def _apply_layer_norm(x: Array, weight: Array, bias: Array) -> None:
+    """Normalize each row in place to mean 0 and variance 1, then apply weight and bias."""
     x -= x.mean(axis=-1, keepdims=True)
     variance = np.einsum("...i,...i->...", x, x)[..., None]
     variance /= DIMENSION

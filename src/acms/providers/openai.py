@@ -78,7 +78,7 @@ class OpenAIEmbedder(OverClient, ModelEmbedder):
     async def _ask(self, texts: list[str], more: Mapping[str, Json]) -> NDArray[np.float32]:
         return await call_sdk(
             lambda: self._client.embeddings.create(input=texts, **self._settings()),
-            lambda answer: self._vectors(
+            lambda answer: self._parse_vectors(
                 [{"index": row.index, "embedding": row.embedding} for row in answer.data], len(texts)
             ),
             _PROVIDER,

@@ -80,12 +80,12 @@ def parse_reflection(text: str, request: ReflectionRequest, *, provider: str) ->
             retryable=True,
             options=("try again", "use a larger model, or one with structured output"),
         )
-    names = map_fact_handles(request)
-    said = {turn.version: turn.created_at for turn in request.turns}
+    fact_of_handle = map_fact_handles(request)
+    time_of_turn = {turn.version: turn.created_at for turn in request.turns}
     proposals: list[Proposal] = []
     for number, item in enumerate(found[:PROPOSALS], 1):
         try:
-            proposals.append(_parse_proposal(item, names, said))
+            proposals.append(_parse_proposal(item, fact_of_handle, time_of_turn))
         except ValidationError as error:
             unreadable.append(f"proposal {number}: {error}")
     if len(found) > PROPOSALS:
@@ -104,20 +104,24 @@ def clean_text(text: str) -> str:
 
 
 def _extract_proposals(text: str) -> tuple[list[Any] | None, str | None, list[str]]:
-    """Return the unparsed proposals, the summary, and the problems of the answer as a whole."""
-    said = _THOUGHTS.sub("", text)
+    """Return the unparsed proposals, the summary, and the problems of the answer as a whole.
+
+    Code blocks are tried first, then the text without thoughts, then all of it; each also with trailing commas
+    removed. The first complete answer or list of proposals is taken, else the largest number of loose proposals.
+    """
+    without_thoughts = _THOUGHTS.sub("", text)
     loose: list[Any] = []
-    for candidate in dict.fromkeys([*_FENCED.findall(said), said, text]):
+    for candidate in dict.fromkeys([*_FENCED.findall(without_thoughts), without_thoughts, text]):
         if candidate.strip().lstrip("\ufeff") in ("[]", "{}"):
             return [], None, []
         opening = _OPENING.search(candidate)
         if opening is None:
             continue
         exact = candidate[opening.start() :]
-        whole: list[Any] | None = None
-        for one in dict.fromkeys([exact, _COMMA.sub(lambda match: match[1] or "", exact)]):
+        complete_list: list[Any] | None = None
+        for variant in dict.fromkeys([exact, _COMMA.sub(lambda match: match[1] or "", exact)]):
             parts: list[Any] = []
-            for value in _iterate_json_values(one):
+            for value in _iterate_json_values(variant):
                 if _is_turn(value):
                     parts += _flatten_turns([value])
                     continue
@@ -125,12 +129,12 @@ def _extract_proposals(text: str) -> tuple[list[Any] | None, str | None, list[st
                 if answer is not None:
                     return answer
                 if isinstance(value, list) and any(_is_proposal(item) for item in value):
-                    whole = whole or cast("list[Any]", value)
+                    complete_list = complete_list or cast("list[Any]", value)
                 elif _is_proposal(value):
                     parts.append(value)
             loose = loose if len(loose) >= len(parts) else parts
-        if whole is not None:
-            return whole, None, []
+        if complete_list is not None:
+            return complete_list, None, []
     if not loose:
         return None, None, []
     return loose, None, ["the answer is not one JSON value: the proposals that are whole were read"]
@@ -138,6 +142,7 @@ def _extract_proposals(text: str) -> tuple[list[Any] | None, str | None, list[st
 
 def _parse_answer(value: Any) -> tuple[list[Any], str | None, list[str]] | None:
     """Parse an object that is an answer: it has a list of proposals, or wraps one that has."""
+    # Unwrap objects with a single field.
     for _ in range(3):
         if not isinstance(value, dict) or any(name in value for name in _LISTS):
             break
@@ -200,16 +205,17 @@ def _iterate_json_values(text: str) -> Iterator[Any]:
 
     Work is bounded: brackets that open and never close would be looked at over and over.
     """
-    place, left = 0, _WORK
-    while left > 0 and (opening := _OPENING.search(text, place)):
+    # `left` is the work that may still be done, roughly in characters.
+    position, left = 0, _WORK
+    while left > 0 and (opening := _OPENING.search(text, position)):
         start = opening.start()
         try:
-            value, place = _DECODER.raw_decode(text, start)
+            value, position = _DECODER.raw_decode(text, start)
         except json.JSONDecodeError as error:
-            place = start + 1
+            position = start + 1
             left -= 10 * (error.pos - start) + error.pos // 8 + 100  # it counts the lines up to its place
         except (RecursionError, ValueError):
-            place = start + 1
+            position = start + 1
             left -= 10_000
         else:
             yield value
@@ -237,14 +243,16 @@ _DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_collect_pairs, pars
 # ── reading a proposal ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _parse_proposal(item: Any, names: Mapping[str, str], said: Mapping[int, datetime | None]) -> Proposal:
+def _parse_proposal(
+    item: Any, fact_of_handle: Mapping[str, str], time_of_turn: Mapping[int, datetime | None]
+) -> Proposal:
     """Parse one proposal; raise `ValidationError` with the reason if its meaning is uncertain."""
     if not isinstance(item, dict):
         raise ValidationError("is no object")
     given = cast("_Object", item)
     if any(isinstance(value, _Twice) for value in given.values()):
         raise ValidationError("says two different things about one field")
-    fact_id = _parse_fact_id(_first_non_null(given, "fact", "fact_id"), names)
+    fact_id = _parse_fact_id(_first_non_null(given, "fact", "fact_id"), fact_of_handle)
     action = _parse_action(given.get("action"), fact_id)
     content = _parse_text(given.get("content"))
     subject = _parse_short_text(given.get("subject"), _NAME)
@@ -254,13 +262,13 @@ def _parse_proposal(item: Any, names: Mapping[str, str], said: Mapping[int, date
             raise ValidationError("has no content")
         if len(content) > _CONTENT:
             raise ValidationError(f"has more than {_CONTENT} characters")
-        if action == "update" and fact_id is not None and fact_id not in names.values():
+        if action == "update" and fact_id is not None and fact_id not in fact_of_handle.values():
             raise ValidationError("updates a fact that it was not shown")
         _check_not_cut(content, _parse_text(given.get("value")))
     elif fact_id is None and not (subject or attribute):
         raise ValidationError(f"does not say which fact to {action}")
-    sources = _parse_sources(given.get("sources"), said)
-    valid_from, valid_to = _parse_validity(given, sources, said)
+    sources = _parse_sources(given.get("sources"), time_of_turn)
+    valid_from, valid_to = _parse_validity(given, sources, time_of_turn)
     cardinality = _normalize_word(given.get("cardinality"))
     kind = _normalize_word(_first_non_null(given, "fact_type", "type"))
     scope: Scope = "namespace" if _normalize_word(given.get("scope")) == "namespace" else "session"
@@ -278,7 +286,7 @@ def _parse_proposal(item: Any, names: Mapping[str, str], said: Mapping[int, date
         valid_from=valid_from,
         valid_to=valid_to,
         fact_id=fact_id,
-        depends_on=_parse_dependencies(given.get("depends_on"), names),
+        depends_on=_parse_dependencies(given.get("depends_on"), fact_of_handle),
         sources=sources,
         reason=_parse_text(given.get("reason"))[:_REASON],
     )
@@ -290,14 +298,14 @@ def _check_not_cut(content: str, value: str) -> None:
 
 
 def _parse_validity(
-    given: _Object, sources: Sequence[int], said: Mapping[int, datetime | None]
+    given: _Object, sources: Sequence[int], time_of_turn: Mapping[int, datetime | None]
 ) -> tuple[datetime | None, datetime | None]:
     """Return the first and last moment at which a fact is true, as far as they are stated and agree.
 
     Dates in words count from the time of the first source, or else of the newest turn.
     """
-    versions = sources or tuple(said)[::-1]
-    spoken_at = said[versions[0]] if versions else None
+    versions = sources or tuple(time_of_turn)[::-1]
+    spoken_at = time_of_turn[versions[0]] if versions else None
     valid_from = _parse_datetime(given.get("valid_from"), spoken_at)
     valid_to = _parse_datetime(given.get("valid_to"), spoken_at, end=True)
     if valid_from and valid_to and valid_to < valid_from:
@@ -310,6 +318,7 @@ def _first_non_null(given: _Object, *names: str) -> Any:
 
 
 def _parse_action(value: Any, fact_id: str | None) -> Action:
+    """Return the action; without one it is "add" unless the proposal names a fact."""
     word = _normalize_word(value)
     if word in _ACTIONS:
         return cast("Action", word)
@@ -363,6 +372,7 @@ def _parse_dependencies(value: Any, names: Mapping[str, str]) -> tuple[str, ...]
 
 
 def _parse_confidence(value: Any) -> float:
+    """Return a confidence from a number, a percentage or a word; the default for anything else."""
     if isinstance(value, str):
         word = _normalize_word(value)
         if word in _SURE:
@@ -377,6 +387,7 @@ def _parse_confidence(value: Any) -> float:
 
 
 def _parse_negative(given: _Object) -> bool:
+    """Return whether a proposal denies something, in any of the forms that models use."""
     value = given.get("negative")
     if isinstance(value, str):
         return _normalize_word(value) in ("true", "yes")
@@ -386,7 +397,10 @@ def _parse_negative(given: _Object) -> bool:
 
 
 def _parse_datetime(value: Any, said: datetime | None, *, end: bool = False) -> datetime | None:
-    """Return an ISO 8601 time in UTC, or what a date in words means that was said at a time; UTC without a zone."""
+    """Return a time in UTC from ISO 8601 or from a date in words; None for other texts.
+
+    Dates in words count from the time `said`.
+    """
     if not isinstance(value, str):
         return None
     text = clean_text(value)
@@ -401,7 +415,7 @@ def _parse_datetime(value: Any, said: datetime | None, *, end: bool = False) -> 
 
 
 def _parse_sources(value: Any, versions: Mapping[int, object]) -> tuple[int, ...]:
-    """Return the versions of turns that are named, those that were asked about, once each."""
+    """Return the named turns that were part of the request, each once."""
     found: dict[int, None] = {}
     for one in cast("list[Any]", value) if isinstance(value, list) else [value]:
         if isinstance(one, str):

@@ -128,6 +128,7 @@ def build_reflection_prompt(template: str, request: ReflectionRequest) -> tuple[
 
 
 def _format_turn(turn: Turn) -> str:
+    """Return a turn as lines of the prompt: version, speaker, origin and time, then the indented text."""
     speaker = re.sub(r"[\[\]():<>]", "", " ".join(clean_text(turn.speaker).split()))[:_SPEAKER] or "unknown"
     when = ""
     if turn.created_at is not None:
@@ -137,18 +138,19 @@ def _format_turn(turn: Turn) -> str:
 
 
 def _format_fact(number: int, fact: Fact) -> str:
-    shown: dict[str, object] = {"content": fact.content}
-    shown |= {name: getattr(fact, name) for name in ("subject", "attribute", "value") if getattr(fact, name)}
-    shown["cardinality"] = fact.cardinality
+    """Return a known fact as a line of the prompt: its handle, such as F2, and its fields as JSON."""
+    fields: dict[str, object] = {"content": fact.content}
+    fields |= {name: getattr(fact, name) for name in ("subject", "attribute", "value") if getattr(fact, name)}
+    fields["cardinality"] = fact.cardinality
     if fact.scope != "session":
-        shown["scope"] = fact.scope
+        fields["scope"] = fact.scope
     if fact.valid_from is not None:
-        shown["valid_from"] = f"{fact.valid_from:%Y-%m-%d}"
+        fields["valid_from"] = f"{fact.valid_from:%Y-%m-%d}"
     if fact.valid_to is not None:
-        shown["valid_to"] = f"{fact.valid_to:%Y-%m-%d}"
+        fields["valid_to"] = f"{fact.valid_to:%Y-%m-%d}"
     if fact.doubt is not None:
-        shown["in_doubt"] = True
-    line = json.dumps(shown, ensure_ascii=False)
+        fields["in_doubt"] = True
+    line = json.dumps(fields, ensure_ascii=False)
     return f"F{number} {' '.join(_escape_blocks(line).split())}"
 
 

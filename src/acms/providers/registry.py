@@ -82,6 +82,7 @@ def create(kind: str, name: str, **settings: Any) -> Any:
     if name not in ("openai", "anthropic") or "client" in settings:
         return _call_factory(kind, name, factory, settings)
     client_settings = {key: settings.pop(key) for key in _CLIENT_SETTINGS if key in settings}
+    # Checked before a client is made, which would have to be closed.
     _check_settings(kind, name, factory, {"client": None, **settings})
     provider = factory(module.create_client(**client_settings), **settings)
     provider.owns_client = True

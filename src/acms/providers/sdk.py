@@ -56,7 +56,7 @@ def create_sdk_client(kind: Callable[..., Any], settings: Mapping[str, Any], key
 async def call_sdk(call: Callable[[], Awaitable[Any]], read: Callable[[Any], T], provider: str) -> T:
     """Return the result of `read` for an SDK's answer; every failure is a `ProviderError` without secrets.
 
-    When `read` cannot (LookupError, TypeError, ValueError, AttributeError) the answer counts as garbled: `retryable`.
+    If `read` raises LookupError, TypeError, ValueError or AttributeError, the answer is unreadable: `retryable`.
     """
     failure: ProviderError
     try:
@@ -74,7 +74,7 @@ async def call_sdk(call: Callable[[], Awaitable[Any]], read: Callable[[Any], T],
 
 
 def redact_client_key(text: str, client: Any) -> str:
-    """Return a text in which a key of the client that the server echoes is no longer to be read."""
+    """Return the text without the client's API key or token, which a server may echo."""
     for name in ("api_key", "auth_token"):
         key = getattr(client, name, None)
         if isinstance(key, str):
@@ -128,6 +128,7 @@ class SDKChat(ABC):
             except StatusError as error:
                 if error.status not in REFUSED:
                     raise
+                # Which of temperature and schema the server objects to; None if it is neither.
                 feature = feature_to_leave_out(error, refused, schema is not None)
                 if feature is None:
                     raise
@@ -164,15 +165,17 @@ class SDKChat(ABC):
         """Return the text of an answer, and whether the model or a filter refused to give one."""
 
 
-def _field_at_fault(error: Exception) -> str:
+def _field_blamed_in_sdk_error(error: Exception) -> str:
+    """Return the request field that an SDK's error complains of, or ""; its body may wrap the error in `error`."""
     body = getattr(error, "body", None)
     if not isinstance(body, dict):
         return ""
     inner = cast("dict[str, Any]", body).get("error", body)
-    return str(field_at_fault(cast("dict[str, Any]", inner))) if isinstance(inner, dict) else ""
+    return field_at_fault(cast("dict[str, Any]", inner)) if isinstance(inner, dict) else ""
 
 
 def _convert_error(error: Exception, provider: str) -> ProviderError:
+    """Return the `ProviderError` for an SDK's error; only its status and the name of the exception are shown."""
     status = getattr(error, "status_code", None)
     kinds = {base.__name__ for base in type(error).__mro__}
     if "APIResponseValidationError" in kinds or isinstance(error, ValueError):  # ValueError: no JSON, no data
@@ -183,7 +186,7 @@ def _convert_error(error: Exception, provider: str) -> ProviderError:
             f"{provider} answered {status}",
             provider=provider,
             status=status,
-            param=_field_at_fault(error),
+            param=_field_blamed_in_sdk_error(error),
             retryable=is_transient_status(status) and not too_long,
             too_long=too_long,
         )

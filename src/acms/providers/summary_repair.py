@@ -39,6 +39,7 @@ def repair_summary(answer: str, turns: Sequence[Turn]) -> tuple[str, Mapping[str
     kept: list[str] = []
     seen: set[str] = set()
     for number, sentence in enumerate(sentences, 1):
+        # The sign or number of a list item.
         item = _ITEM.match(sentence)
         body = sentence[item.end() :] if item else sentence
         if item and not body:  # the number of a list is a sentence of its own

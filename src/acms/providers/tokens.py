@@ -109,6 +109,7 @@ _CLASSES = (
 
 
 def _build_byte_table(default: int, *groups: tuple[bytes, Sequence[int]]) -> bytes:
+    """Return a translation table: each byte to the letter of its group, or to the default."""
     table = bytearray([default]) * 256
     for letter, members in groups:
         for byte in members:
@@ -261,7 +262,7 @@ def token_counter(name: str) -> TokenCounter:
 
 
 def build_batch_counter(counter: TokenCounter) -> Callable[[Iterable[str]], Iterable[int]]:
-    """Return a batch version of `counter.count`, faster for our BPE counter: others run meanwhile."""
+    """Return a function that counts many texts; for our BPE counter it is faster, and lets other threads run."""
     if type(counter) is not BPETokenCounter:
         return partial(map, counter.count)
 

@@ -31,7 +31,7 @@ from acms.nouns import decode_noun
 from acms.observability.logging import log_event, safe_error
 from acms.server.deadlines import Deadlines, run_within_deadline
 from acms.server.operation import Call, Operation, Reply, Scope
-from acms.server.tenants import OWN, Stores, Tenant
+from acms.server.tenants import SERVICE_NAMESPACE, Stores, Tenant
 
 __all__ = ["Audit", "Noted", "read_audit_trail"]
 
@@ -115,11 +115,16 @@ class Audit:
     async def _run_with_lease(self, call: Call[Any, Any], deadlines: Deadlines | None) -> Reply:
         lease = call.tenant.enter(call.principal.access, call.operation.action)
         try:
-            return await self._run(call, deadlines)
+            return await self._run_recorded(call, deadlines)
         finally:
             call.tenant.leave(lease)
 
-    async def _run(self, call: Call[Any, Any], deadlines: Deadlines | None) -> Reply:
+    async def _run_recorded(self, call: Call[Any, Any], deadlines: Deadlines | None) -> Reply:
+        """Run an operation, recording its intent before and its outcome after it.
+
+        With an Idempotency-Key, a repeated request gets the recorded answer, if the first request is known to be
+        done.
+        """
         tenant, operation, context = call.tenant, call.operation, call.path.get("context_id")
         key = call.idempotency_key if IDEMPOTENCY_KEY in operation.takes else None
         record: dict[str, Json] = {
@@ -153,6 +158,7 @@ class Audit:
         location = reply.headers.get("Location")
         if context is None and location is not None:
             record["context"] = location.partition("/contexts/")[2] or None
+        # Such an operation reads its answer again from what it made.
         if operation.again is not None:
             record["made"] = location
         elif key is not None and _records_answer(operation):
@@ -190,7 +196,10 @@ class Audit:
             ) from None
 
     async def _find_answer(self, call: Call[Any, Any], receipt: Receipt) -> Reply | None:
-        """Return the answer to the first request, or None if it is not known to be done."""
+        """Return the answer to the first request with an Idempotency-Key, or None if it is not known to be done.
+
+        It is in the outcome that follows the intent in the trail: complete, or as the address of what was made.
+        """
         tenant, again = call.tenant, call.operation.again
         intent = last = receipt.versions[0]
         log_id = await self._trail(tenant)
@@ -222,6 +231,7 @@ class Audit:
         return await self._write(tenant, await self._trail(tenant), data, key)
 
     async def _write(self, tenant: Tenant, to: str, data: Mapping[str, Json], key: str | None) -> Receipt:
+        """Append an entry to the trail `to`; raise if the store refuses it."""
         draft = Draft(
             kind=Kind.MESSAGE,
             role=Role.SYSTEM,
@@ -242,11 +252,11 @@ class Audit:
         return await asyncio.shield(trail)
 
     async def _open_trail(self, tenant: Tenant) -> str:
-        """Find or create the log, and add an UNKNOWN outcome to each intent that an ended process left open.
+        """Find or create the trail, and add an UNKNOWN outcome to each intent that an ended process left open.
 
-        A change that another process makes at this moment gets such an outcome too, and then its own.
+        An intent whose operation still runs in another process gets one too, and its own outcome later.
         """
-        draft = ContextDraft(key=KEY, namespace=OWN, counter="none", created_at=self._clock())
+        draft = ContextDraft(key=KEY, namespace=SERVICE_NAMESPACE, counter="none", created_at=self._clock())
         id = (await tenant.handle.create(draft)).id
         entries = await tenant.handle.read(id, newest=_PAGE)
         completed = {entry.data.get("intent") for entry in entries}
@@ -301,7 +311,7 @@ async def _read_log_head(tenant: Tenant, context: str | None) -> list[Json] | No
 async def read_audit_trail(tenant: Tenant, *, before: int | None = None, limit: int = _PAGE) -> list[Noted]:
     """Return the newest entries of a tenant's audit trail, newest first, or those before a version."""
     try:
-        trail = await tenant.handle.context(KEY, namespace=OWN)
+        trail = await tenant.handle.context(KEY, namespace=SERVICE_NAMESPACE)
     except SessionNotFoundError:
         return []
     entries = await tenant.handle.read(trail.id, before=before, newest=limit)

@@ -134,7 +134,7 @@ class Gate:
     async def identify(self, headers: Mapping[str, str], address: str) -> Principal:
         """Return the owner of the key or token, whatever its rights; errors as of `admit`.
 
-        Requests of the key and of its tenant are counted, and requests without a valid key by their address.
+        Requests are counted for the key and for its tenant; those without a valid key for their address.
         """
         if self._open:
             return self._everybody

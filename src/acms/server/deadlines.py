@@ -42,30 +42,31 @@ class Deadlines:
         self.under_way: dict[Deadline, float] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Whether there is a timer; it runs on for nothing when all of them were in time.
-        self._timed = False
+        self._timer_is_set = False
 
     def start(self, deadline: Deadline) -> None:
-        """Let the time of a deadline begin."""
+        """Start a deadline. All last equally long, so one timer for the oldest of them is enough."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # the other one has ended, and its timers with it
-            self._loop, self._timed = loop, False
+            self._loop, self._timer_is_set = loop, False
             self.under_way.clear()
         self.under_way[deadline] = end = loop.time() + self.seconds
-        if not self._timed:
-            self._timed = True
-            loop.call_at(end, self._look)
+        if not self._timer_is_set:
+            self._timer_is_set = True
+            loop.call_at(end, self._expire_due)
 
-    def _look(self) -> None:
+    def _expire_due(self) -> None:
+        """Expire the deadlines that are due, oldest first, and set the timer for the next one."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         while self.under_way:
             deadline, end = next(iter(self.under_way.items()))
             if end > now:
-                loop.call_at(end, self._look)
+                loop.call_at(end, self._expire_due)
                 return
             del self.under_way[deadline]
             deadline.expire()
-        self._timed = False
+        self._timer_is_set = False
 
 
 class Deadline:

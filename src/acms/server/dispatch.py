@@ -74,9 +74,9 @@ class _Resource:
         if has_encoded_slash(scope):
             parameters: Mapping[str, str] = scope["path_params"]
             scope["path_params"] = {name: value.replace("%2F", "/") for name, value in parameters.items()}
-        operation = self._find(scope["method"], scope["path_params"])
+        operation = self._find_operation(scope["method"], scope["path_params"])
         exchange.operation = operation
-        call = await self._read(operation, exchange, scope, receive)
+        call = await self._read_call(operation, exchange, scope, receive)
         call.right = Right(
             self._service.rights,
             call.principal,
@@ -87,16 +87,17 @@ class _Resource:
         )
         try:
             with call.right:
-                await self._serve(call, scope, receive, send)
+                await self._answer_call(call, scope, receive, send)
         except ACMSError as error:
             if error is not call.right.error or not exchange.status:
                 raise
+            # The right ended after the answer had begun, when no error can be sent any more: end the stream.
             exchange.code = error.code
             if operation.media != EVENTS:
                 drop_client(scope)  # the client must see that the answer is incomplete
             await end_stream(scope, send)
 
-    async def _serve(self, call: Call[Any, Any], scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer_call(self, call: Call[Any, Any], scope: Scope, receive: Receive, send: Send) -> None:
         """Run the operation of an admitted request and send its answer."""
         operation = call.operation
         lease = None
@@ -104,7 +105,7 @@ class _Resource:
             call.tenant = await self._service.stores.of(call.principal.tenant)
             lease = call.tenant.enter(call.principal.access, operation.action)
         try:
-            reply = await self._run(call)
+            reply = await self._run_handler(call)
             try:
                 if operation.media in STREAMS:
                     limit_send_buffer(scope)
@@ -119,7 +120,8 @@ class _Resource:
             if lease is not None:
                 call.tenant.leave(lease)
 
-    def _find(self, method: str, path: Mapping[str, str]) -> Operation:
+    def _find_operation(self, method: str, path: Mapping[str, str]) -> Operation:
+        """Return the operation of a method; raise for a NUL character in the path, or a missing method."""
         for name, value in path.items():
             if "\0" in value:  # some stores cannot look it up
                 raise ValidationError("must not contain a NUL character", field=to_camel(name))
@@ -129,7 +131,7 @@ class _Resource:
             raise MethodError(f"this path has {', '.join(allowed)}, not {method}", options=allowed)
         return operation
 
-    async def _read(
+    async def _read_call(
         self, operation: Operation, exchange: Exchange, scope: Scope, receive: Receive
     ) -> Call[Any, Any]:
         """Authenticate the caller, and check the request: parameters, media type, size, body."""
@@ -165,8 +167,11 @@ class _Resource:
             stream=stream,
         )
 
-    async def _run(self, call: Call[Any, Any]) -> Reply:
-        """Run a handler within the deadline; writes sent to the store by then are stored completely or not at all."""
+    async def _run_handler(self, call: Call[Any, Any]) -> Reply:
+        """Run a handler within the deadline, and with the audit trail if the operation is recorded.
+
+        Streams have no deadline. Writes sent to the store by the deadline are stored completely or not at all.
+        """
         operation, audit = call.operation, self._service.audit
         streams = call.stream is not None or operation.media in STREAMS
         deadlines = None if streams else self._deadlines
@@ -177,11 +182,13 @@ class _Resource:
             id = call.path.get("context_id")
             # A bound key gets this error for an existing context too.
             if id is not None and call.principal.access is EVERYWHERE:
+                # The session that is kept open is of no use any more.
                 call.tenant.forget(id)
             raise
 
 
 def _check_media_type(operation: Operation, headers: Mapping[str, str]) -> None:
+    """Raise `MediaTypeError` unless the body has an accepted type; an optional body may be missing."""
     accepted = operation.streams or ("application/json",)
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     no_body = not media_type and headers.get("content-length", "0") == "0"
@@ -253,7 +260,7 @@ def _limit_send_time(send: Send, scope: Scope) -> Send:
 
 
 def _build_response(reply: Reply, operation: Operation, method: str) -> Response:
-    """Return the response of a reply."""
+    """Return the HTTP response of a reply: a stream, nothing, bytes, or JSON."""
     status = reply.status or operation.status
     body = reply.body
     # A dict is checked first: asking the abstract class takes 1 µs.

@@ -47,6 +47,7 @@ async def defer_full_collections(quiet: Callable[[], bool]) -> AsyncGenerator[No
 
 
 async def _collect_when_quiet(quiet: Callable[[], bool], enough: int) -> None:
+    """Run full collections when enough young ones have passed and the service is quiet, or after a minute."""
     now = asyncio.get_running_loop().time
     next_full_scan, next_trim = now() + FULL_SCAN_SECONDS, 0.0
     while True:

@@ -20,7 +20,7 @@ from acms.nouns import decode_noun, encode_noun
 from acms.results import Grant
 from acms.server.keys import Keys
 from acms.server.principal import EVERYWHERE, Access, Action, Principal
-from acms.server.tenants import OWN, Stores
+from acms.server.tenants import SERVICE_TENANT, Stores
 from acms.storage.kv import list_entries, update_entry
 
 __all__ = ["Grants"]
@@ -48,7 +48,7 @@ class Grants:
         """Return the namespaces that a principal may use now, with the actions allowed in each."""
         if principal.namespaces is None:
             return EVERYWHERE
-        store = (await self._stores.of(OWN)).kv
+        store = (await self._stores.of(SERVICE_TENANT)).kv
         entry = await store.get(_key_of_principal(principal.tenant, principal.name))
         granted = {
             namespace: frozenset(Action(action) for action in row["actions"])
@@ -58,7 +58,7 @@ class Grants:
 
     async def list(self, tenant: str, namespace: str | None = None) -> list[Grant]:
         """Return the grants of a tenant, or those on one of its namespaces, by namespace and principal."""
-        store: Any = (await self._stores.of(OWN)).kv
+        store: Any = (await self._stores.of(SERVICE_TENANT)).kv
         grants: list[Grant] = []
         async for entry in list_entries(store, _prefix_of_tenant(tenant)):
             principal = entry.data["principal"]
@@ -146,7 +146,7 @@ class Grants:
         def change_entry(entry: KVEntry | None) -> Json:
             return {"principal": name, "grants": change(_grants_of_entry(entry))}
 
-        store = (await self._stores.of(OWN)).kv
+        store = (await self._stores.of(SERVICE_TENANT)).kv
         await update_entry(store, _key_of_principal(tenant, name), change_entry)
 
 

@@ -27,7 +27,7 @@ from acms.nouns import decode_noun, encode_noun
 from acms.ports import KVMemory
 from acms.server.audit import Audit
 from acms.server.operation import Principal, Scope
-from acms.server.tenants import OWN, Stores
+from acms.server.tenants import SERVICE_NAMESPACE, SERVICE_TENANT, Stores
 from acms.storage.kv import update_entry
 
 __all__ = ["USUAL", "Key", "Keys"]
@@ -104,9 +104,10 @@ class Keys:
     async def find(self, given: str) -> Principal | None:
         """Return the principal of an Authorization header, or None if its key is not valid, whatever the reason."""
         id, secret = _parse_api_key(given)
-        known = (await self._shelf(id[0])).get(id)
+        known = (await self._load_shelf(id[0])).get(id)
         digest = sha256(secret.encode()).digest()
         now = self._clock()
+        # Compared also for an unknown key, so that the time does not tell which ids exist.
         matches = compare_digest(digest, _NO_DIGEST if known is None else known.digest)
         if known is None or not matches or not known.key.valid(now):
             return None
@@ -151,8 +152,8 @@ class Keys:
 
         `namespaces` binds the key to these, even to none: it then sees only them and those shared with it.
         """
-        if validation.validate_name(tenant, "tenant") == OWN:
-            raise ValidationError(f"{OWN!r} is the service itself", field="tenant")
+        if validation.validate_name(tenant, "tenant") == SERVICE_TENANT:
+            raise ValidationError(f"{SERVICE_TENANT!r} is the service itself", field="tenant")
         if expires is not None and expires <= timedelta(0):
             raise ValidationError("must be in the future", field="expires")
         own_namespaces = None if namespaces is None else _validate_namespaces(namespaces)
@@ -169,7 +170,7 @@ class Keys:
             expires_at=None if expires is None else self._clock() + expires,
         )
         async with self.audit.record(tenant, "createKey", {"key_id": key.id}):
-            return key, await self._add(key)
+            return key, await self._store_key(key)
 
     async def rotate(self, id: str, *, overlap: timedelta = timedelta(days=1)) -> tuple[Key, str]:
         """Create the successor of a key, which stays valid for the overlap at most.
@@ -193,7 +194,7 @@ class Keys:
         )
         end = now + overlap
         async with self.audit.record(old.tenant, "rotateKey", {"key_id": id, "new_key_id": key.id}):
-            token = await self._add(key)
+            token = await self._store_key(key)
             if old.expires_at is None or end < old.expires_at:
                 await self._change(id, {"expires_at": end.isoformat()})
         return key, token
@@ -209,9 +210,13 @@ class Keys:
     # ── shelves ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _kv(self) -> KVMemory:
-        return (await self._stores.of(OWN)).kv
+        return (await self._stores.of(SERVICE_TENANT)).kv
 
-    async def _shelf(self, name: str) -> Mapping[str, _Known]:
+    async def _load_shelf(self, name: str) -> Mapping[str, _Known]:
+        """Return the keys whose ids begin with a digit, read again when they are older than `FRESH`.
+
+        Calls at the same time share one read.
+        """
         cached = self._shelves.get(name)
         if cached is not None:
             read_at, shelf = cached
@@ -224,13 +229,15 @@ class Keys:
         return await asyncio.shield(reading)
 
     async def _read(self, name: str) -> Mapping[str, _Known]:
+        """Read the keys whose ids begin with a digit, and cache them."""
         began = self._elapsed()
         entry = await (await self._kv()).get(_key_of_shelf(name))
         shelf = {id: _parse_key_row(id, row) for id, row in _rows_of_entry(entry).items()}
         self._shelves[name] = (began, shelf)
         return shelf
 
-    async def _add(self, key: Key) -> str:
+    async def _store_key(self, key: Key) -> str:
+        """Store a key with the digest of a new secret; return the token that its owner sends."""
         secret = draw_token(self._entropy, _SECRET)
         digest = sha256(secret.encode()).hexdigest()
         row = {**encode_noun(key, wire=False), "scopes": sorted(key.scopes), "digest": digest}
@@ -245,6 +252,8 @@ class Keys:
         return f"acms_{key.id}_{secret}"
 
     async def _change(self, id: str, fields: Mapping[str, Json]) -> None:
+        """Change fields of a key, unless it was deleted."""
+
         def change(entry: KVEntry | None) -> Json:
             rows = _rows_of_entry(entry)
             if id in rows:
@@ -292,8 +301,8 @@ def _validate_namespaces(given: Iterable[str]) -> tuple[str, ...]:
     if isinstance(given, str):
         raise ValidationError("must be a list of names", field="namespaces")
     names = {validation.namespace_name(name, "namespaces") for name in given}
-    if OWN in names:
-        raise ValidationError(f"{OWN!r} is reserved", field="namespaces")
+    if SERVICE_NAMESPACE in names:
+        raise ValidationError(f"{SERVICE_NAMESPACE!r} is reserved", field="namespaces")
     return tuple(sorted(names))
 
 
@@ -316,6 +325,7 @@ def _parse_api_key(given: str) -> tuple[str, str]:
 
 
 def _parse_key_row(id: str, row: Mapping[str, Any]) -> _Known:
+    """Return a stored key with the digest of its secret and its principal."""
     scopes = frozenset(Scope(scope) for scope in row["scopes"])
     key = decode_noun(Key, row, wire=False, id=id, scopes=scopes)
     namespaces = None if key.namespaces is None else frozenset(key.namespaces)

@@ -115,6 +115,7 @@ class Metrics:
                 pass
 
     def _count_prompt(self, event: PromptRendered) -> None:
+        """Count a rendered prompt: its budget, its tokens by use, and the share predicted to be cached."""
         self._child(self._asked, "prompt").inc(event.budget or 0)
         self._child(self._used, "prompt").inc(event.upper_bound)
         if event.tokens:

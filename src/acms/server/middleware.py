@@ -99,7 +99,10 @@ class Exchange:
 
 
 def _check_single_headers(scope: Scope) -> None:
-    """Raise `ValidationError` for a request that a proxy in front of this service may have read in another way."""
+    """Raise `ValidationError` if a header that may be given once is repeated, or Host is missing.
+
+    A proxy in front of the service may have read such a request differently.
+    """
     names = [name for name, _ in scope["headers"] if name in _SINGLE]
     if len(set(names)) != len(names):
         duplicate = next(name for name in names if names.count(name) > 1)
@@ -196,6 +199,7 @@ def _build_problem_response(error: ACMSError, exchange: Exchange) -> Response:
     if exchange.status:  # an interrupted stream: the client sees that it is incomplete
         raise error
     headers = _build_error_headers(error, status)
+    # Operations of the ACS contract use their own field names and two more fields.
     contract = exchange.operation is not None and exchange.operation.contract
     if isinstance(error, ValidationError) and not contract:
         error = wire.with_wire_field_name(error)
@@ -208,6 +212,7 @@ def _build_problem_response(error: ACMSError, exchange: Exchange) -> Response:
 
 
 def _build_error_headers(error: ACMSError, status: int) -> dict[str, str]:
+    """Return the headers that belong to an error: when to retry, how to authenticate, which methods exist."""
     headers: dict[str, str] = {}
     if isinstance(error, RateLimitError):
         headers["Retry-After"] = str(max(1, ceil(error.retry_after)))

@@ -184,6 +184,7 @@ class Tokens:
         jwt, config = self._jwt, self._config
         if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
             raise jwt.InvalidAlgorithmError
+        # The provider may have changed its keys: once more with fresh ones.
         for reread in (False, True):
             for key in await self._keys.find(kid, algorithm, reread=reread):
                 try:
@@ -224,8 +225,9 @@ class _PublishedKeys:
     async def find(self, kid: str | None, algorithm: str, *, reread: bool) -> list[Any]:
         """Return the key with an id if it is for the algorithm, or all keys for the algorithm without an id.
 
-        Keys are read again when that is due, or when `reread` asks for it and they were not read just now.
-        `UnreachableError` if the provider does not answer and no key, or not this one, is known.
+        Keys older than `FRESH` are read again in the background, those older than `STALE` first, as for an unknown
+        id or `reread`, unless they were read just now. `UnreachableError` if the provider does not answer and no
+        key, or not this one, is known.
         """
         age = self._elapsed() - self._read
         known = bool(self._known) if kid is None else kid in self._known
@@ -264,6 +266,7 @@ class _PublishedKeys:
         return self._elapsed() - self._tried >= PAUSE
 
     async def _refresh_when_due(self) -> None:
+        """Refresh the keys if that is due, or wait for a refresh under way; a failure is logged."""
         if self._reading is None and not self._due():
             return
         try:
@@ -284,6 +287,7 @@ class _PublishedKeys:
         self._failed = reading.cancelled() or reading.exception() is not None
 
     async def _refresh(self) -> None:
+        """Read the address of the keys from the discovery document, and then the keys."""
         url = await self._provider.get(_DISCOVERY, self._parse_discovery)
         if self._listing is None or self._listing[0] != url:
             if self._listing is not None:
@@ -358,6 +362,7 @@ def _find_claim(claims: Mapping[str, Any], name: str) -> Any:
     if name in claims:
         return claims[name]
     value: Any = claims
+    # A path such as realm_access.roles.
     for step in name.split("."):
         value = value.get(step) if isinstance(value, dict) else None
     return value

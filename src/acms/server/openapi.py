@@ -86,7 +86,7 @@ _SchemaKeys = Mapping[Any, Mapping[str, Json]]
 
 
 def build_openapi_document(operations: Iterable[Operation], version: str) -> dict[str, Json]:
-    """Return the document."""
+    """Return the OpenAPI document of the operations."""
     listed = list(operations)
     bodies = {operation.body for operation in listed if _is_model(operation.body)}
     queries = {operation.query for operation in listed if operation.query is not None}
@@ -103,6 +103,7 @@ def build_openapi_document(operations: Iterable[Operation], version: str) -> dic
         links = _build_links(operation, listed)
         description = _describe_operation(operation, path, keys, schemas, links, reply_examples)
         paths.setdefault(path, {})[operation.method.lower()] = description
+    # Queries are described as parameters, not as schemas.
     for query in queries:
         schemas.pop(_find_schema_name(keys, query), None)
     return {
@@ -149,6 +150,7 @@ def _describe_operation(
     links: Mapping[str, Json],
     reply_examples: Mapping[str, Json],
 ) -> dict[str, Json]:
+    """Return the description of an operation: its parameters, body and responses."""
     response = _describe_response(operation, schemas, links, reply_examples)
     responses: dict[str, Json] = {str(operation.status): response}
     for status, description in operation.also.items():
@@ -175,6 +177,7 @@ def _describe_operation(
 def _describe_parameters(
     operation: Operation, path: str, keys: _SchemaKeys, schemas: Mapping[str, Json]
 ) -> list[Json]:
+    """Return the parameters of an operation: of its path, its query and its headers."""
     parameters = [_describe_path_parameter(name) for name in _find_path_parameters(path)]
     if operation.query is not None:
         query = schemas[_find_schema_name(keys, operation.query)]
@@ -228,6 +231,7 @@ def _describe_response(
     links: Mapping[str, Json],
     reply_examples: Mapping[str, Json],
 ) -> dict[str, Json]:
+    """Return the description of a successful response; new schemas are added to `schemas`."""
     response: dict[str, Json] = {"description": "Done."}
     if links:
         response["links"] = dict(links)
@@ -244,6 +248,7 @@ def _describe_response(
 
 
 def _describe_request_body(operation: Operation, keys: _SchemaKeys) -> dict[str, Json]:
+    """Return the description of a body: a model, a stream, or any object."""
     schema: dict[str, Json] = dict(operation.schema or {"type": "object"})
     if _is_model(operation.body):
         schema = dict(keys[operation.body, "validation"])

@@ -29,10 +29,10 @@ class Buckets:
     def take(self, name: str) -> float:
         """Take one token from a bucket and return 0; if it is empty, return the seconds to wait."""
         now = self._clock()
-        left, then = self._left.get(name, (self._burst, now))
-        left = min(self._burst, left + (now - then) * self._rate)
-        wait = 0.0 if left >= 1 else (1 - left) / self._rate
-        self._left[name] = (left if wait else left - 1, now)
+        tokens, updated_at = self._left.get(name, (self._burst, now))
+        tokens = min(self._burst, tokens + (now - updated_at) * self._rate)
+        wait = 0.0 if tokens >= 1 else (1 - tokens) / self._rate
+        self._left[name] = (tokens if wait else tokens - 1, now)
         self._left.move_to_end(name)
         if len(self._left) > self._most:
             self._left.popitem(last=False)

@@ -125,6 +125,7 @@ def _build_generic_schema(origin: Any, args: Sequence[Any], components: dict[str
 
 
 def _build_envelope_schema(shown: Envelope, components: dict[str, Json]) -> dict[str, Json]:
+    """Return the schema of a reply: one noun, a list, or a page with its cursor."""
     data = build_reply_schema(list[shown.kind] if shown.many else shown.kind, components)
     properties: dict[str, Json] = {"data": data}
     if shown.cursor is not None:
@@ -143,6 +144,7 @@ def _build_object_schema(properties: Mapping[str, Json], required: Sequence[str]
 
 
 def _reference_noun_schema(kind: type[Any], components: dict[str, Json]) -> dict[str, Json]:
+    """Return a reference to the schema of a noun, which is added to the components."""
     name = _COMPONENTS.get(kind, kind.__name__)
     if name not in components:
         components[name] = {}  # added before it is built, because a noun may contain its own kind

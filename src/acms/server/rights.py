@@ -31,7 +31,7 @@ from acms.errors import (
 from acms.observability.logging import log_event, safe_error
 from acms.server.principal import EVERYWHERE, Access, Action, Principal
 from acms.server.principal import Scope as KeyScope
-from acms.server.tenants import OWN, Stores
+from acms.server.tenants import SERVICE_NAMESPACE, Stores
 
 __all__ = ["LOOK_SECONDS", "TRANSPORT", "Right", "Rights", "drop_client", "end_stream", "limit_send_buffer"]
 
@@ -149,10 +149,14 @@ class Rights:
             if now - right.confirmed >= least:
                 tenants[right.principal.tenant].append(right)
         if tenants:
-            await asyncio.gather(*[self._look_at_tenant(*item) for item in tenants.items()])
+            await asyncio.gather(*[self._confirm_tenant(*item) for item in tenants.items()])
 
-    async def _look_at_tenant(self, tenant: str, rights: Iterable[Right]) -> None:
-        """Look up the rights of one tenant's requests; those with the same key and log share a look-up."""
+    async def _confirm_tenant(self, tenant: str, rights: Iterable[Right]) -> None:
+        """Look up the rights of one tenant's requests, and end those that have none.
+
+        Requests with the same key and log share a look-up. One whose right could not be looked up for
+        `UNKNOWN_SECONDS` ends.
+        """
         groups: dict[tuple[object, ...], list[Right]] = defaultdict(list)
         for right in rights:
             caller = (right.authorization, right.principal.key, right.scope)
@@ -161,11 +165,12 @@ class Rights:
         # A slow store of one tenant must not delay the look-ups of other tenants.
         deadline = asyncio.get_running_loop().time() + 1.0
         for group in groups.values():
-            began = self._elapsed()
+            looked_up_at = self._elapsed()
             error = await self._find_error(tenant, group[0], deadline)
             for right in group:
+                # As of before the look-up: the right may have ended during it.
                 if error is None:
-                    right.confirmed = began
+                    right.confirmed = looked_up_at
                 elif _is_right_denied(error) or self._elapsed() - right.confirmed >= UNKNOWN_SECONDS:
                     right.end(error)
 
@@ -186,7 +191,12 @@ class Rights:
             return ACMSError()
 
     async def _confirm_context(self, tenant: str, right: Right, access: Access) -> None:
-        """Raise `SessionNotFoundError` or `GoneError` when a request may no longer use the context it names."""
+        """Raise `SessionNotFoundError` or `GoneError` when a request may no longer use the context it names.
+
+        Deletion and erasure end only a stream of the log; other requests end only when the namespace may no longer
+        be used.
+        """
+        # Every namespace is allowed, and nothing about the log can end the request.
         if access is EVERYWHERE and not right.streamed:
             return
         assert right.context is not None
@@ -197,7 +207,8 @@ class Rights:
             if not right.streamed:  # the operation decides what a missing context means
                 return
             raise
-        visible = context.namespace != OWN and access.allows(context.namespace, right.action)
+        # Nobody may read the audit trail this way.
+        visible = context.namespace != SERVICE_NAMESPACE and access.allows(context.namespace, right.action)
         deleted = right.streamed and context.deleted_at is not None
         if deleted or not visible:
             raise SessionNotFoundError(f"no session or context is named {right.context!r}")
@@ -229,6 +240,7 @@ async def end_stream(connection: Connection, send: Send) -> None:
         drop_client(connection)
     transport = connection.get("extensions", {}).get(TRANSPORT)
     if transport is not None:
+        # Time to take what is buffered.
         await asyncio.sleep(LAST_SECONDS)
         if transport.get_write_buffer_size():
             transport.abort()

@@ -23,7 +23,7 @@ from acms.server.metrics import Metrics
 from acms.server.oidc import Tokens
 from acms.server.rights import Rights
 from acms.server.streams import Streams
-from acms.server.tenants import OWN, Engine, Stores, with_worker_enabled
+from acms.server.tenants import SERVICE_TENANT, Engine, Stores, with_worker_enabled
 
 LOOK_SECONDS = 15.0
 """Time between two checks for due jobs that other processes left without a commit, such as those of a dead worker."""
@@ -77,20 +77,23 @@ class Service:
             )
         self._tasks.append(asyncio.create_task(self.rights.run(), name="acms-server-rights"))
         if self.config.works:
-            self._tasks.append(asyncio.create_task(self._look(), name="acms-server-jobs"))
+            self._tasks.append(asyncio.create_task(self._run_left_jobs(), name="acms-server-jobs"))
 
-    async def _look(self) -> None:
-        """Run jobs that other processes left: processes that appended, died or delayed a job."""
+    async def _run_left_jobs(self) -> None:
+        """Run jobs that other processes left: processes that appended, died or delayed a job.
+
+        Stores that report changes are looked at often, all of them every `LOOK_SECONDS`.
+        """
         due = perf_counter() + LOOK_SECONDS
         while True:
             await asyncio.sleep(min(GLANCE_SECONDS, LOOK_SECONDS))
-            late = perf_counter() >= due
-            if late:
+            is_due = perf_counter() >= due
+            if is_due:
                 due = perf_counter() + LOOK_SECONDS
             for tenant in self.stores.list_open():
                 # A request to the tenant reports any error of the store.
                 with suppress(ACMSError):
-                    if late or await tenant.has_changed():
+                    if is_due or await tenant.has_changed():
                         tenant.work()
 
     def quiet(self) -> bool:
@@ -102,7 +105,9 @@ class Service:
         """Return the seconds that the store takes to answer, two at most; raise its error if it fails."""
         began = perf_counter()
         async with asyncio.timeout(2.0):
-            tenant = await self.stores.of(OWN if self.config.auth == "required" else self.config.tenant)
+            tenant = await self.stores.of(
+                SERVICE_TENANT if self.config.auth == "required" else self.config.tenant
+            )
             await tenant.handle.contexts(ContextQuery(limit=1))
         return perf_counter() - began
 

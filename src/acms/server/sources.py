@@ -50,6 +50,7 @@ def load_http_sources(file: Path, environment: Mapping[str, str] = os.environ) -
 
 
 def _build_source(table: Any, where: str, environment: Mapping[str, str]) -> HTTPSource:
+    """Create the source that a table describes; `where` names the table in errors."""
     if not isinstance(table, dict):
         raise ConfigurationError(f"{where}: write each source below a line [[sources]]")
     options: dict[str, Any] = dict(table)

@@ -29,10 +29,12 @@ from acms.storage import handles, open_storage, urls
 from acms.storage.kv_home import InMemoryKV, KVHome
 from acms.storage.shards import Shards
 
-__all__ = ["OWN", "Engine", "Lease", "Stores", "Tenant"]
+__all__ = ["SERVICE_NAMESPACE", "SERVICE_TENANT", "Engine", "Lease", "Stores", "Tenant"]
 
-OWN = validation.RESERVED_NAMESPACE
-"""Name of the service's own data: the tenant of its keys, and the namespace of the audit trail in every tenant."""
+SERVICE_TENANT = validation.RESERVED_NAMESPACE
+"""The tenant of the service itself, which holds the API keys and grants."""
+SERVICE_NAMESPACE = validation.RESERVED_NAMESPACE
+"""The namespace of the service's own data in every tenant: the audit trail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +137,9 @@ class Tenant:
         granted = self._access.granted
         if granted is None:
             page = await self.handle.contexts(query)
-            return replace(page, items=tuple([item for item in page.items if item.namespace != OWN]))
+            return replace(
+                page, items=tuple([item for item in page.items if item.namespace != SERVICE_NAMESPACE])
+            )
         names = sorted(filter(self.sees, granted))
         if query.namespace is not None:
             names = [name for name in names if name == query.namespace]
@@ -154,13 +158,14 @@ class Tenant:
             )
             after = None
             items += page.items
+            # The page is full; the next one continues in this namespace.
             if page.next_after is not None:
                 return Page(items=tuple(items), next_after=page.next_after)
         return Page(items=tuple(items), next_after=None)
 
     def sees(self, namespace: str) -> bool:
         """Return whether the current request may see a namespace; the service's own is never visible."""
-        return namespace != OWN and self._access.allows(namespace)
+        return namespace != SERVICE_NAMESPACE and self._access.allows(namespace)
 
     async def knows(self, context: str) -> bool:
         """Return whether the current request may see a context, deleted or not."""
@@ -186,7 +191,7 @@ class Tenant:
         return lease
 
     def leave(self, lease: Lease) -> None:
-        """End a request."""
+        """End a request: let go of its sessions, and close those that were forgotten meanwhile."""
         _LEASE.set(None)
         self.users -= 1
         for ready in lease.sessions:
@@ -213,6 +218,7 @@ class Tenant:
         return ready.session
 
     async def _open_session(self, id: str) -> _Ready:
+        """Open the session of a context and keep it ready; of two opened at once the first is kept."""
         session = self.over(await self.context(id))
         try:
             await session.tags()  # finds its context
@@ -305,6 +311,7 @@ class Tenant:
         worker.poke()
 
     def _create_job_handlers(self) -> Mapping[str, Any]:
+        """Return the handlers of the tenant's jobs, by kind."""
         engine = self.engine
         summarizers = () if engine.summarizer is None else (engine.summarizer,)
         reflectors = () if engine.reflector is None else (engine.reflector,)
@@ -359,19 +366,19 @@ class Stores:
                 options=("leave tenant= out of the URL",),
             )
         #: The handle whose connections the others share, where they can.
-        self._first: Handle | None = None
+        self._shared_handle: Handle | None = None
 
     def handle(self, tenant: str) -> Handle:
         """Return a handle on a tenant's data; it shares the connections of the others if the store can."""
         validation.validate_name(tenant, "tenant")
         if self._shards is not None:
             return self._shards.of(tenant)
-        share: Callable[[str], Handle] | None = getattr(self._first, "for_tenant", None)
+        share: Callable[[str], Handle] | None = getattr(self._shared_handle, "for_tenant", None)
         if share is not None:
             return share(tenant)
         separator = "&" if "?" in self.url else "?"
         handle = open_storage(f"{self.url}{separator}tenant={quote(tenant, safe='')}")
-        self._first = self._first or handle
+        self._shared_handle = self._shared_handle or handle
         return handle
 
     def kv(self, handle: Handle) -> KVHome:
@@ -400,6 +407,7 @@ class Stores:
         return await asyncio.shield(opening)
 
     async def _open(self, name: str) -> Tenant:
+        """Open the data of a tenant, and close those of tenants without requests beyond the limit."""
         handle = self.handle(name)
         tenant = Tenant(name, handle, self.kv(handle), self.engine, self._ready)
         await tenant.open()

@@ -48,7 +48,7 @@ class TokenMiddleware:
         given = [value for name, value in query if name == PARAMETER]
         reads = request.method in ("GET", "HEAD")
         if reads and any(_compare_constant_time(value, self._token) for value in given):
-            await self._enter(request, query)(scope, receive, send)
+            await self._set_cookie_and_redirect(request, query)(scope, receive, send)
         elif _compare_constant_time(request.cookies.get(_cookie_name(scope), ""), self._visit):
             await self._app(scope, receive, send)
         elif "text/html" in request.headers.get("accept", ""):
@@ -58,7 +58,7 @@ class TokenMiddleware:
         else:
             raise PermissionDeniedError(_REFUSED)
 
-    def _enter(self, request: Request, query: list[tuple[str, str]]) -> Response:
+    def _set_cookie_and_redirect(self, request: Request, query: list[tuple[str, str]]) -> Response:
         """Return the answer that sets the cookie and leads to the same address without the token."""
         scope = request.scope
         raw_path: bytes = scope.get("raw_path") or scope["path"].encode()

@@ -84,6 +84,7 @@ async def resolve_version(
 
 async def _version_of_message(storage: StorageBackend, head: Head, message: int) -> int:
     """Return the version of a message by its position: positions rise with versions and are never higher."""
+    # All entries are messages.
     if head.messages == head.version or message == 0:
         return message
     low, high = message, head.version

@@ -50,6 +50,7 @@ def parse_request_body(operation: Operation, data: bytes) -> Any:
 
 
 def _validate_body(model: type[Body], data: bytes) -> Body:
+    """Parse a JSON body as a model; `ValidationError` names the first fault."""
     try:
         return model.model_validate_json(data)
     except pydantic.ValidationError as error:
@@ -81,6 +82,7 @@ def parse_query_parameters(operation: Operation, given: Sequence[tuple[str, str]
 
 
 def _validate_query(model: type[Query], texts: Mapping[str, str]) -> Query:
+    """Parse query parameters as a model; numbers must be written in digits."""
     try:
         query = model.model_validate(texts)
     except pydantic.ValidationError as error:
@@ -94,6 +96,7 @@ def _validate_query(model: type[Query], texts: Mapping[str, str]) -> Query:
 
 
 def _build_validation_error(error: ErrorDetails, default_field: str) -> ValidationError:
+    """Return our error for pydantic's: the path of the field, and the message."""
     field = ""
     for step in error["loc"]:
         if isinstance(step, int):
@@ -133,6 +136,7 @@ def _parse_strict_json(data: bytes) -> Json:
 
 
 def _load_json(data: bytes, parse_constant: Callable[[str], Json]) -> Json:
+    """Parse JSON strictly: no repeated names; `ValidationError` names the fault."""
     try:
         return json.loads(data, parse_constant=parse_constant, object_pairs_hook=_reject_duplicate_names)
     except ValidationError:
@@ -151,6 +155,7 @@ def _reject_constant(name: str) -> Json:
 
 
 def _reject_duplicate_names(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    """Return the fields of an object; `ValidationError` if one is repeated."""
     value = dict(pairs)
     if len(value) != len(pairs):
         names = [name for name, _ in pairs]

@@ -103,6 +103,7 @@ def _parse_options(query: str) -> dict[str, str]:
 
 
 def _open_shard(url: str) -> Handle | None:
+    """Return a handle on the shard of a tenant if a URL names a file of shards, or None."""
     file, _, query = url.partition("?")
     options = _parse_options(query)
     if "://" in file or not file.endswith(".toml") or options.keys() - {"tenant"}:
@@ -121,6 +122,7 @@ def _open_memory(url: str) -> Handle:
 
 
 def _open_sqlite(url: str) -> Handle | None:
+    """Return a handle on a SQLite file, or None if the URL names no path."""
     parts = urlsplit(url)
     path, options = unquote(parts.path)[1:], _parse_options(parts.query)
     urls.refuse_options(url, options, "tenant", mode=("ro", "rw"), durability=("disk", "relaxed"))
@@ -139,6 +141,7 @@ def _open_sqlite(url: str) -> Handle | None:
 
 
 def _open_postgres(url: str) -> Handle:
+    """Return a handle on a PostgreSQL database; `MissingExtraError` without its driver."""
     found = urls.parse_postgres_url(url)
     try:
         from acms.storage.postgres.store import PostgresStorage

@@ -361,7 +361,7 @@ class Read(NamedTuple):
     limit: int | None = None
     deleted: bool = False
 
-    def last(self, version: int) -> int:
+    def last_version(self, version: int) -> int:
         """Return the last version that is read of a log with this head version."""
         if self.at is not None:
             version = min(version, self.at)
@@ -383,7 +383,7 @@ class Read(NamedTuple):
         limits += [end - self.after for end in (self.before, self.at) if end is not None]
         return any(limit <= count for limit in limits)
 
-    def cut(self, entries: list[Entry]) -> list[Entry]:
+    def select(self, entries: list[Entry]) -> list[Entry]:
         """Return the entries of the wanted kinds, as many as are wanted of them; ascending."""
         if self.kinds is not None:
             entries = [entry for entry in entries if entry.kind in self.kinds]
@@ -391,6 +391,6 @@ class Read(NamedTuple):
             return entries[: self.limit]
         return entries[max(0, len(entries) - self.newest) :]
 
-    def of(self, storage: StorageBackend, context: str) -> Awaitable[list[Entry]]:
+    def run(self, storage: StorageBackend, context: str) -> Awaitable[list[Entry]]:
         """Read a log of a store."""
         return storage.read(context, **self._asdict())

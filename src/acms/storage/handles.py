@@ -143,6 +143,7 @@ async def release_handle(storage: StorageBackend) -> None:
     with state.lock:
         state.users = max(0, state.users - 1)
     if state.users == 0:
+        # Each step may wait, and another caller may retain the handle meanwhile.
         await get_loop_state(storage).stop()
     if state.users == 0:  # no other caller has retained it meanwhile
         await _stop_other_loops(storage, state)
@@ -151,7 +152,7 @@ async def release_handle(storage: StorageBackend) -> None:
 
 
 async def _stop_other_loops(storage: StorageBackend, state: Shared) -> None:
-    """Stop the background work of the other event loops that run."""
+    """Stop the background work that belongs to other event loops of this process which still run."""
     running = asyncio.get_running_loop()
     for loop, other in state.loops.all():
         if loop is running or not loop.is_running():

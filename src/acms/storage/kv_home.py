@@ -83,18 +83,19 @@ class KVHome(ABC):
 
         `after` is the `next_after` of the page before, or any key; `limit` is up to 500.
         """
-        begin = validation.validate_text(prefix, "prefix", limit=4 * validation.KEY_CHARS)
-        behind = (
+        valid_prefix = validation.validate_text(prefix, "prefix", limit=4 * validation.KEY_CHARS)
+        last_key = (
             "" if after is None else validation.validate_text(after, "after", limit=4 * validation.KEY_CHARS)
         )
-        most = validation.validate_integer(limit, "limit", least=1, most=validation.PAGE)
-        rows = await self._list(begin, behind, most + 1)
-        found = tuple([_entry_from_row(*row) for row in rows[:most]])
-        return KVPage(entries=found, next_after=found[-1].key if len(rows) > most else None)
+        page_size = validation.validate_integer(limit, "limit", least=1, most=validation.PAGE)
+        rows = await self._list(valid_prefix, last_key, page_size + 1)
+        entries = tuple([_entry_from_row(*row) for row in rows[:page_size]])
+        return KVPage(entries=entries, next_after=entries[-1].key if len(rows) > page_size else None)
 
     async def _store(
         self, mode: PutMode, key: str, data: Json, metadata: Mapping[str, Json] | None, expect: str | None
     ) -> KVEntry:
+        """Write an entry; `ConflictError` if the mode requires a new key, or a known revision, in vain."""
         validation.validate_key(key)
         text = validation.serialize_document(data)
         labels = validation.validate_metadata(metadata)
@@ -148,6 +149,7 @@ def upper_bound_of_prefix(prefix: str) -> str | None:
 def _entry_from_row(
     key: str, data: Any, metadata: Any, created_at: Any, updated_at: Any, revision: Any
 ) -> KVEntry:
+    """Build an entry from its columns; `CorruptRecordError` if they make no sense."""
     try:
         if type(data) is not str or type(revision) is not str:
             raise TypeError("a column has the wrong type")
@@ -184,6 +186,7 @@ class InMemoryKV(KVHome):
         return self._rows.get(key)
 
     async def _put(self, mode: PutMode, values: Mapping[str, Any]) -> tuple[int, int] | None:
+        """Write an entry; return its times, or None if the mode does not allow it."""
         with self._lock:
             old = self._rows.get(values["key"])
             if mode == "new" and old is not None:

@@ -64,13 +64,17 @@ class Outbox:
         self._waiting: PerLoop[set[asyncio.Future[None]]] = PerLoop(set)
 
     async def append(self, ops: Sequence[Append], append: Appender) -> list[Receipt | ACMSError]:
-        """Append, and request the webhook deliveries in the same commit."""
+        """Append, and request the webhook deliveries in the same commit.
+
+        The list of webhooks is read again when it is older than `FRESH`; appends at the same time share one read.
+        """
         if self._elapsed() < self._valid_until:
             return await self._append(ops, append)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = self._waiting.here()
         waiting.add(ended)
         try:
+            # Whether another append read the list while this one waited for the lock.
             reads = self._reads
             async with self._reading.here():
                 if self._elapsed() >= self._valid_until and self._reads == reads:
@@ -91,6 +95,7 @@ class Outbox:
             waiting = self._waiting.get()
 
     async def _append(self, ops: Sequence[Append], append: Appender) -> list[Receipt | ACMSError]:
+        """Append with the jobs that deliver to webhooks, and wake the worker for them."""
         if not self._events_of:
             return await append(ops)
         extended = [await self._with_deliveries(op) for op in ops]
@@ -114,6 +119,7 @@ class Outbox:
         self._reads += 1
         rows: Mapping[str, Any] = {} if entry is None else entry.data
         wanted = {id: frozenset(row["events"]) for id, row in rows.items()}
+        # A new webhook begins its deliveries anew.
         if wanted != self._events_of:
             self._started.clear()
         self._events_of, self._valid_until = wanted, until
@@ -126,18 +132,18 @@ class Outbox:
         for id, events in (self._events_of or {}).items():
             name = f"{WEBHOOK}:{id}:{op.context}"
             if kinds & events:
-                payload = await self._payload(id, op.context)
+                payload = await self._build_payload(id, op.context)
                 if payload is not None:
                     jobs.append(JobDraft(kind=WEBHOOK, dedupe=name, payload=payload))
             if reports_jobs and JOB in events:
-                payload = await self._payload(id, op.context, JOB)
+                payload = await self._build_payload(id, op.context, JOB)
                 if payload is not None:
                     # A name of its own: an unfinished job may have read the jobs a moment ago.
                     name = f"{name}:{uuid4().hex}"
                     jobs.append(JobDraft(kind=WEBHOOK, dedupe=name, payload={**payload, "follows": JOB}))
         return replace(op, jobs=(*op.jobs, *jobs)) if jobs else op
 
-    async def _payload(self, id: str, context: str, suffix: str = "") -> Mapping[str, Json] | None:
+    async def _build_payload(self, id: str, context: str, suffix: str = "") -> Mapping[str, Json] | None:
         """Return the payload of a job: the log's version when its delivery began; None for a log of the service's own.
 
         Only the first job of a log needs the version, and only the first one requested by this process has it.
@@ -153,6 +159,7 @@ class Outbox:
             return {"webhook": id}
         if len(self._started) >= 100_000:  # tens of megabytes
             self._started.clear()
+        # The log holds data of the service itself: no webhook reports it.
         if namespace.startswith("@"):
             self._started.add(("", context))
             return None

@@ -35,9 +35,13 @@ def rank_hits(
     query: Search,
     rows: Sequence[Sequence[object]],
     vectors: Iterable[Sequence[object]] = (),
-    known: CorpusStatistics | None = None,
+    statistics: CorpusStatistics | None = None,
 ) -> list[Hit]:
-    """Rank rows of (context, version, kind, nonce, content); vectors are (context, version, bytes)."""
+    """Rank entries by the better of their word score and their vector score, best first.
+
+    Rows are (context, version, kind, nonce, content), vectors (context, version, bytes). `statistics` describe the
+    whole corpus if the rows are only a part of it.
+    """
     ids: dict[tuple[str, int], str] = {}
     contents: list[str] = []
     for context, version, kind, nonce, content in rows:
@@ -46,7 +50,7 @@ def rank_hits(
         contents.append(str(content))
     scores = dict.fromkeys(ids, 0.0)
     if query.terms:
-        found = score_bm25(" ".join(query.terms), contents, known or CorpusStatistics())
+        found = score_bm25(" ".join(query.terms), contents, statistics or CorpusStatistics())
         for location, score in zip(ids, found, strict=True):
             scores[location] = score
     for location, score in score_cosines(query, vectors):
@@ -60,18 +64,20 @@ def rank_hits(
     return sorted(best, key=lambda hit: (-hit.score, hit.id))[: query.limit]
 
 
-def score_bm25(query: str, documents: Sequence[str], known: CorpusStatistics) -> list[float]:
+def score_bm25(query: str, documents: Sequence[str], statistics: CorpusStatistics) -> list[float]:
     """Return the relevance of each document in [0, 1): BM25 over the most a text could score for this query."""
     counts = [Counter(searchable_terms(text)) for text in documents]
     lengths = [count.total() for count in counts]
     average = (sum(lengths) / len(lengths) if lengths else 0) or 1.0
-    total = max(known.total, len(documents))
+    total = max(statistics.total, len(documents))
+    # The database may know better how many entries have a word than the few documents given here.
     weights: dict[int, float] = {}
     for term in dict.fromkeys(searchable_terms(query)):
         having = sum(term in count for count in counts)
-        having = max(having, min(known.having.get(term, 0), total))
+        having = max(having, min(statistics.having.get(term, 0), total))
         if having:
             weights[term] = compute_idf(total, having)
+    # The score that a text of only query words, repeated without end, would approach.
     best = sum(weights.values()) * (_K1 + 1)
     scores: list[float] = []
     for count, length in zip(counts, lengths, strict=True):
@@ -124,6 +130,7 @@ def score_cosines(
         return
     import numpy as np  # needed only with vectors
 
+    # By the number of bytes: which float type a vector of this length has.
     types = {2 * len(query.vector): "<f2", 4 * len(query.vector): "<f4"}
     match = _NAMED.search(query.space)
     if match is not None:

@@ -60,6 +60,7 @@ def session_page(rows: Sequence[Sequence[Any]], limit: int) -> SessionPage:
 
 
 def _info_from_row(row: Sequence[Any]) -> ContextInfo:
+    """Build the description of a session from its columns; `CorruptRecordError` if they make no sense."""
     (
         id,
         namespace,

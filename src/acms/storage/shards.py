@@ -96,6 +96,7 @@ class Shards:
         if found is None:
             shard = self.shard(tenant)
             first = self._first.get(shard)
+            # A handle that can serve other tenants shares its connections with them.
             if isinstance(first, _ForTenants):
                 found = first.for_tenant(tenant)
             else:
@@ -113,6 +114,7 @@ class Shards:
         if shard not in self._shards:
             raise NotFoundError(f"there is no shard {shard!r}", options=tuple(self.names()[:20]))
         url = self._expand_url(shard)
+        # A relative file is relative to the file of shards.
         relative = _RELATIVE.fullmatch(url)
         if relative is not None:
             file = (self.path.parent / unquote(relative[1])).absolute()
@@ -127,6 +129,7 @@ class Shards:
     def _expand_url(self, shard: str) -> str:
         """Return the URL of a shard with environment variables substituted."""
         template = self._shards[shard]
+        # A variable that is the whole URL is taken as it is; one inside a URL is quoted.
         whole = _VARIABLE.fullmatch(template) is not None
 
         def read_variable(match: re.Match[str]) -> str:
@@ -192,6 +195,7 @@ def _read_config(path: Path) -> tuple[str | None, dict[str, str], dict[str, str]
 
 
 def _read_table(path: Path, document: Mapping[str, Any], table: str) -> dict[str, str]:
+    """Return a table of the document as texts; `ConfigurationError` for other values."""
     found = document.get(table, {})
     if not isinstance(found, dict):
         raise ConfigurationError(f"{path}: {table}: must be a table")

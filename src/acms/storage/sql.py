@@ -51,16 +51,17 @@ VERSION_MASK = (1 << VERSION_BITS) - 1
 
 @cache
 def load_queries(dialect: str) -> Mapping[str, str]:
-    """Return the named queries of a dialect, fragments filled in."""
+    """Return the named queries of a dialect.
+
+    `@name` in a query is replaced by the fragment of that name, which the file defines before it.
+    """
     source = files("acms.storage").joinpath(f"sql/{dialect}.sql").read_text(encoding="utf-8")
     blocks = re.split(r"^-- (name|fragment): (\w+)\n", source, flags=re.MULTILINE)[1:]
     found: dict[str, str] = {}
     fragments: dict[str, str] = {}
     for kind, name, body in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
         text = "\n".join(line for line in body.splitlines() if not line.startswith("--")).strip()
-        text = re.sub(
-            r"@(\w+)", lambda match: fragments[match[1]], text
-        )  # fragments stand before their users
+        text = re.sub(r"@(\w+)", lambda match: fragments[match[1]], text)
         (fragments if kind == "fragment" else found)[name] = text
     return found
 
@@ -85,7 +86,7 @@ _STATES: Mapping[str | None, State] = {None: State.LIVE, **{state.value: state f
 
 
 def write_parts(parts: Sequence[Part], content: str) -> str | None:
-    """Write parts without repeating a text that is the whole content."""
+    """Serialize parts; a text or tool result that equals the content of the entry is left out."""
     if not parts:
         return None
     items = parts_to_json(parts)
@@ -97,7 +98,7 @@ def write_parts(parts: Sequence[Part], content: str) -> str | None:
 
 
 def read_parts(text: str, content: str) -> tuple[Part, ...]:
-    """Read parts back."""
+    """Parse parts written by `write_parts`; a text or tool result without its text has the content of the entry."""
     items: list[dict[str, Json]] = json.loads(text)
     for item in items:
         if item["type"] == "text":
@@ -142,6 +143,7 @@ def read_entry(row: Sequence[Any], context: str) -> Entry:
         markers, detected, episode, closes, group, covers, replaces, sources, data, metadata, state, salt,
         digest, chain, key, parts, content,
     ) = row  # fmt: skip
+    # The number holds the context in its high bits and the version in its low bits.
     version = number & VERSION_MASK
     try:
         if type(content) is not str or type(nonce) is not str:
@@ -234,7 +236,7 @@ def seal_columns(id: str, values: Mapping[str, Any]) -> str:
     )
 
 
-def change_settings(row: Sequence[Any], changed: Context) -> str:
+def settings_column(row: Sequence[Any], changed: Context) -> str:
     """Return the column `settings` of a context that is to become `changed`, given its current row.
 
     If the seal does not match the row it is kept unchanged: a settings change must not hide earlier changes to the row.

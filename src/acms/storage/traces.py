@@ -34,29 +34,34 @@ class Traces:
         self._pieces: dict[int, set[bytes]] = {}
         for text in texts:
             for form in iter_text_forms(text):
+                # A piece is found by its first eight bytes.
                 for piece in _split_pieces(form):
                     self._pieces.setdefault(int.from_bytes(piece[:LEAST], "little"), set()).add(piece)
         self._starts = np.array(sorted(self._pieces), np.uint64)
         self._table = np.zeros(1 << _BITS, np.bool_)
-        self._table[self._places(self._starts)] = True
+        self._table[self._hash_words(self._starts)] = True
 
     def __bool__(self) -> bool:
         """Whether there is anything to look for."""
         return bool(self._pieces)
 
     @staticmethod
-    def _places(words: np.ndarray) -> np.ndarray:
+    def _hash_words(words: np.ndarray) -> np.ndarray:
         golden_ratio = words.dtype.type(0x9E3779B97F4A7C15)  # of 64 bits: Fibonacci hashing
         return (words * golden_ratio) >> words.dtype.type(64 - _BITS)
 
     def find(self, data: bytes) -> dict[bytes, int]:
-        """Return the pieces that are in some bytes, each with the place where it is first."""
+        """Return the pieces that some bytes contain, each with its first position.
+
+        All eight-byte words are looked up in a table of the words with which pieces begin, at each of the eight
+        alignments.
+        """
         import numpy as np
 
         found: dict[bytes, int] = {}
         for shift in range(min(LEAST, len(data) - LEAST + 1)):
             words = np.frombuffer(data, "<u8", (len(data) - shift) // LEAST, shift)
-            maybe = np.flatnonzero(self._table[self._places(words)])
+            maybe = np.flatnonzero(self._table[self._hash_words(words)])
             for word in maybe[np.isin(words[maybe], self._starts)].tolist():
                 start = shift + word * LEAST
                 for piece in self._pieces[int(words[word])]:
@@ -89,6 +94,7 @@ def find_repeating_values(values: Iterable[tuple[str, str]], texts: Iterable[byt
 
 
 def _split_pieces(text: bytes) -> Iterator[bytes]:
+    """Yield the pieces of a text by which it is found; the last one overlaps the one before it."""
     if len(text) < LEAST:
         return
     for start in range(0, len(text), PIECE):

@@ -72,7 +72,10 @@ def _find_mistake(url: str) -> tuple[str, str] | None:
 
 
 def refuse_options(url: str, options: Mapping[str, str], *names: str, **choices: tuple[str, ...]) -> None:
-    """Raise `ConfigurationError` for an option that a URL of this kind does not have, or a value it has not."""
+    """Raise `ConfigurationError` for an unknown option or value in a URL.
+
+    `names` are options with any value, `choices` those with a few, which it lists.
+    """
     for name, value in options.items():
         allowed = choices.get(name)
         if allowed is not None and value not in allowed:
@@ -93,26 +96,28 @@ def read_only(url: str) -> str:
 def parse_postgres_url(url: str) -> PostgresUrl:
     """Take our options out of the URL of a PostgreSQL database; all others are libpq's."""
     address, _, query = url.partition("?")
-    ours: dict[str, Any] = {}
-    rest: list[str] = []
+    own_options: dict[str, Any] = {}
+    libpq_options: list[str] = []
     for option in filter(None, query.split("&")):
         name, _, text = option.partition("=")
         if name == "tenant" or name in _POSTGRES:
-            ours[name] = unquote_plus(text)
+            own_options[name] = unquote_plus(text)
         else:
-            rest.append(option)
-    tenant = ours.pop("tenant", "default")
-    for name, value in ours.items():
-        read, wanted, advice = _POSTGRES[name]
+            libpq_options.append(option)
+    tenant = own_options.pop("tenant", "default")
+    for name, value in own_options.items():
+        parse_value, wanted, advice = _POSTGRES[name]
         try:
-            ours[name] = read(value)
+            own_options[name] = parse_value(value)
         except (KeyError, ValueError):
             raise ConfigurationError(
                 f"{without_password(url)!r}: {name} must be {wanted}", options=(f"leave it out: {advice}",)
             ) from None
-    if "mode" in ours:
-        ours["read_only"] = ours.pop("mode")
-    return PostgresUrl(address + ("?" + "&".join(rest) if rest else ""), tenant, ours)
+    if "mode" in own_options:
+        own_options["read_only"] = own_options.pop("mode")
+    return PostgresUrl(
+        address + ("?" + "&".join(libpq_options) if libpq_options else ""), tenant, own_options
+    )
 
 
 def _parse_pool_size(value: str) -> int:

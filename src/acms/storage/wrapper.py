@@ -170,9 +170,9 @@ class CachedStorage(WrapperStorage):
         self.ttl_seconds = ttl_seconds
         self._clock = clock
         self._count = 0
-        #: Held while lines are changed: several event loops run in several threads.
+        #: Held while cached logs are changed: several event loops run in several threads.
         self._lock = threading.Lock()
-        self._lines: OrderedDict[str, _CachedLog] = OrderedDict()
+        self._logs: OrderedDict[str, _CachedLog] = OrderedDict()
         self._bytes = 0
         self._hits = 0
         self._misses = 0
@@ -180,7 +180,7 @@ class CachedStorage(WrapperStorage):
     @property
     def stats(self) -> CacheStats:
         """Return hits, misses and size."""
-        return CacheStats(hits=self._hits, misses=self._misses, bytes=self._bytes, contexts=len(self._lines))
+        return CacheStats(hits=self._hits, misses=self._misses, bytes=self._bytes, contexts=len(self._logs))
 
     async def read(
         self,
@@ -195,47 +195,53 @@ class CachedStorage(WrapperStorage):
         limit: int | None = None,
         deleted: bool = False,
     ) -> list[Entry]:
-        """Read entries, from memory where they are there."""
+        """Read entries: from memory those cached under the head's epoch, the rest from the store."""
         append_rules.check_read(newest, limit)
-        read = Read(at, after, before, kinds, replacing, newest, limit, deleted)
+        request = Read(at, after, before, kinds, replacing, newest, limit, deleted)
         if deleted:  # rare, and without a head there is no epoch to trust
-            return await read.of(self.inner, context)
+            return await request.run(self.inner, context)
         head = await self.inner.head(context)
-        first, last = max(1, after + 1), read.last(head.version)
+        first, last = max(1, after + 1), request.last_version(head.version)
         if first > last:
             return []
-        line = self._line(context, head)
+        cached = self._cached_log(context, head)
         if replacing:
-            known = await self._replacing(context, head, line)
+            # All replacing entries of the log are cached, in the order of their versions.
+            known = await self._read_replacing(context, head, cached)
             start = bisect_left(known, first, key=_version)
-            return read.cut(known[start : bisect_right(known, last, key=_version)])
+            return request.select(known[start : bisect_right(known, last, key=_version)])
+        # Rare kinds: the store finds them directly; here every message between them would be fetched.
         if kinds is not None and Kind.MESSAGE not in kinds:
-            return await read._replace(at=last).of(self.inner, context)
-        return await self._walk(context, line, read, first, last)
+            return await request._replace(at=last).run(self.inner, context)
+        return await self._read_by_version(context, cached, request, first, last)
 
     async def cover(self, context: str, head: Head, version: int, *, searchable: bool) -> Cover:
-        """Return which entries are superseded at a version; newer entries extend the cached result."""
-        line = self._line(context, head)
-        known = await self._replacing(context, head, line)
-        size = bisect_right(known, version, key=_version)
-        cover = line.covers.get(searchable)
-        done = 0 if cover is None else len(cover.replacing)
-        if cover is None or done > size:
-            found = Cover(known[:size], searchable=searchable)
+        """Return which entries are superseded at a version.
+
+        The result for the newest version is cached: newer replacing entries extend it.
+        """
+        cached = self._cached_log(context, head)
+        replacing = await self._read_replacing(context, head, cached)
+        wanted = bisect_right(replacing, version, key=_version)
+        cover = cached.covers.get(searchable)
+        used = 0 if cover is None else len(cover.replacing)
+        # `used` counts the replacing entries that the cached cover includes: too many for an older version.
+        if cover is None or used > wanted:
+            extended = Cover(replacing[:wanted], searchable=searchable)
         else:
-            found = cover.apply_newer(known[done:size]) if done < size else cover
-        if done < size:
-            line.covers[searchable] = found
-        return found
+            extended = cover.apply_newer(replacing[used:wanted]) if used < wanted else cover
+        if used < wanted:
+            cached.covers[searchable] = extended
+        return extended
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, from memory where they are there and their context's epoch is still the same."""
         place_of = parse_entry_ids(ids)
-        lines = await self._lines_of(Counter([owner for owner, _ in place_of.values()]))
+        cached_logs = await self._find_cached_logs(Counter([owner for owner, _ in place_of.values()]))
         entries: dict[str, Entry] = {}
         for id, (owner, version) in place_of.items():
-            line = lines.get(owner)
-            entry = None if line is None else line.get(version)
+            cached = cached_logs.get(owner)
+            entry = None if cached is None else cached.get(version)
             if entry is not None and entry.id == id:
                 entries[id] = entry
         self._hits += len(entries)
@@ -244,116 +250,141 @@ class CachedStorage(WrapperStorage):
             fetched = [entry for entry in await self.inner.get(missing) if entry is not None]
             self._misses += len(fetched)
             entries.update({entry.id: entry for entry in fetched})
-            for owner, line in lines.items():
-                self._keep(line, [entry for entry in fetched if entry.context == owner], line.single)
-            self._evict()
+            for owner, cached in cached_logs.items():
+                self._cache_entries(
+                    cached, [entry for entry in fetched if entry.context == owner], cached.single
+                )
+            self._evict_logs()
         return [entries.get(id) for id in ids]
 
-    async def _lines_of(self, counts: Mapping[str, int]) -> dict[str, _CachedLog]:
-        """Return the lines of contexts from which so many entries are wanted, where looking at the head pays."""
-        lines: dict[str, _CachedLog] = {}
-        for context, count in counts.items():
-            if count == 1 and context not in self._lines:  # one entry costs no more than one head
+    async def _find_cached_logs(self, wanted_counts: Mapping[str, int]) -> dict[str, _CachedLog]:
+        """Return the cached entries of contexts, by id; `wanted_counts` says how many entries of each are wanted.
+
+        A context is left out where asking for its head, which proves that the cache is valid, would cost more than
+        it saves.
+        """
+        cached_logs: dict[str, _CachedLog] = {}
+        for context, count in wanted_counts.items():
+            if count == 1 and context not in self._logs:  # one entry costs no more than one head
                 continue
             with suppress(ACMSError):  # of a deleted context: the store still knows its entries
-                lines[context] = self._line(context, await self.inner.head(context))
-        return lines
+                cached_logs[context] = self._cached_log(context, await self.inner.head(context))
+        return cached_logs
 
-    def _line(self, context: str, head: Head) -> _CachedLog:
+    def _cached_log(self, context: str, head: Head) -> _CachedLog:
+        """Return the cached entries of a context.
+
+        An empty cache replaces one that has expired or was read under another epoch.
+        """
         with self._lock:
-            line = self._lines.get(context)
-            if line is None or line.epoch != head.epoch or self._old(line):
-                if line is not None:
-                    self._drop(line)
-                line = self._lines[context] = _CachedLog(head.epoch, self._clock())
-            self._lines.move_to_end(context)
-            return line
+            cached = self._logs.get(context)
+            if cached is None or cached.epoch != head.epoch or self._is_expired(cached):
+                if cached is not None:
+                    self._discard_log(cached)
+                cached = self._logs[context] = _CachedLog(head.epoch, self._clock())
+            self._logs.move_to_end(context)
+            return cached
 
-    async def _replacing(self, context: str, head: Head, line: _CachedLog) -> list[Entry]:
-        """Return the replacing entries up to a head, or further; new ones are read after the cached ones."""
+    async def _read_replacing(self, context: str, head: Head, cached: _CachedLog) -> list[Entry]:
+        """Return the replacing entries of a log, at least up to a head; only those after the cached ones are read."""
         if head.rewrites == 0:
             return []
-        known, upto = line.replacing, line.upto
-        if upto >= head.version or line.rewrites == head.rewrites:
-            self._hits += len(known)
-            return known
-        newer = await self.inner.read(context, at=head.version, after=upto, replacing=True)
-        self._hits += len(known)
+        cached_entries, cached_up_to = cached.replacing, cached.upto
+        if cached_up_to >= head.version or cached.rewrites == head.rewrites:
+            self._hits += len(cached_entries)
+            return cached_entries
+        newer = await self.inner.read(context, at=head.version, after=cached_up_to, replacing=True)
+        self._hits += len(cached_entries)
         self._misses += len(newer)
-        found = [*known, *newer]
-        if head.version > line.upto:  # another reader may have been further meanwhile
-            line.replacing, line.upto, line.rewrites = found, head.version, head.rewrites
+        found = [*cached_entries, *newer]
+        if head.version > cached.upto:  # another reader may have been further meanwhile
+            cached.replacing, cached.upto, cached.rewrites = found, head.version, head.rewrites
         return found
 
-    async def _walk(self, context: str, line: _CachedLog, read: Read, first: int, last: int) -> list[Entry]:
-        """Step through the versions, which have no gaps, and fetch each missing run as it comes."""
-        backward = read.newest is not None
-        limit = read.newest if backward else read.limit
+    async def _read_by_version(
+        self, context: str, cached: _CachedLog, request: Read, first: int, last: int
+    ) -> list[Entry]:
+        """Read versions first to last, in the order asked for, until enough entries of the wanted kinds are found.
+
+        Versions have no gaps, so a version that is not cached begins a run of missing entries, which is fetched at
+        once.
+        """
+        backward = request.newest is not None
+        limit = request.newest if backward else request.limit
         step = -1 if backward else 1
         version, end = (last, first - 1) if backward else (first, last + 1)
         found: list[Entry] = []
         fetched = 0
         while version != end and (limit is None or len(found) < limit):
-            entry = line.entries.get(version)
+            entry = cached.entries.get(version)
             if entry is None:
                 most = None
                 if limit is not None:
                     most = limit - len(found) + 8  # a few more, as some are of another kind
-                low, high = _missing_run(line.entries, version, end, most)
+                low, high = _missing_run(cached.entries, version, end, most)
                 missing = await self.inner.read(context, at=high, after=low - 1)
+                # The log was deleted or erased meanwhile: leave the whole request to the store.
                 if len(missing) != high - low + 1:
-                    return await read._replace(at=last).of(self.inner, context)
+                    return await request._replace(at=last).run(self.inner, context)
                 fetched += len(missing)
-                self._keep(line, missing, line.entries)
-                entry = line.entries[version]
-            if read.kinds is None or entry.kind in read.kinds:
+                self._cache_entries(cached, missing, cached.entries)
+                entry = cached.entries[version]
+            if request.kinds is None or entry.kind in request.kinds:
                 found.append(entry)
             version += step
         self._misses += fetched
         self._hits += max(0, len(found) - fetched)
         if backward:
             found.reverse()
-        self._evict()
+        self._evict_logs()
         return found
 
-    def _keep(self, line: _CachedLog, entries: Sequence[Entry], where: dict[int, Entry]) -> None:
+    def _cache_entries(self, cached: _CachedLog, entries: Sequence[Entry], where: dict[int, Entry]) -> None:
+        """Add entries to a cached log, in `where`: either its `entries`, or its `single` ones; count their size."""
         with self._lock:  # two readers may miss the same run
             new = [
-                entry for entry in entries if entry.version not in line.entries and entry.version not in where
+                entry
+                for entry in entries
+                if entry.version not in cached.entries and entry.version not in where
             ]
             where.update({entry.version: entry for entry in new})
-            if where is line.entries:
-                new = [entry for entry in new if line.single.pop(entry.version, None) is None]
-            if line.dropped:
+            # An entry that was cached by itself is now part of a run, and was counted before.
+            if where is cached.entries:
+                new = [entry for entry in new if cached.single.pop(entry.version, None) is None]
+            if cached.dropped:
                 return
             size = sum(_size_of_entry(entry) for entry in new)
-            line.bytes += size
-            line.count += len(new)
+            cached.bytes += size
+            cached.count += len(new)
             self._bytes += size
             self._count += len(new)
 
-    def _old(self, line: _CachedLog) -> bool:
-        return self.ttl_seconds is not None and self._clock() - line.born >= self.ttl_seconds
+    def _is_expired(self, cached: _CachedLog) -> bool:
+        return self.ttl_seconds is not None and self._clock() - cached.born >= self.ttl_seconds
 
-    def _drop(self, line: _CachedLog) -> None:
-        self._bytes -= line.bytes
-        self._count -= line.count
-        line.bytes = line.count = 0
-        line.dropped = True
+    def _discard_log(self, cached: _CachedLog) -> None:
+        """Take a cached log out of the totals; readers that still use it no longer count what they add."""
+        self._bytes -= cached.bytes
+        self._count -= cached.count
+        cached.bytes = cached.count = 0
+        cached.dropped = True
 
-    def _evict(self) -> None:
+    def _evict_logs(self) -> None:
         with self._lock:
-            while self._lines and (self._full() or self._old(next(iter(self._lines.values())))):
-                _, line = self._lines.popitem(last=False)
-                self._drop(line)
+            while self._logs and (self._is_full() or self._is_expired(next(iter(self._logs.values())))):
+                _, cached = self._logs.popitem(last=False)
+                self._discard_log(cached)
 
-    def _full(self) -> bool:
+    def _is_full(self) -> bool:
         many = self.max_entries is not None and self._count > self.max_entries
         return many or self._bytes > self.max_bytes
 
 
 def _missing_run(entries: Mapping[int, Entry], version: int, end: int, most: int | None) -> tuple[int, int]:
-    """Return the first and last version of the run that is missing from `version` towards `end`, at most so many."""
+    """Return the first and last version of the run of uncached entries from `version` towards `end`.
+
+    `end` itself is not part of it, and it has at most `most` versions.
+    """
     step = 1 if end > version else -1
     stop = version
     if most is not None:

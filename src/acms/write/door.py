@@ -9,7 +9,7 @@ from acms.config import ACMSConfig
 from acms.errors import ValidationError
 from acms.log import foreign, repair, validation
 from acms.log.foreign import Turn
-from acms.log.native_items import AS_GIVEN
+from acms.log.native_items import EXTRA_FIELDS
 from acms.model import EMPTY, Draft, Part, Raw, Role, Text
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ def fill_empty_turn(turn: Turn) -> Turn:
     """Return an empty message with its original content in a part, so that it can be stored."""
     if not is_empty_turn(turn):
         return turn
-    original = Raw(AS_GIVEN, foreign.encode_strict_json({"content": turn.get("content")}))
+    original = Raw(EXTRA_FIELDS, foreign.encode_strict_json({"content": turn.get("content")}))
     return {**turn, "content": "", "parts": [original]}
 
 

@@ -71,6 +71,7 @@ class EventDialect:
         try:
             plain = message.model_dump(mode="json", by_alias=True, exclude_none=True, fallback=str)
         except ValueError:
+            # A result of a tool cannot be serialized: send its text.
             message = message.model_copy(deep=True)
             for answer in message.get_function_responses():
                 answer.response = json_object(_output_of_response(answer), "result")
@@ -101,6 +102,7 @@ class EventDialect:
     def count_unwritten_tokens(self, message: Event, counter: TokenCounter) -> int:
         """Count inline files, the JSON around the results of tools, and the name of the author."""
         tokens = 0
+        # Events of other agents are quoted under their name.
         if self.is_foreign(message):
             tokens += counter.count(f"[{message.author}] :") + 8
         tokens += PER_MEDIUM * sum(part.inline_data is not None for part in _parts_of_event(message))
@@ -121,6 +123,10 @@ def events_of(entries: Sequence[Entry]) -> list[Event]:
 
 
 def _event_of_entry(entry: Entry, names: dict[str, str]) -> Event:
+    """Return an entry as the event that was stored, with its current content if that was edited or withheld.
+
+    `names` collects the names of called tools by call id, for results whose event does not state them.
+    """
     dialect = EventDialect(str(entry.metadata.get("author", "model")))
     original = original_of_entry(entry, dialect)
     if original is not None:

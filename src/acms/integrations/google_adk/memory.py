@@ -84,6 +84,7 @@ class ACMSMemoryService(BaseMemoryService):
 
 
 def _memory_of_item(item: ContextItem) -> MemoryEntry:
+    """Return a recalled item as a memory of the framework."""
     content_role = "model"
     author = item.role and item.role.value
     if item.role is Role.USER:

@@ -60,8 +60,9 @@ class ACMSPlugin(BasePlugin):
         async with self._sessions.use(session) as memory:
             hidden = await _find_event_entries(memory, given.hidden)
             shown = await model_input(memory, request, dialect, known, hidden)
-        behind = {event.id for event in shown}
-        contents = [content for id, content in given.added if id not in behind]
+        # Contents that ADK added go behind the event that they followed, or to the start if it is not shown.
+        shown_ids = {event.id for event in shown}
+        contents = [content for id, content in given.added if id not in shown_ids]
         for event in shown:
             if event.content is not None:
                 contents.append(report_agent_event(event) if dialect.is_foreign(event) else event.content)
@@ -90,6 +91,7 @@ def _extract_text(given: Any) -> str:
 
 
 def _convert_tools(tools: Sequence[Any] | None) -> list[Tool]:
+    """Return the function declarations of tools as tools of a prompt."""
     converted: list[Tool] = []
     for tool in tools or ():
         for declaration in getattr(tool, "function_declarations", None) or ():

@@ -87,7 +87,7 @@ class ACMSSessionService(BaseSessionService):
             raise AlreadyExistsError(f"Session with id {session_id} already exists.") from error
         await self._change(_build_key("app", app_name), app)
         await self._change(_build_key("user", app_name, user_id), user)
-        return await self._session(app_name, user_id, session_id, data)
+        return await self._build_session(app_name, user_id, session_id, data)
 
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
@@ -97,12 +97,13 @@ class ACMSSessionService(BaseSessionService):
         found = await self._kv.get(_build_key("session", app_name, user_id, session_id))
         if found is None:
             return None
-        session = await self._session(app_name, user_id, session_id, found.data)
+        session = await self._build_session(app_name, user_id, session_id, found.data)
         recent = None if config is None else config.num_recent_events
         async with self.use(session) as memory:
             entries = [] if recent == 0 else await memory.entries(recent)
         session.events = events_of(entries)
         if config is not None and config.after_timestamp is not None:
+            # Keep the events after the last one that is too early.
             early = [event.timestamp < config.after_timestamp for event in session.events]
             session.events = session.events[len(early) - early[::-1].index(True) if True in early else 0 :]
         return session
@@ -114,7 +115,7 @@ class ACMSSessionService(BaseSessionService):
         sessions: list[Session] = []
         async for row in list_entries(self._kv, prefix):
             user, id = map(unquote, row.key.split("/")[-2:])
-            sessions.append(await self._session(app_name, user, id, row.data))
+            sessions.append(await self._build_session(app_name, user, id, row.data))
         sessions.sort(key=lambda session: (session.last_update_time, session.user_id, session.id))
         return ListSessionsResponse(sessions=sessions)
 
@@ -151,6 +152,7 @@ class ACMSSessionService(BaseSessionService):
             raise SessionNotFoundError(f"Session {session.id} not found.")
         event.id = event.id or str(uuid4())
         known = await self._is_known(session, event)
+        # Events in "begun" may have been stored without their changes to the state.
         interrupted = event.id in row.data.get("begun", ())
         if known and not interrupted and row.data["updated"] >= event.timestamp:
             return event
@@ -171,6 +173,7 @@ class ACMSSessionService(BaseSessionService):
         return event
 
     async def _is_known(self, session: Session, event: Event) -> bool:
+        """Return whether exactly this event is stored."""
         dialect = EventDialect()
         try:
             async with self.use(session) as memory:
@@ -181,6 +184,7 @@ class ACMSSessionService(BaseSessionService):
         return original_of_entry(stored, dialect) == (dialect.read(given) if given else None)
 
     async def _store(self, session: Session, event: Event) -> None:
+        """Store an event in the log; it gets another key if another event has its id."""
         written = EventDialect().write(event)
         async with self.use(session) as memory:
             try:
@@ -211,7 +215,8 @@ class ACMSSessionService(BaseSessionService):
         key = _build_key("session", session.app_name, session.user_id, session.id)
         await update_entry(self._kv, key, update)
 
-    async def _session(self, app_name: str, user_id: str, session_id: str, data: Any) -> Session:
+    async def _build_session(self, app_name: str, user_id: str, session_id: str, data: Any) -> Session:
+        """Return a session with its state, those of its app and user merged in under their prefixes; no events."""
         state = dict(data["state"])
         shared = {
             State.APP_PREFIX: _build_key("app", app_name),

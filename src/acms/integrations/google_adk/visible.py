@@ -29,7 +29,9 @@ class Visible(NamedTuple):
 def find_visible_events(contents: Sequence[types.Content], events: Sequence[Event], agent: str) -> Visible:
     """Compare the contents of a request with the events of its session.
 
-    Events that ADK has compacted are not left out: the log selects on its own, and ADK's summary is not needed.
+    A mark is a text that identifies a part in both. Events without a paired mark are hidden, contents without one
+    were added by ADK. Events that ADK has compacted are not hidden, and its summary is not needed: the log selects
+    on its own.
     """
     others = {event.author for event in events}.difference(("user", agent))
     request_marks: list[str] = []
@@ -82,6 +84,7 @@ def _pair_marks(request_marks: Sequence[str], event_marks: Sequence[str]) -> dic
         if next_candidate < len(candidates):
             last_event = candidates[next_candidate]
             pairs[request_index] = last_event
+    # What is left may have been moved.
     for event_index in pairs.values():
         indexes[event_marks[event_index]].remove(event_index)
     for request_index, mark in enumerate(request_marks):

@@ -106,6 +106,7 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
         messages += [piece.message for piece in pieces]
         newest = request_context.messages[-1]
         if isinstance(newest, ai.ModelRequest):
+            # Parts that are rebuilt for each run are not in the log: they stay at the end.
             notes = [part for part in newest.parts if not isinstance(part, (ai.SystemPromptPart, *_KEPT))]
             if notes:
                 messages.append(replace(newest, parts=notes))
@@ -124,19 +125,22 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
     async def _store(
         self, ctx: RunContext[AgentDepsT], messages: Sequence[ai.ModelMessage]
     ) -> dict[str, Piece]:
-        """Store the new pieces of a history, and return all of its pieces by key."""
+        """Store the new pieces of a history, and return all of its pieces by key.
+
+        If the history begins with the messages stored last, only the messages after them are looked at.
+        """
         session = self._session(ctx)
         last = self._stored if self._stored.session is session else _Stored()
-        grown = len(messages) >= len(last.messages) and all(map(is_, messages, last.messages))
-        same = last if grown else _Stored()  # of another list it matters where in the log it ends
-        seen = Counter(same.seen)
-        found = {piece.key: piece for piece in split_into_pieces(messages[len(same.messages) :], seen)}
-        new = [one for key, one in found.items() if same.known.get(key) != one]
-        hidden = same.hidden
+        continues_last = len(messages) >= len(last.messages) and all(map(is_, messages, last.messages))
+        stored = last if continues_last else _Stored()  # of another list it matters where in the log it ends
+        seen = Counter(stored.seen)
+        found = {piece.key: piece for piece in split_into_pieces(messages[len(stored.messages) :], seen)}
+        new = [one for key, one in found.items() if stored.known.get(key) != one]
+        hidden = stored.hidden
         if new:
             done = await session.sync([DIALECT.write(one) for one in new])
             hidden |= await self._left.find(session, done)
-        known = {**same.known, **found}
+        known = {**stored.known, **found}
         self._stored = _Stored(session, tuple(messages), known, seen, hidden)
         return known
 
@@ -145,9 +149,9 @@ def _find_system_prompts(messages: Sequence[ai.ModelMessage]) -> list[ai.SystemP
     """Return the system prompts of a history, one of each text; those of one request only if it is the last."""
     prompts: dict[str, ai.SystemPromptPart] = {}
     for message in messages:
-        newest = message is messages[-1]
+        is_newest = message is messages[-1]
         for part in message.parts:
-            if isinstance(part, ai.SystemPromptPart) and (newest or part.scope == "conversation"):
+            if isinstance(part, ai.SystemPromptPart) and (is_newest or part.scope == "conversation"):
                 prompts.setdefault(part.content, part)
     return list(prompts.values())
 
@@ -167,21 +171,27 @@ class _Dialect:
     vendor = "pydantic-ai"
 
     def write(self, message: Piece) -> Mapping[str, Any]:
-        original = message.message
+        """Return a piece as a message to store: its parts, then the original in a `Raw` part.
+
+        A piece with bytes has no `Raw` part, since a log does not store bytes.
+        """
+        framework_message = message.message
         role = Role.ASSISTANT
-        if isinstance(original, ai.ModelRequest):
-            role = Role.TOOL if isinstance(original.parts[0], ai.ToolReturnPart) else Role.USER
+        if isinstance(framework_message, ai.ModelRequest):
+            # A piece of a request has exactly one part.
+            role = Role.TOOL if isinstance(framework_message.parts[0], ai.ToolReturnPart) else Role.USER
         parts: list[Part] = []
-        for part in original.parts:
+        for part in framework_message.parts:
             parts += _convert_part(part)
         if not has_binary_content(message):
-            raw = {"key": message.key, "message": dump_model_message(original)}
+            raw = {"key": message.key, "message": dump_model_message(framework_message)}
             parts.append(Raw(self.vendor, dumps(raw, ensure_ascii=False)))
+        # A message needs a part, even if its only part is empty or of an unknown kind.
         return {
             "key": message.key,
             "role": role,
             "parts": parts or [Text("")],
-            "created_at": original.timestamp,
+            "created_at": framework_message.timestamp,
         }
 
     def read(self, json: str) -> Piece:
@@ -189,6 +199,7 @@ class _Dialect:
         return Piece(raw["key"], load_model_message(raw["message"]))
 
     def make(self, written: Made) -> Piece:
+        """Return a message that ACMS wrote as a piece of the framework; it has no key."""
         if written.role is Role.ASSISTANT:
             response: list[ai.ModelResponsePart] = []
             if written.text:
@@ -253,6 +264,7 @@ def _key_of_message(message: ai.ModelMessage) -> str:
 
 
 def _convert_part(part: ai.ModelResponsePart | ai.ModelRequestPart) -> list[Part]:
+    """Convert a part of a framework message to parts to store; none for kinds that a log does not hold."""
     match part:
         case ai.TextPart():
             return [Text(part.content)] if part.content else []
@@ -273,6 +285,7 @@ def _convert_part(part: ai.ModelResponsePart | ai.ModelRequestPart) -> list[Part
 
 
 def _convert_user_content(content: ai.UserContent) -> Part:
+    """Convert a content of a user prompt to a part; files are named in text."""
     match content:
         case str():
             return Text(content)

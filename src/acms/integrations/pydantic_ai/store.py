@@ -111,7 +111,7 @@ class ACMSConversationStore(ConversationStore):
         if stored_revision != expected_revision or not await self._has_head(record, new_entries):
             raise ConversationConflict(record.conversation_id)
         namespace = record.scope or "default"
-        forked = stored is None and await self._fork(record, namespace)
+        forked = stored is None and await self._begin_fork(record, namespace)
         async with self._sessions.use(namespace, record.conversation_id) as session:
             appended = await self._append_entries(session, new_entries)
             data = {"namespace": namespace, "record": _RECORDS.dump_python(record, mode="json")}
@@ -120,6 +120,7 @@ class ACMSConversationStore(ConversationStore):
             except ConflictError as error:
                 await self._withdraw_entries(session, new_entries, appended)
                 raise ConversationConflict(record.conversation_id) from error
+            # A history that continues elsewhere than the stored one leaves a branch behind.
             previous_head = new_entries[0].parent_id if new_entries else record.head_id
             stored_head = None if stored is None else stored.head_id
             if not forked and previous_head != stored_head:
@@ -134,6 +135,7 @@ class ACMSConversationStore(ConversationStore):
     async def _withdraw_entries(
         self, session: ACMS, entries: Sequence[ConversationEntry], appended: Sequence[str]
     ) -> None:
+        """Retract the appended messages, and delete the records of the entries."""
         stored = [entry for entry in await self._storage.get(appended) if entry is not None]
         if stored:
             await withdraw_from_session(session, stored, reason="conflict")
@@ -218,7 +220,7 @@ class ACMSConversationStore(ConversationStore):
             await self._kv.set(_ENTRY + entry.id, data)
         return appended
 
-    async def _fork(self, record: ConversationRecord, namespace: str) -> bool:
+    async def _begin_fork(self, record: ConversationRecord, namespace: str) -> bool:
         """Begin the session of a fork where it left the other one, if it can inherit; say whether it did."""
         parent = None if record.forked_from is None else await self._row(record.forked_from)
         if parent is None or parent.data["namespace"] != namespace or record.head_id is None:
@@ -264,13 +266,13 @@ def _entry_row(entry: ConversationEntry, pieces: Sequence[Piece], ids: Mapping[s
 
 def _assemble_message(data: Any, kept: Mapping[str, Piece]) -> ModelMessage | None:
     """Return the message of an entry without the parts that were erased; None when nothing is left of it."""
-    said = {place: kept[id].message for place, id in data["kept"] if id in kept}
-    if data["kept"] and not said:
+    message_at_index = {index: kept[id].message for index, id in data["kept"] if id in kept}
+    if data["kept"] and not message_at_index:
         return None
     if data["message"] is None:
-        return said[0]
+        return message_at_index[0]
     message = {**data["message"], "parts": list(data["message"]["parts"])}
-    for place, one in said.items():
-        message["parts"][place] = dump_model_message(one)["parts"][0]
+    for index, piece_message in message_at_index.items():
+        message["parts"][index] = dump_model_message(piece_message)["parts"][0]
     message["parts"] = [part for part in message["parts"] if part is not None]
     return load_model_message(message)

@@ -11,7 +11,7 @@ from typing import Literal
 
 from acms.errors import ConfigurationError, PayloadError, ValidationError
 from acms.log import validation
-from acms.log.native_items import AS_GIVEN, item_text
+from acms.log.native_items import EXTRA_FIELDS, item_text
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import RequestCounter, TokenCounter
 from acms.prompt_types import CacheMark, CacheRates, Count, Exactness, PromptMessage, Tool, Usage
@@ -137,7 +137,9 @@ class AnthropicMessages(CountingCodec):
         if tools:
             payload["tools"] = [_serialize_tool(tool) for tool in tools]
         fields = given_fields(messages, anthropic_blocks.extra_fields_of_raw)
-        contents = [[self._block(sent.part, turn.role, fields) for sent in turn.shown] for turn in turns]
+        contents = [
+            [self._serialize_part(sent.part, turn.role, fields) for sent in turn.shown] for turn in turns
+        ]
         has_system = bool(turns) and turns[0].role is Role.SYSTEM
         if has_system:
             payload["system"] = contents[0]
@@ -173,7 +175,8 @@ class AnthropicMessages(CountingCodec):
         """Raise `PayloadError` when the provider would refuse a payload: role order, tool pairs, system placement."""
         check_payload(payload, self._family)
 
-    def _block(self, part: Part, role: Role, fields: Mapping[Key, Fields]) -> dict[str, Json]:
+    def _serialize_part(self, part: Part, role: Role, fields: Mapping[Key, Fields]) -> dict[str, Json]:
+        """Serialize a part as a content block; `fields` are the extra fields of assistant parts, by part."""
         if isinstance(part, Media):
             self._sizes.state(part)
         if self.search_results and isinstance(part, Text) and role is Role.USER:
@@ -218,7 +221,10 @@ class AnthropicMessages(CountingCodec):
         return tokens + self._count_name(message)
 
     def _add_frame(self, tokens: int, message: PromptMessage) -> int | None:
-        """Return the cost of a message of one part with so many tokens, or None if its text is not sent as it is."""
+        """Return the cost of a message of one part whose text has `tokens` tokens: the text and what surrounds it.
+
+        None if the part is not sent as it is, so that its stored count does not apply.
+        """
         only = message.parts[0]
         if isinstance(only, ToolResult) and only.output != NO_RESULT:
             return tokens + self._prices.result("")
@@ -234,9 +240,11 @@ class AnthropicMessages(CountingCodec):
         return self._prices.name(name) if name else 0
 
     def _count_part(self, part: Part, role: Role) -> int:
+        """Return the cost of one part as a message of this role sends it; 0 if it is left out."""
         prices = self._prices
         match part:
             case Text():
+                # Each recalled passage is sent as a block of its own, where answers are to cite them.
                 passages = anthropic_blocks.split_recalled_passages(part) if self.search_results else ()
                 return sum([prices.text(passage.text) for passage in passages or (part,)])
             case ToolResult():
@@ -258,8 +266,11 @@ class AnthropicMessages(CountingCodec):
                 return self._count_item(part, role)
 
     def _count_item(self, raw: Raw, role: Role) -> int:
-        """Return the cost of an item that is kept verbatim, or of the fields of a block that its part does not hold."""
-        if raw.vendor == AS_GIVEN:
+        """Return the cost of a raw part: an item sent verbatim, or the extra fields of the part before it.
+
+        What this API would refuse is left out; items of other vendors are sent as text.
+        """
+        if raw.vendor == EXTRA_FIELDS:
             fields = anthropic_blocks.extra_fields_of_raw(raw) if role is Role.ASSISTANT else None
             return self._prices.fields(fields)
         if anthropic_blocks.raw_to_block(raw) is None:
@@ -278,6 +289,7 @@ class AnthropicMessages(CountingCodec):
         return self._count_base([_serialize_tool(tool) for tool in tools]) + self._beginning
 
     def _count_base(self, tools: Sequence[Mapping[str, Json]]) -> int:
+        """Return the cost of what is no message: a constant, the instructions for citing, and the tools."""
         # However little a request says, the tokenizer's reconstruction finds six to eleven tokens.
         tokens = 8
         if self.search_results:
@@ -297,13 +309,14 @@ class AnthropicMessages(CountingCodec):
             content = message["content"] or ""
             blocks = [] if isinstance(content, str) else content
             if index == 0 and blocks and blocks[0].get("text") == BEGINNING:
-                content = content[1:]  # `base` has paid for it
+                content = content[1:]  # its cost is in `raw` already
             raw += self._count_content(content, is_system=message["role"] == "system")
         exactness = Exactness.BYTES if self._bound else Exactness.CALIBRATED
         upper = raw if self._bound else self.calibration.upper(raw, tools)
         return Count(tokens=raw, exactness=exactness, upper_bound=upper, tools=tools)
 
     def _count_content(self, content: Json, *, is_system: bool) -> int:
+        """Return the cost of a message's content: its blocks, and the fields that no part holds."""
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
         tokens = 0
@@ -351,6 +364,7 @@ def _serialize_tool(tool: Tool) -> dict[str, Json]:
 
 
 def _parse_message(role: str, content: Json, field: str) -> list[PromptMessage]:
+    """Parse the content of a message of a payload: its tool results as one message, all other blocks as another."""
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
     if not isinstance(content, list):
@@ -384,6 +398,7 @@ def _apply_cache_marks(
         end = bisect_left(newest_message, mark.messages) - 1
         while end >= 0 and blocks[end]["type"] in ("thinking", "redacted_thinking"):  # these take no mark
             end -= 1
+        # `end` is -1 for a prefix without blocks.
         if end >= 0 or tools:
             ttl_of_end[end] = max(ttl_of_end.get(end, 0), mark.ttl or 0)
     ends = sorted(ttl_of_end)

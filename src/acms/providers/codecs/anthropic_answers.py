@@ -29,21 +29,24 @@ _UNKNOWN = frozenset(("previous_message_not_found", "unavailable"))
 
 
 def parse_diagnosis(answer: object) -> Diagnosis:
-    """Return the cache diagnosis: SILENT (no difference, or none requested) if absent, "pending" if empty."""
-    told = get_field(answer, "diagnostics")
-    if told is None:
+    """Return the provider's diagnosis of a cache miss.
+
+    Without the field there was no difference, or none was asked for; an empty one is still pending.
+    """
+    diagnostics = get_field(answer, "diagnostics")
+    if diagnostics is None:
         return Diagnosis(outcome=Outcome.SILENT)
-    found = get_field(told, "cache_miss_reason")
-    if found is None:
+    miss = get_field(diagnostics, "cache_miss_reason")
+    if miss is None:
         return unknown_diagnosis("pending")
-    reason = get_text_field(found, "type")
+    reason = get_text_field(miss, "type")
     if reason in _UNKNOWN:
         return unknown_diagnosis(reason)
     return Diagnosis(
         outcome=Outcome.MISS,
         changed=_REASONS.get(reason),
         reason=reason,
-        missed_tokens=get_count_field(found, "cache_missed_input_tokens"),
+        missed_tokens=get_count_field(miss, "cache_missed_input_tokens"),
     )
 
 

@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from acms.log.native_items import AS_GIVEN
+from acms.log.native_items import EXTRA_FIELDS
 from acms.model import Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
 from acms.text import chat_messages
@@ -136,7 +136,7 @@ def parse_json_text(text: str) -> Json:
 
 
 def raw_to_block(raw: Raw) -> dict[str, Json] | None:
-    """Return the block that an item of the vendor is sent as; None when it is another's, or would be refused."""
+    """Return the block that an item of Anthropic is sent as; None for other vendors, or if it would be refused."""
     item = parse_json_text(raw.json) if raw.vendor == "anthropic" else None
     match item:
         case {"type": "redacted_thinking", **more}:
@@ -145,6 +145,7 @@ def raw_to_block(raw: Raw) -> dict[str, Json] | None:
             )
         case {"type": "compaction", **more}:
             return item if more.keys() <= _COMPACTION and more.get("content") != "" else None
+        # Any other block, without its cache mark; types that a part holds are excluded.
         case {"type": str(kind), **more} if kind not in _OTHERS:
             return {"type": kind, **{name: value for name, value in more.items() if name != _MARK}}
         case _:
@@ -197,36 +198,41 @@ def other_fields(block: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def restore_user_blocks(parts: Sequence[Part]) -> Sequence[Part]:
-    """Return parts with the documents and search results of the user restored to their original blocks.
+    """Return parts in which documents and search results of the user are their original blocks again.
 
-    They are kept as their texts and media, which every codec reads, with their other fields behind these.
+    A log holds such a block as its texts and media, which every codec can send, followed by its other fields.
     """
-    if not any(isinstance(one, Raw) and one.vendor == AS_GIVEN for one in parts):
+    if not any(isinstance(one, Raw) and one.vendor == EXTRA_FIELDS for one in parts):
         return parts
-    found: list[Part] = []
+    restored: list[Part] = []
     for one in parts:
-        given = parse_json_text(one.json) if isinstance(one, Raw) and one.vendor == AS_GIVEN else None
-        block = _restore_user_block(given, found) if isinstance(given, dict) else None
-        found.append(one if block is None else Raw("anthropic", dump(block)))
-    return found
+        block_fields = (
+            parse_json_text(one.json) if isinstance(one, Raw) and one.vendor == EXTRA_FIELDS else None
+        )
+        block = _restore_user_block(block_fields, restored) if isinstance(block_fields, dict) else None
+        restored.append(one if block is None else Raw("anthropic", dump(block)))
+    return restored
 
 
 def _restore_user_block(given: dict[str, Any], before: list[Part]) -> dict[str, Json] | None:
-    """Return a user's block with its contents, which are taken from the end of `before`; None for other values."""
+    """Return the original block from its other fields; its contents are taken from the end of `before`.
+
+    In `given`, a number stands for the contents: how many parts they are. None if it is no such block.
+    """
     match given:
         case {"type": "document", "source": {"type": "text", "data": int(number)} as source}:
-            held = _take_blocks(before, number)
-            text = "" if held is None else text_of(held)
+            contents = _take_blocks(before, number)
+            text = "" if contents is None else text_of(contents)
             return {**given, "source": {**source, "data": text}} if text.strip() else None
         case {"type": "document", "source": {"type": "content", "content": int(number)}}:
-            held = _take_blocks(before, number)
-            return None if held is None else {**given, "source": {"type": "content", "content": held}}
+            contents = _take_blocks(before, number)
+            return None if contents is None else {**given, "source": {"type": "content", "content": contents}}
         case {"type": "search_result", "content": int(number)}:
-            held = _take_blocks(before, number)
-            return None if held is None else {**given, "content": held}
+            contents = _take_blocks(before, number)
+            return None if contents is None else {**given, "content": contents}
         case {"type": "document"} if "source" not in given and before and isinstance(before[-1], Media):
-            held = _take_blocks(before, 1)
-            return None if held is None else {**held[0], **given}
+            contents = _take_blocks(before, 1)
+            return None if contents is None else {**contents[0], **given}
         case _:
             return None
 
@@ -272,7 +278,7 @@ def is_reasoning_part(one: Part) -> bool:
 
 
 def to_sendable_media(media: Media) -> Media | None:
-    """Return media as a block can hold it; None when none can."""
+    """Return media as the API takes them, perhaps with another MIME type; None if it does not take them."""
     kind = media.mime.partition("/")[0]
     inline = _DATA.match(media.ref)
     if inline:
@@ -295,6 +301,7 @@ def describe_media(media: Media) -> str:
 
 
 def _serialize_media_source(media: Media) -> dict[str, Json]:
+    """Return the source of media: inline data, an uploaded file or a URL."""
     inline = _DATA.match(media.ref)
     if inline:
         return {"type": "base64", "media_type": inline[1], "data": inline[2]}
@@ -397,6 +404,7 @@ def _parse_item(block: Mapping[str, Json]) -> Raw | None:
 
 
 def _parse_media(kind: str, source: Mapping[str, Any]) -> Media | None:
+    """Return the media of a block's source, or None for an unknown kind of source."""
     mime = PDF if kind == "document" else "image/*"
     match source:
         case {"type": "base64", "media_type": str(mime), "data": str(data)}:

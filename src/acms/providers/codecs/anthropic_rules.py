@@ -136,6 +136,7 @@ def check_payload(payload: Mapping[str, Json], model: Claude) -> None:
 
 
 def _validate_blocks(content: Json, *path: str | int) -> Sequence[Mapping[str, Json]]:
+    """Return content as a list of blocks; `PayloadError` if it is empty, or a block has no type or an empty text."""
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
     is_list = isinstance(content, list) and content
@@ -155,6 +156,7 @@ def _check_system(content: Json, *path: str | int) -> None:
 
 
 def _check_message(message: Json, *path: str | int) -> None:
+    """Raise `PayloadError` for an invalid message: its role, its blocks, and where reasoning and calls stand in it."""
     is_message = isinstance(message, Mapping) and message.get("role") in _ROLES
     require(is_message, "must be a message of the user, the assistant or the system", *path)
     role = message["role"]
@@ -179,6 +181,7 @@ def _may_have(role: str, kind: str) -> bool:
 
 
 def _check_reasoning_places(blocks: Sequence[Mapping[str, Json]], *path: str | int) -> None:
+    """Raise unless reasoning comes first (behind compactions), does not come last, and is signed."""
     kinds = [block["type"] for block in blocks]
     if _THINKING.isdisjoint(kinds):
         return
@@ -216,6 +219,7 @@ def _check_compactions(messages: Sequence[Mapping[str, Json]]) -> None:
             if block["type"] == "compaction" and block.get("content") is not None:
                 places.append((number, index))
                 has_signed = has_signed or bool(block.get("signature"))
+    # (0, 0) is the first block of the first message.
     others = [place for place in places if place != (0, 0)]
     if has_signed and others:
         number, index = others[0]
@@ -231,13 +235,14 @@ def _check_first_message(message: Mapping[str, Json]) -> None:
 
 
 def _check_system_places(messages: Sequence[Mapping[str, Json]], model: Claude) -> None:
+    """Raise for a system message that the model does not take, or that is not between user and assistant or last."""
     roles = [message["role"] for message in messages]
     for index, role in enumerate(roles):
         if role == "system":
             require(model.system, "this model takes no system message here", "messages", index, "role")
-            fits = roles[index - 1] == "user" and roles[index + 1 : index + 2] in ([], ["assistant"])
+            is_in_place = roles[index - 1] == "user" and roles[index + 1 : index + 2] in ([], ["assistant"])
             problem = "a system message must stand between the user and the assistant, or be last"
-            require(fits, problem, "messages", index, "role")
+            require(is_in_place, problem, "messages", index, "role")
 
 
 def _check_last_message(message: Mapping[str, Json], model: Claude, *path: str | int) -> None:
@@ -263,6 +268,7 @@ def _check_last_message(message: Mapping[str, Json], model: Claude, *path: str |
 
 
 def _check_tool_pairs(messages: Sequence[Mapping[str, Json]]) -> None:
+    """Raise unless the calls of each message are answered by the next one, all of them and no other."""
     ids: set[str] = set()
     open_calls: list[str] = []
     for number, message in enumerate(messages):
@@ -313,28 +319,30 @@ def _check_server_tool_pairs(messages: Sequence[Mapping[str, Json]]) -> None:
     The last call may be open: there the provider paused, and goes on.
     """
     open_calls: dict[str, tuple[str | int, ...]] = {}
-    last = ""
+    last_call = ""
     for number, message in enumerate(messages):
         for index, block in enumerate(_blocks_of(message)):
-            last = ""
+            last_call = ""
             kind = block["type"]
+            # Tools of the caller are checked elsewhere.
             if kind in ("tool_use", "tool_result") or not is_server_tool_block(kind):
                 continue
             path = ("messages", number, "content", index)
             if "tool_use_id" not in block:
-                last = str(block.get("id"))
-                open_calls[last] = path
+                last_call = str(block.get("id"))
+                open_calls[last_call] = path
             else:
                 call = open_calls.pop(str(block["tool_use_id"]), None)
                 problem = "answers no call before it of a tool that the provider runs"
                 require(call is not None, problem, *path, "tool_use_id")
     if messages[-1]["role"] == "assistant":
-        open_calls.pop(last, None)
+        open_calls.pop(last_call, None)
     for path in open_calls.values():
         refuse("is a call of a tool that the provider runs, and has no result", *path)
 
 
 def _check_tools(tools: Sequence[Mapping[str, Json]]) -> None:
+    """Raise `PayloadError` for tools with an invalid or repeated name, or an invalid schema."""
     names: set[str] = set()
     for index, tool in enumerate(tools):
         path = ("tools", index)
@@ -348,6 +356,7 @@ def _check_tools(tools: Sequence[Mapping[str, Json]]) -> None:
 
 
 def _check_schema(tool: Mapping[str, Json], *path: str | int) -> None:
+    """Raise `PayloadError` for a schema of a tool's input that would be refused."""
     schema: Json = tool.get("input_schema", {})
     is_object = isinstance(schema, Mapping) and schema.get("type") == "object"
     require(is_object, 'must be a schema of type "object"', *path)
@@ -364,6 +373,7 @@ def _check_schema(tool: Mapping[str, Json], *path: str | int) -> None:
 
 
 def _check_cache_marks(payload: Mapping[str, Json]) -> None:
+    """Raise `PayloadError` for invalid cache marks, too many, or a longer-lived one after a shorter-lived one."""
     seconds: list[int] = []
     for block, path in _iterate_markable_blocks(payload):
         mark = block.get("cache_control")
@@ -374,12 +384,14 @@ def _check_cache_marks(payload: Mapping[str, Json]) -> None:
         require(is_object and mark.get("ttl") in _SECONDS_OF_TTL, "is no cache mark", *path)
         seconds.append(_SECONDS_OF_TTL[mark.get("ttl")])
         require(len(seconds) <= BREAKPOINTS, f"there may be at most {BREAKPOINTS} cache marks", *path)
+        # Times may only fall from one mark to the next.
         require(seconds[-1] <= min(seconds), "what is kept for an hour must come before what is not", *path)
 
 
 def _iterate_markable_blocks(
     payload: Mapping[str, Json],
 ) -> Iterator[tuple[Mapping[str, Json], tuple[str | int, ...]]]:
+    """Yield each block that may hold `cache_control`, in the order of the prefix, with its path in the payload."""
     for index, tool in enumerate(payload.get("tools", ())):
         yield tool, ("tools", index)
     system = payload.get("system", ())

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from acms.log.native_items import AS_GIVEN, item_text
+from acms.log.native_items import EXTRA_FIELDS, item_text
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import PromptMessage
 from acms.providers.codecs import anthropic_blocks
@@ -128,7 +128,7 @@ class Arranging:
         self._open_calls: dict[str, list[_Call]] = {}
         self._notes: dict[str, None] = {}
         #: The compaction that all other messages follow, and its sources.
-        self._first: tuple[SentPart, tuple[str, ...]] | None = None
+        self._leading_compaction: tuple[SentPart, tuple[str, ...]] | None = None
 
     def arrange(self, messages: Sequence[PromptMessage]) -> Arranged:
         """Return the turns of a prompt; once."""
@@ -144,6 +144,11 @@ class Arranging:
     # ── one message after the other ─────────────────────────────────────────────────────────────────────────────────
 
     def _add_message(self, index: int, message: PromptMessage) -> None:
+        """Add the parts of a message to the turns as they can be sent; results go to the calls they answer.
+
+        A compaction that replaces everything before it is set aside, to lead the prompt. `index` is the message's
+        place in the prompt, which each part keeps.
+        """
         if message.name is not None:
             self._notes[NAMES] = None
         role = Role.USER if message.role is Role.TOOL else message.role
@@ -153,20 +158,22 @@ class Arranging:
         name = speaker_name(message)
         turn: Turn | None = None
         calls: list[_Call] = []
-        for given in self._parts(message):
-            if isinstance(given, ToolResult):
-                self._add_result(given, index, message)
+        for original in self._split_parts(message):
+            if isinstance(original, ToolResult):
+                self._add_result(original, index, message)
                 turn = None
                 continue
-            part = self._sendable_part(given, role)
+            part = self._sendable_part(original, role)
             if part is None:
                 continue
             if isinstance(part, Raw) and self._replaces_logged_messages(part, message, role):
                 self._set_leading_compaction(part, index, message)
                 continue
+            # A result, or another message, has opened a new turn meanwhile.
             if turn is None or turn is not self._turns[-1]:
-                turn = self._turn_for(role, message)
+                turn = self._open_turn(role, message)
             turn.sources.update(dict.fromkeys(message.sources))
+            # The speaker is named once, before the first part.
             if name:
                 named = anthropic_blocks.prefix_user_name(name, part)
                 turn.shown += [SentPart(each, index) for each in named]
@@ -193,7 +200,7 @@ class Arranging:
         """Return whether a part belongs to the call that follows it."""
         return False
 
-    def _parts(self, message: PromptMessage) -> Iterable[Part]:
+    def _split_parts(self, message: PromptMessage) -> Iterable[Part]:
         """Return the parts of a message, with each recalled passage by itself where these are cited."""
         if not self._cites_passages or message.role is not Role.USER:
             return message.parts
@@ -217,13 +224,13 @@ class Arranging:
 
     def _set_leading_compaction(self, item: Raw, index: int, message: PromptMessage) -> None:
         """Put a compaction before all messages; it takes the place of an earlier one."""
-        if self._first is not None:
+        if self._leading_compaction is not None:
             self._notes[OLDER_COMPACTION_OMITTED] = None
         elif any(turn.role is not Role.SYSTEM for turn in self._turns):
             self._notes[COMPACTION_MOVED] = None
-        self._first = SentPart(item, index), message.sources
+        self._leading_compaction = SentPart(item, index), message.sources
 
-    def _turn_for(self, role: Role, message: PromptMessage) -> Turn:
+    def _open_turn(self, role: Role, message: PromptMessage) -> Turn:
         """Return the turn to continue, or begin one.
 
         Calls that follow calls are parallel to them; text that follows calls comes after the answers.
@@ -241,6 +248,7 @@ class Arranging:
         return makes_calls and not any(call.result for call in turn.calls)
 
     def _add_result(self, result: ToolResult, index: int, message: PromptMessage) -> None:
+        """Give a result to the open call that it answers; without one, send it as text of the user."""
         call = self._take_open_call(result.call_id, message.group)
         output = result.output
         if output and output.isspace():
@@ -255,12 +263,12 @@ class Arranging:
             return
         self._notes[ORPHANS] = None
         if output and output != NO_RESULT:
-            turn = self._turn_for(Role.USER, message)
+            turn = self._open_turn(Role.USER, message)
             turn.shown.append(SentPart(Text(wrap_text(output, ORPHAN)), index))
             turn.sources.update(dict.fromkeys(message.sources))
 
     def _take_open_call(self, call_id: str, group: str | None) -> _Call | None:
-        """Return the latest open call that an answer may be to, and close it: of its group where both have one."""
+        """Return the latest open call with an id, and close it; where both have a group, it must be the same."""
         open_calls = self._open_calls.get(call_id, [])
         for index in range(len(open_calls) - 1, -1, -1):
             call = open_calls[index]
@@ -274,19 +282,19 @@ class Arranging:
         """Return a part as it can be sent by a role, or None if it cannot."""
         match part:
             case Text():
-                return part if part.text and not part.text.isspace() else self._omit(BLANK)
+                return part if part.text and not part.text.isspace() else self._omit_with_note(BLANK)
             case Media():
                 return self._media_or_text(part, role)
             case Raw():
                 return self._sendable_item(part, role)
             case ToolCall() | ToolResult():
-                return self._sendable_call(part) if role is Role.ASSISTANT else self._omit(MISFITS)
+                return self._sendable_call(part) if role is Role.ASSISTANT else self._omit_with_note(MISFITS)
             case Reasoning():
                 if not part.signature:
-                    return self._omit(UNSIGNED)
+                    return self._omit_with_note(UNSIGNED)
                 if role is not Role.ASSISTANT:
-                    return self._omit(MISFITS)
-                return part if self._sends_reasoning else self._omit(UNSENT)
+                    return self._omit_with_note(MISFITS)
+                return part if self._sends_reasoning else self._omit_with_note(UNSENT)
 
     def _sendable_item(self, raw: Raw, role: Role) -> Part | None:
         """Return an item of the vendor as it can be sent by a role, or None if it cannot."""
@@ -294,9 +302,9 @@ class Arranging:
         if block is None:
             return self._item_to_text(raw)
         if role is Role.SYSTEM or not anthropic_blocks.is_allowed_block(block, user=role is Role.USER):
-            return self._omit(MISFITS)
+            return self._omit_with_note(MISFITS)
         if not self._sends_reasoning and anthropic_blocks.is_reasoning_part(raw):
-            return self._omit(UNSENT)
+            return self._omit_with_note(UNSENT)
         return anthropic_blocks.block_to_part(block)
 
     def _item_to_text(self, raw: Raw) -> Text | None:
@@ -305,7 +313,7 @@ class Arranging:
         if text:
             self._notes[READ] = None
             return Text(text)
-        return None if raw.vendor == AS_GIVEN else self._omit(FOREIGN)
+        return None if raw.vendor == EXTRA_FIELDS else self._omit_with_note(FOREIGN)
 
     def _media_or_text(self, media: Media, role: Role) -> Part:
         """Return media as a user can show them, else a mention of them."""
@@ -328,7 +336,7 @@ class Arranging:
             self._notes[ARGUMENTS] = None
         return ToolCall(part.call_id, part.name, arguments)
 
-    def _omit(self, note: str) -> None:
+    def _omit_with_note(self, note: str) -> None:
         self._notes[note] = None
 
     # ── all of them ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -364,6 +372,7 @@ class Arranging:
             is_end = is_end and turn.role is Role.ASSISTANT
             for sent in reversed(turn.shown):
                 reference = anthropic_blocks.server_tool_reference(sent.part)
+                # A block that belongs to no server tool ends the tail in which the model may continue.
                 is_end = is_end and reference is not None
                 if reference is not None and reference[0] in open_ids and not is_end:
                     unpaired.append(sent)
@@ -386,14 +395,18 @@ class Arranging:
                 last.shown[-1] = SentPart(Text(final.text.rstrip()), index)
 
     def _trim_turn(self, turn: Turn, *, is_continued: bool) -> None:
-        """Leave out reasoning that is not first, or last, or in an answer that the model is to continue."""
+        """Leave out reasoning where it would be refused: not first, last, or in an answer to be continued.
+
+        Also leave out older compactions if a newer one leads the prompt.
+        """
         shown = turn.shown
-        if self._first is not None and any(map(_is_effective_compaction, shown)):
+        if self._leading_compaction is not None and any(map(_is_effective_compaction, shown)):
             self._notes[OLDER_COMPACTION_OMITTED] = None
             shown = [sent for sent in shown if not _is_effective_compaction(sent)]
         length = len(shown)
         first = next((sent for sent in shown if not _is_compaction(sent)), None)
         begins_otherwise = first is not None and not _is_reasoning(first)
+        # There the model goes on with its own tools, and needs its reasoning.
         pauses_in_tools = shown and anthropic_blocks.server_tool_reference(shown[-1].part) is not None
         if begins_otherwise or (is_continued and not pauses_in_tools):
             shown = [sent for sent in shown if not _is_reasoning(sent)]
@@ -432,8 +445,8 @@ class Arranging:
         start = 1 if self._turns and self._turns[0].role is Role.SYSTEM else 0
         first_turn = self._turns[start] if len(self._turns) > start else None
         begins_with_assistant = first_turn is not None and first_turn.role is Role.ASSISTANT
-        if self._first is not None:
-            first, sources = self._first
+        if self._leading_compaction is not None:
+            first, sources = self._leading_compaction
             if first_turn is not None:
                 first = SentPart(first.part, _first_message_index(first_turn))
             if first_turn is None or not begins_with_assistant:
@@ -444,6 +457,7 @@ class Arranging:
             return
         if first_turn is None or not begins_with_assistant:
             return
+        # A compaction may come before the first user message.
         if not any(map(_is_effective_compaction, first_turn.shown[:1])):
             self._notes[BEGUN] = None
             opening = SentPart(Text(BEGINNING), _first_message_index(first_turn))
@@ -465,6 +479,10 @@ class Arranging:
                 call.result = ToolResult(id, call.result.output, call.result.is_error)
 
     def _sent_messages(self) -> Iterator[SentMessage]:
+        """Yield the messages to send; the results of a turn's calls come first in the user message that follows it.
+
+        Without such a message, the results get one of their own.
+        """
         results: tuple[SentPart, ...] = ()
         answered: tuple[str, ...] = ()
         for turn in self._turns:
@@ -499,9 +517,9 @@ def _is_reasoning(sent: SentPart) -> bool:
 
 
 def _generate_unused_id(id_: str, taken: dict[str, int]) -> str:
-    """Return an id as it is accepted, no longer than it was (or than twelve characters) where it is taken already.
+    """Return a valid id that is not taken yet; it is no longer than the original, or than the shortest allowed length.
 
-    `taken` holds how often each was asked for, so that an id used a thousand times takes no thousand tries each time.
+    `taken` holds, for each id, the last number that was appended to it, so that numbers are not tried again.
     """
     valid = _UNFIT.sub("_", id_) or "call"
     longest = anthropic_blocks.ID[1]

@@ -81,8 +81,8 @@ class Calibration:
         #: Tokens for each raw token of tools in those, or in the restored ones until there are reports.
         self._tool_ratios: list[float] = []
         self._lock = Lock()
-        self._bands = self._bounds()
-        self._tool_factor = self._bound_tools()
+        self._bands = self._compute_bands()
+        self._tool_factor = self._compute_tool_factor()
 
     def upper(self, raw: int, tools: int = 0) -> int:
         """Return the most tokens that a request of so many raw ones, of which `tools` are tools, is taken to have.
@@ -92,7 +92,7 @@ class Calibration:
         return _upper_bound(self._bands, raw - tools) + math.ceil(tools * self._tool_factor)
 
     def limit(self, budget: int, tools: int = 0) -> int:
-        """Return the most raw tokens, of which `tools` are tools, whose `upper` is within a budget.
+        """Return the most raw tokens whose upper bound is within a budget; `tools` of them are tools.
 
         Raises `ValidationError` for a negative budget.
         """
@@ -100,6 +100,7 @@ class Calibration:
             raise ValidationError("must be 0 or more tokens", field="budget")
         bands = self._bands
         for_text = budget - math.ceil(tools * self._tool_factor)
+        # Not even the tools fit.
         if for_text < 0:
             return max(0, tools + for_text)
         return tools + _text_limit(bands, for_text)
@@ -123,8 +124,8 @@ class Calibration:
                 self._observe_with_tools(raw - tools, tools, reported)
             else:
                 self._observe_text(raw, Fraction(reported))
-            self._bands = self._bounds()
-            self._tool_factor = self._bound_tools()
+            self._bands = self._compute_bands()
+            self._tool_factor = self._compute_tool_factor()
 
     def _observe_text(self, text: int, reported: Fraction) -> None:
         band = bisect_right(STARTS, text) - 1
@@ -133,6 +134,7 @@ class Calibration:
         self._seen[band].append(max(math.ceil(ratio * 10_000), 0) / 10_000)
 
     def _observe_with_tools(self, text: int, tools: int, reported: int) -> None:
+        """Learn from a request with tools: split its reported tokens by the rates fitted to the requests so far."""
         self._with_tools.append((text, tools, reported))
         rates = _fit_rates(self._with_tools)
         if rates is not None:
@@ -161,14 +163,15 @@ class Calibration:
                 seen.extend(known)
             self._with_tools.clear()
             self._tool_ratios = list(of_tools)
-            self._bands = self._bounds()
-            self._tool_factor = self._bound_tools()
+            self._bands = self._compute_bands()
+            self._tool_factor = self._compute_tool_factor()
 
-    def _bound_tools(self) -> float:
+    def _compute_tool_factor(self) -> float:
         """Return the tokens for each raw token of tools, the margin included."""
         return max(1, max(self._tool_ratios, default=self.default) * (1 + self.margin))
 
-    def _bounds(self) -> tuple[_Band, ...]:
+    def _compute_bands(self) -> tuple[_Band, ...]:
+        """Return the ratio of each band of sizes, with the margin, and the bound at its start."""
         bands: list[_Band] = []
         for index, start in enumerate(STARTS):
             least = _upper_bound(tuple(bands), start - 1) if bands else 0
@@ -185,6 +188,7 @@ class Calibration:
 def _text_limit(bands: tuple[_Band, ...], budget: int) -> int:
     """Return the most raw tokens of text whose bound is within a budget."""
     low, high = 0, 1
+    # Double until too large, then halve the interval.
     while _upper_bound(bands, high) <= budget:
         low, high = high, 2 * high
     while high - low > 1:

@@ -100,6 +100,7 @@ class Published(NamedTuple):
 
 def find_published_traits(model: str) -> Published:
     """Return the public facts about a model of this name; a fine-tuned one is like its base."""
+    # ft:base:organisation:name
     base = model.split(":")[1] if model.startswith("ft:") and model.count(":") else model
     encoding = next((name for prefix, name in VOCABULARIES if base.startswith(prefix)), None)
     number = _NUMBERED.match(base)
@@ -190,6 +191,7 @@ def check_strings(payload: Mapping[str, Json]) -> None:
 
 
 def _holds_nul(value: Json) -> bool:
+    """Return whether a text or a name anywhere in a JSON value has a NUL character."""
     if isinstance(value, str):
         return "\0" in value
     if isinstance(value, Mapping):
@@ -221,6 +223,7 @@ class Framing:
         """Return the tokens of a message without its content and name."""
         cost = self._roles.get(role)
         if cost is None:
+            # An open model with a chat template, not one of OpenAI's.
             if self._model.template:
                 frame = TEMPLATE_MESSAGE
             else:
@@ -277,10 +280,12 @@ def _render_typescript(function: Tool, unmeasured: list[Json]) -> str:
     if function.strict:
         unmeasured.append("strict")
     _collect_unmeasured_fields(schema, "object", unmeasured)
-    said = _render_comment(function.description, unmeasured)
+    comment = _render_comment(function.description, unmeasured)
     if not schema.get("properties"):
-        return f"{said}type {function.name} = () => any;\n"
-    return f"{said}type {function.name} = (_: {{\n{_render_properties(schema, 0, unmeasured)}\n}}) => any;\n"
+        return f"{comment}type {function.name} = () => any;\n"
+    return (
+        f"{comment}type {function.name} = (_: {{\n{_render_properties(schema, 0, unmeasured)}\n}}) => any;\n"
+    )
 
 
 _KNOWN: Mapping[str, frozenset[str]] = {
@@ -323,6 +328,7 @@ def _render_properties(schema: Mapping[str, Json], indent: int, unmeasured: list
 
 
 def _render_type(schema: Json, indent: int, unmeasured: list[Json]) -> str:
+    """Return the TypeScript type of a schema; what has not been measured is added to `unmeasured`."""
     kind = schema.get("type") if isinstance(schema, Mapping) else None
     if not isinstance(kind, str) or kind not in _KNOWN:
         unmeasured.append(schema)
@@ -346,6 +352,7 @@ def _render_type(schema: Json, indent: int, unmeasured: list[Json]) -> str:
 
 
 def _render_choices(choices: Json, unmeasured: list[Json]) -> str:
+    """Return the choices of an enumeration as a TypeScript union; only texts have been measured."""
     is_list = isinstance(choices, list | tuple) and choices
     if not is_list or not all(isinstance(choice, str) for choice in choices):
         unmeasured.append(choices)

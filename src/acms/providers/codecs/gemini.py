@@ -8,7 +8,7 @@ from typing import Any
 
 from acms.errors import PayloadError, ValidationError
 from acms.log import gemini, validation
-from acms.log.native_items import AS_GIVEN, item_text
+from acms.log.native_items import EXTRA_FIELDS, item_text
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import RequestCounter, TokenCounter
 from acms.prompt_types import CacheMark, CacheRates, Count, Exactness, PromptMessage, Tool, Usage
@@ -71,11 +71,12 @@ class _Turns(Arranging):
         self._is_signed = False
 
     def _sendable_part(self, part: Part, role: Role) -> Part | None:
+        """Return a part as Gemini takes it from a role, or None to leave it out; reasoning must be signed."""
         match part:
             case Reasoning(text) if self._is_signed:
                 return Reasoning(text) if text else None
             case Reasoning():
-                return self._omit(REASONING)
+                return self._omit_with_note(REASONING)
             case Raw():
                 item = raw_to_payload_part(part) if role is Role.ASSISTANT else None
                 return self._item_to_text(part) if item is None else Raw(VENDOR, blocks.dump(item))
@@ -84,8 +85,11 @@ class _Turns(Arranging):
             case _:
                 return super()._sendable_part(part, role)
 
-    def _parts(self, message: PromptMessage) -> Iterator[Part]:
-        """Yield the parts of a message; a signature goes with the part that carries it, sent or left out."""
+    def _split_parts(self, message: PromptMessage) -> Iterator[Part]:
+        """Yield the parts of a message; a thought signature belongs to the part after it.
+
+        A signature whose part is not sent is left out with it; one without a part is sent on an empty text.
+        """
         signature: Raw | None = None
         for part in message.parts:
             if isinstance(part, Raw) and read_thought_signature(part) is not None:
@@ -155,14 +159,14 @@ def signature_to_raw(found: str) -> Raw:
 def _with_signed_call(message: SentMessage) -> SentMessage:
     """Return a message whose first call has a signature: the provider's stand-in where another model made the call."""
     shown = message.shown
-    first = next((at for at, one in enumerate(shown) if isinstance(one.part, ToolCall)), None)
-    if message.role is not Role.ASSISTANT or first is None:
+    first_call = next((at for at, one in enumerate(shown) if isinstance(one.part, ToolCall)), None)
+    if message.role is not Role.ASSISTANT or first_call is None:
         return message
-    before = shown[first - 1].part if first else None
+    before = shown[first_call - 1].part if first_call else None
     if isinstance(before, Raw) and read_thought_signature(before) is not None:
         return message
-    stand_in = SentPart(signature_to_raw(SKIP), shown[first].at)
-    return message._replace(shown=(*shown[:first], stand_in, *shown[first:]))
+    stand_in = SentPart(signature_to_raw(SKIP), shown[first_call].at)
+    return message._replace(shown=(*shown[:first_call], stand_in, *shown[first_call:]))
 
 
 def to_gemini_media(media: Media) -> Media | None:
@@ -236,6 +240,7 @@ class Gemini(CountingCodec):
         return self._arrange(messages).notes
 
     def _arrange(self, messages: Sequence[PromptMessage]) -> Arranged:
+        """Arrange messages as turns; add a stand-in for a missing signature, for models that demand one."""
         arranged = _Turns().arrange(messages)
         if not self._wants_signatures:
             return arranged
@@ -273,6 +278,7 @@ class Gemini(CountingCodec):
         return payload
 
     def _serialize_turns(self, turns: Sequence[SentMessage], fields: Mapping[Key, Fields]) -> list[Json]:
+        """Serialize turns as contents of the user and the model."""
         tool_names: dict[str, str] = {}
         contents: list[Json] = []
         for message in [message for turn in turns for message in turn.messages()]:
@@ -283,7 +289,11 @@ class Gemini(CountingCodec):
     def _serialize_parts(
         self, message: PromptMessage, tool_names: dict[str, str], fields: Mapping[Key, Fields]
     ) -> list[Json]:
-        """Write the parts of a message; `tool_names` has those of the tools by the ids of their calls."""
+        """Serialize the parts of a message.
+
+        `tool_names` collects the names of called tools by call id, since a result must name its tool. A signature
+        is a field of the part after it. `fields` are the extra fields that parts came with.
+        """
         serialized: list[Json] = []
         signature: dict[str, Json] = {}
         for part in message.parts:
@@ -297,6 +307,7 @@ class Gemini(CountingCodec):
                 self._sizes.state(part)
             item = _serialize_part(part, tool_names)
             for name, value in fields.get(key_of_part(part), {}).items():
+                # Extra fields of an object go into it; what the part states itself wins.
                 inner = item.get(name)
                 item[name] = {**value, **inner} if isinstance(inner, dict) else value
             serialized.append({**item, **signature})
@@ -346,6 +357,7 @@ class Gemini(CountingCodec):
         """Return the raw tokens of one message; an upper bound where it has to be mapped."""
         parts = message.parts
         if message.tokens and len(parts) == 1 and message.counter == self.counter.name:
+            # The stored count of a single text or result, as in most messages, is used.
             only = parts[0]
             if isinstance(only, Text) and message.role not in _SYSTEM and message.name is None:
                 return message.tokens + blocks.BLOCK
@@ -360,6 +372,7 @@ class Gemini(CountingCodec):
         return tokens + self._prices.name(name) if name else tokens
 
     def _count_part(self, part: Part, role: Role) -> int:
+        """Return the cost of one part as a message of this role sends it."""
         prices = self._prices
         match part:
             case Text():
@@ -369,11 +382,12 @@ class Gemini(CountingCodec):
             case ToolCall():
                 name = blocks.sanitize_tool_name(part.name)
                 _, arguments, _ = blocks.parse_call_arguments(part.arguments)
+                # Its result repeats the name.
                 return prices.call(part.call_id, f"{name} {name}", arguments) + self._stand_in
             case Media():
                 media = None if role in _SYSTEM else to_gemini_media(part)
                 return prices.text(blocks.describe_media(part)) if media is None else prices.media(media)
-            case Raw() if part.vendor == AS_GIVEN:
+            case Raw() if part.vendor == EXTRA_FIELDS:
                 return prices.fields(_extra_fields_of_raw(part))
             case Raw():
                 return self._count_item(part, role)
@@ -381,6 +395,7 @@ class Gemini(CountingCodec):
                 return prices.text(part.text)
 
     def _count_item(self, raw: Raw, role: Role) -> int:
+        """Return the cost of a raw part: sent verbatim, as text, or as the signature of the part after it."""
         item = raw_to_payload_part(raw) if role is Role.ASSISTANT else None
         if item is None:
             return 0 if raw.vendor == VENDOR else self._prices.text(item_text(raw))
@@ -406,7 +421,7 @@ class Gemini(CountingCodec):
         raw = base + self._beginning
         for message in self.parse(payload):
             if message.role is Role.USER and message.parts[0] == Text(BEGINNING):
-                raw -= self._beginning  # `base` has paid for it
+                raw -= self._beginning  # its cost is in `raw` already
             raw += self.cost(message)
         for content in payload["contents"]:
             for part in content["parts"]:
@@ -445,6 +460,7 @@ def _extra_fields_of_raw(raw: Raw) -> Fields | None:
 
 
 def _check_content(content: Json, *path: str | int) -> None:
+    """Raise `PayloadError` for a content without a valid role, without parts, or with an empty text."""
     is_content = isinstance(content, Mapping) and content.get("role") in ("user", "model")
     require(is_content, "must be a content of the user or the model", *path)
     parts: Json = content.get("parts", ())
@@ -483,6 +499,7 @@ def _serialize_part(part: Part, tool_names: Mapping[str, str]) -> dict[str, Json
 
 
 def _parse_parts(items: Sequence[Mapping[str, Any]]) -> list[Part]:
+    """Parse the parts of a content; a signature becomes a raw part before its part, or with an empty text alone."""
     parts: list[Part] = []
     for item in items:
         if item.get("text") == "" and SIGNATURE in item:
@@ -496,6 +513,7 @@ def _parse_parts(items: Sequence[Mapping[str, Any]]) -> list[Part]:
 
 
 def _parse_part(item: Mapping[str, Any]) -> Part:
+    """Parse one part of a content, apart from its signature."""
     match item:
         case {"functionCall": {"id": call_id, "name": name, **more}}:
             return ToolCall(call_id, name, blocks.dump(more.get("args", {})))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import TypeAlias
 
-from acms.log.native_items import AS_GIVEN
+from acms.log.native_items import EXTRA_FIELDS
 from acms.model import Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 from acms.prompt_types import PromptMessage
 
@@ -30,9 +30,10 @@ def key_of_part(part: Part) -> Key:
 def given_fields(
     messages: Iterable[PromptMessage], read: Callable[[Raw], Fields | None]
 ) -> dict[Key, Fields]:
-    """Return the fields that stand behind parts of messages; `read` returns those of its own provider.
+    """Return the extra fields that parts of messages came with, by the part.
 
-    Beside the result of a tool they may stand in front of it.
+    They are stored in the part after it; those of a tool result anywhere in its message. `read` parses those of one
+    API.
     """
     found: dict[Key, Fields] = {}
     for message in messages:
@@ -40,6 +41,6 @@ def given_fields(
         result = next((part for part in parts if isinstance(part, ToolResult)), None)
         for before, part in pairwise((None, *parts)):
             carrier = result or before
-            if isinstance(part, Raw) and part.vendor == AS_GIVEN and carrier and (fields := read(part)):
+            if isinstance(part, Raw) and part.vendor == EXTRA_FIELDS and carrier and (fields := read(part)):
                 found[key_of_part(carrier)] = fields
     return found

@@ -59,19 +59,19 @@ def parse_usage(reported: object, tokens: str, details: str) -> Usage:
 
 def _parse_diagnosis(answer: object) -> Diagnosis | None:
     """Return the cache diagnosis of the provider; None if the answer has none."""
-    told = get_field(answer, "prompt_cache_diagnostics")
-    if told is None:
+    diagnostics = get_field(answer, "prompt_cache_diagnostics")
+    if diagnostics is None:
         return None
-    match get_text_field(told, "type"):
+    match get_text_field(diagnostics, "type"):
         case "cache_hit":
             return Diagnosis(outcome=Outcome.HIT)
         case "cache_miss":
-            reason = get_text_field(told, "reason")
+            reason = get_text_field(diagnostics, "reason")
             return Diagnosis(
                 outcome=Outcome.MISS,
                 changed=_REASONS.get(reason),
                 reason=reason,
-                missed_tokens=get_count_field(told, "cache_missed_tokens"),
+                missed_tokens=get_count_field(diagnostics, "cache_missed_tokens"),
             )
         case other:
             return unknown_diagnosis(other)

@@ -13,7 +13,7 @@ from typing import Any
 
 from acms.errors import ValidationError
 from acms.log import validation
-from acms.log.native_items import AS_GIVEN, item_text
+from acms.log.native_items import EXTRA_FIELDS, item_text
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom
 from acms.plan.tool_groups import is_placeholder, join_answers
@@ -110,11 +110,15 @@ class OpenAICodec(CountingCodec):
         return tuple(notes)
 
     def _arrange(self, messages: Sequence[PromptMessage], note: Note) -> Arranged:
-        """Return the messages in normal form and order."""
+        """Return the messages in normal form and order, each with how many given messages determine it.
+
+        Calls made side by side become one message, and results follow their calls.
+        """
         atoms = [Atom((message,), number, number) for number, message in enumerate(messages, 1)]
         arranged: Arranged = []
         for atom in join_answers(atoms):
             members: Sequence[PromptMessage] = atom.messages
+            # A call with one result needs neither merging nor new ids.
             if len(members) > 2:
                 members = _with_unique_call_ids(_merge_parallel_calls(members), note)
             for message in members:
@@ -185,6 +189,7 @@ class OpenAICodec(CountingCodec):
         return False
 
     def _normalize_call(self, call: ToolCall, note: Note) -> ToolCall:
+        """Return a call whose name and id the API accepts; note what was changed."""
         name = call.name
         if not NAME.match(name):
             note("the name of a tool is written with the characters that the API allows")
@@ -192,6 +197,7 @@ class OpenAICodec(CountingCodec):
         return ToolCall(self._shorten_id(call.call_id, note), name, call.arguments)
 
     def _shorten_id(self, call_id: str, note: Note) -> str:
+        """Return an id within the API's limit; the end of a longer one is replaced by a digest."""
         if len(call_id) <= self.id_chars:
             return call_id
         note("a long id of a tool call is shortened")
@@ -296,6 +302,7 @@ class OpenAICodec(CountingCodec):
         return self._count_message(message)
 
     def _count_message(self, message: PromptMessage) -> int:
+        """Return the tokens of a message as it is sent; calls that are sent as they are need no normal form."""
         if message.role is Role.ASSISTANT and message.name is None and self._are_plain_calls(message.parts):
             return self._count_parts(Role.ASSISTANT, message.parts)
         if message.role is Role.TOOL or any(isinstance(part, ToolResult) for part in message.parts):
@@ -331,9 +338,10 @@ class OpenAICodec(CountingCodec):
         return frame
 
     def _count_answers(self, message: PromptMessage) -> int:
-        """Return the tokens of tool results and the parts beside them, whether or not the prompt has their calls.
+        """Return the tokens of tool results and the parts beside them.
 
-        A result costs more than the same text of the user, so the cost of a result is charged.
+        Whether the prompt has the calls is not known here. A result without its call is sent as text of the user,
+        which costs less; so the cost of a result is charged.
         """
         results = [part for part in message.parts if isinstance(part, ToolResult)]
         others = tuple([part for part in message.parts if not isinstance(part, ToolResult)])
@@ -356,6 +364,7 @@ class OpenAICodec(CountingCodec):
         return frames + sum([self._count_part(part) for part in parts])
 
     def _count_part(self, part: Part) -> int:
+        """Return the tokens of a part, without the frame of its message."""
         match part:
             case Text(text):
                 return self.counter.count(text)
@@ -371,9 +380,9 @@ class OpenAICodec(CountingCodec):
     def _remember_media(self, media: Media) -> int:
         """Return the tokens of media, and remember them: a payload has no field for a stated cost."""
         tokens = media.tokens or MEDIA
-        known = self._media.get(media.ref, 0)
-        if tokens <= known:
-            return known
+        remembered = self._media.get(media.ref, 0)
+        if tokens <= remembered:
+            return remembered
         if len(self._media) >= NAMES:
             self._media = {}
         self._media[media.ref] = tokens
@@ -396,7 +405,10 @@ class OpenAICodec(CountingCodec):
         return self.framing.primer + tokens, covered
 
     def counted(self, raw: int, tools: int = 0, *, covered: bool) -> Count:
-        """Return the count of so many raw tokens, of which all are covered by the published recipe or not."""
+        """Return the count of `raw` tokens, of which `tools` are tools.
+
+        `covered` says that the published recipe covers all of them, so that the count may be exact.
+        """
         if covered and self._bound:
             return Count(tokens=raw, exactness=Exactness.EXACT, upper_bound=raw, tools=tools)
         upper = raw if self._bound else self.calibration.upper(raw, tools)
@@ -459,7 +471,10 @@ def _merge_parallel_calls(messages: Sequence[PromptMessage]) -> Sequence[PromptM
 
 
 def _with_unique_call_ids(messages: Sequence[PromptMessage], note: Note) -> Sequence[PromptMessage]:
-    """Return messages of one group in which no two calls have the same id; answers are in the order of the calls."""
+    """Return messages of one group in which no two calls have the same id.
+
+    Results are in the order of the calls, so each takes the id of its call.
+    """
     renamed: list[PromptMessage] = []
     answer_ids: Iterator[str] = iter(())
     for message in messages:
@@ -496,7 +511,7 @@ def _deduplicate_ids(ids: Sequence[str]) -> list[str]:
 
 
 def _note_pairs(before: Sequence[PromptMessage], after: Sequence[PromptMessage], note: Note) -> None:
-    """Note the changes to tool calls and results without a counterpart."""
+    """Note the changes to tool calls and results without a counterpart, by comparing counts before and after."""
     placeholders_before = sum(map(is_placeholder, before))
     placeholders_after = sum(map(is_placeholder, after))
     if placeholders_after > placeholders_before:
@@ -549,14 +564,15 @@ def _merge_tool_result(parts: Sequence[Part]) -> ToolResult:
     return ToolResult(call_id, "\n".join(lines))
 
 
-def text_for_others(raw: Raw, note: Note) -> Sequence[Part]:
-    """Return the content of an item of another vendor as a text part; nothing if it has none."""
+def unsupported_item_to_text(raw: Raw, note: Note) -> Sequence[Part]:
+    """Return an item that this API does not take as a text part; nothing if it has no text."""
     text = item_text(raw)
     if text:
-        note("items of other vendors are shown as text")
+        note("items that this API does not take are shown as text")
         return (Text(text),)
-    if raw.vendor != AS_GIVEN:
-        note("items of other vendors are left out")
+    # EXTRA_FIELDS has only additional fields of the part before it, which is sent.
+    if raw.vendor != EXTRA_FIELDS:
+        note("items that this API does not take are left out")
     return ()
 
 
@@ -615,7 +631,10 @@ def check_name(name: Json, *path: str | int) -> None:
 
 
 def check_tools(payload: Mapping[str, Json], function_of: Callable[[Mapping[str, Json]], Json]) -> None:
-    """Raise `PayloadError` for tools that would be refused; `function_of` is None for one that is no function."""
+    """Raise `PayloadError` for tools that would be refused.
+
+    `function_of` returns the function of a tool; None for a tool that is no function and is not checked.
+    """
     if "tools" not in payload:
         return
     tools = payload["tools"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from acms.log.native_items import AS_GIVEN
+from acms.log.native_items import EXTRA_FIELDS
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import Count, PromptMessage, Tool, Usage
 from acms.providers.codecs import gemini, openai_answers
@@ -22,7 +22,7 @@ from acms.providers.codecs.openai_base import (
     parse_raw_object,
     parse_tool,
     remove_breakpoint,
-    text_for_others,
+    unsupported_item_to_text,
 )
 from acms.text import chat_messages
 
@@ -90,6 +90,7 @@ class OpenAIChat(OpenAICodec):
         return name is None or (message.role is not Role.TOOL and NAME.match(name) is not None)
 
     def _sendable_media(self, media: Media, role: Role, note: Note) -> Part:
+        """Return media of the user as they are if the API takes them; otherwise a text that mentions them."""
         if role is not Role.USER:
             note("media outside a message of the user are mentioned in its text")
             return media_to_text(media)
@@ -107,13 +108,18 @@ class OpenAIChat(OpenAICodec):
             return (_server_fields_to_raw(fields),) if is_sent else ()
         item = parse_raw_object(raw) if raw.vendor == _VENDOR else None
         if item is None or item.get("type") not in _CONTENT_TYPES[message.role]:
-            return text_for_others(raw, note)
+            return unsupported_item_to_text(raw, note)
         part = _parse_content_part(item)
         return () if part == Text("") else (part,)
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _serialize_message(self, message: PromptMessage) -> list[dict[str, Json]]:
+        """Serialize a message.
+
+        Raw parts of other vendors hold extra fields: a thought signature of the next call, or fields that one
+        server knows.
+        """
         serialized: dict[str, Json] = {"role": message.role.value}
         contents: list[dict[str, Json]] = []
         calls: list[dict[str, Json]] = []
@@ -125,6 +131,7 @@ class OpenAIChat(OpenAICodec):
                 case Media():
                     self._remember_media(part)
                     contents.append(chat_messages.render_media_part(part))
+                # Extra fields: of the call that follows, or of the message.
                 case Raw(vendor) if vendor != _VENDOR:
                     signature = _serialize_signature(part)
                     serialized.update(_read_server_fields(part) or {})
@@ -202,7 +209,10 @@ class OpenAIChat(OpenAICodec):
         return tokens
 
     def _count_adopted_tools(self, messages: Sequence[Mapping[str, Json]]) -> tuple[bool, int]:
-        """Return whether it is known which message takes in the tools, and the tokens that this adds."""
+        """Return whether it is known which message takes in the tools, and the tokens that this adds.
+
+        The API shows the tools within the first system message if its content is a text.
+        """
         if not self._bound:
             return False, 0
         for message in messages:
@@ -239,6 +249,7 @@ class OpenAIChat(OpenAICodec):
 
 
 def _parse_message(message: Mapping[str, Json]) -> PromptMessage:
+    """Parse a message of a payload; a refusal is kept as a raw part."""
     role = _ROLES[message["role"]]
     if role is Role.TOOL:
         content = message.get("content") or ""
@@ -304,7 +315,7 @@ def _is_plain_text(message: Mapping[str, Json], parts: Sequence[Part]) -> bool:
 
 def _read_server_fields(part: Part) -> dict[str, Json] | None:
     """Return the fields of a message that its server alone knows, or None for any other part."""
-    if not isinstance(part, Raw) or part.vendor != AS_GIVEN or '"fields"' not in part.json:
+    if not isinstance(part, Raw) or part.vendor != EXTRA_FIELDS or '"fields"' not in part.json:
         return None
     match parse_raw_object(part):
         case {"fields": {"openai-chat": dict() as fields}}:
@@ -314,7 +325,7 @@ def _read_server_fields(part: Part) -> dict[str, Json] | None:
 
 
 def _server_fields_to_raw(fields: Mapping[str, Json]) -> Raw:
-    return Raw(AS_GIVEN, dump({"fields": {_VENDOR: to_plain_json(fields)}}))
+    return Raw(EXTRA_FIELDS, dump({"fields": {_VENDOR: to_plain_json(fields)}}))
 
 
 def _serialize_signature(raw: Raw) -> dict[str, Json]:
@@ -327,6 +338,7 @@ def _serialize_signature(raw: Raw) -> dict[str, Json]:
 
 
 def _check_message(message: Json, *path: str | int, has_server_fields: bool) -> Role:
+    """Raise `PayloadError` for an invalid message; return its role."""
     role = _ROLES.get(str(message.get("role"))) if isinstance(message, Mapping) else None
     if role is None:
         refuse(f"must have one of the roles {', '.join(_ROLES)}", *path, "role")
@@ -358,6 +370,7 @@ def _close_call(call_id: str, open_calls: list[str], *path: str | int) -> None:
 
 
 def _check_content(message: Mapping[str, Json], role: Role, *path: str | int) -> None:
+    """Raise `PayloadError` for a content that a message of this role cannot have."""
     content = message.get("content")
     if not content and role is Role.ASSISTANT:
         acts = any(message.get(key) for key in ("tool_calls", "refusal", "audio"))
@@ -386,6 +399,7 @@ def _is_valid_call_id(call_id: Json) -> bool:
 
 
 def _check_calls(calls: Json, *path: str | int) -> None:
+    """Raise `PayloadError` for invalid tool calls of one message."""
     is_list = isinstance(calls, list) and calls
     require(is_list, "must be a list of calls that is not empty: leave it out without one", *path)
     ids: set[str] = set()

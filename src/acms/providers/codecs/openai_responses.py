@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from acms.log import native_items
-from acms.log.native_items import AS_GIVEN, CALLS, NEEDS_ID, NO_RESULT, RESULTS, rest_of_item
+from acms.log.native_items import CALLS, EXTRA_FIELDS, NEEDS_ID, NO_RESULT, RESULTS, rest_of_item
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
 from acms.providers.codecs import openai_answers
@@ -27,7 +27,7 @@ from acms.providers.codecs.openai_base import (
     media_to_text,
     parse_raw_object,
     parse_tool,
-    text_for_others,
+    unsupported_item_to_text,
     with_parts,
 )
 from acms.providers.codecs.responses_items import (
@@ -82,6 +82,7 @@ class OpenAIResponses(OpenAICodec):
         return message.name is None
 
     def _sendable_media(self, media: Media, role: Role, note: Note) -> Part:
+        """Return media of the user or a tool if the API can fetch them; otherwise a text that mentions them."""
         if role not in (Role.USER, Role.TOOL):
             note("media outside a message of the user are mentioned in its text")
             return media_to_text(media)
@@ -93,7 +94,7 @@ class OpenAIResponses(OpenAICodec):
     def _sendable_item(self, raw: Raw, message: PromptMessage, note: Note) -> Iterable[Part]:
         item = parse_own_item(raw)
         if item is None or not isinstance(item.get("type", "message"), str) or message.role is Role.TOOL:
-            return text_for_others(raw, note)
+            return unsupported_item_to_text(raw, note)
         return (Raw(VENDOR, dump(item)),)
 
     def _belongs_to_tool(self, raw: Raw, following: Sequence[Part]) -> bool:
@@ -117,6 +118,7 @@ class OpenAIResponses(OpenAICodec):
             payload["prompt_cache_options"] = {"ttl": "12h"}
 
     def _serialize_message(self, message: PromptMessage) -> list[dict[str, Json]]:
+        """Serialize a message as items: verbatim ones, its text, then its calls or results."""
         items: list[dict[str, Json]] = []
         contents: list[dict[str, Json]] = []
         media = [part for part in message.parts if isinstance(part, Media)]
@@ -145,6 +147,7 @@ class OpenAIResponses(OpenAICodec):
         content: Json = contents
         if len(contents) == 1 and contents[0]["type"] == "input_text":
             content = contents[0]["text"]
+        # The text comes before the calls.
         index = len(items) if first_call is None else first_call
         items.insert(index, {"type": "message", "role": message.role.value, "content": content})
         return items
@@ -175,6 +178,7 @@ class OpenAIResponses(OpenAICodec):
         return super()._count_message(parse_known_items(message, discard_note))
 
     def _count_part(self, part: Part) -> int:
+        """Return the tokens of a part; the fields of a native call cost `NATIVE` more, those of its result less."""
         tokens = super()._count_part(part)
         fields = rest_of_item(part)
         if fields is None or fields["type"] in (CALL, RESULT) or "call_id" in fields:
@@ -184,7 +188,7 @@ class OpenAIResponses(OpenAICodec):
         return max(0, tokens - NATIVE)
 
     def _count_headers(self, parts: Sequence[Part]) -> int:
-        # Texts with an item between them are messages of their own.
+        """Return how many messages the texts and media make: an item between them begins a new one."""
         headers = 0
         previous_is_item = True
         for part in parts:
@@ -254,21 +258,22 @@ def _list_items(payload: Mapping[str, Json]) -> Sequence[Mapping[str, Json]]:
 
 
 def _group_messages(arranged: Iterable[tuple[PromptMessage, int]], note: Note) -> Arranged:
-    """Return messages in the groups that can be read back from the items: a step of the model is one message.
+    """Return messages grouped as they can be read back from the items: a step of the model is one message.
 
-    Verbatim items lead, at most one text follows, calls end it. Reasoning that nothing follows is refused: left out.
+    In it, verbatim items come first, then at most one text, then the calls. Reasoning that nothing follows would be
+    refused, and is left out.
     """
     fragments: Arranged = []
-    for message, last in arranged:
-        fragments += [(fragment, last) for fragment in _split_message(message)]
+    for message, last_given in arranged:
+        fragments += [(fragment, last_given) for fragment in _split_message(message)]
     grouped: Arranged = []
-    for message, last in _join_fragments(fragments):
+    for message, last_given in _join_fragments(fragments):
         parts = list(message.parts)
         while parts and _is_reasoning(parts[-1]):
             note("reasoning that nothing follows is left out")
             parts.pop()
         if parts:
-            grouped.append((with_parts(message, parts), last))
+            grouped.append((with_parts(message, parts), last_given))
     return grouped
 
 
@@ -297,12 +302,12 @@ def _can_append_part(parts: Sequence[Part], part: Part, role: Role) -> bool:
 def _join_fragments(fragments: Arranged) -> Arranged:
     """Return messages in which adjacent ones of the assistant are one, as far as they can be."""
     joined: Arranged = []
-    for message, last in fragments:
+    for message, last_given in fragments:
         before, last_before = joined[-1] if joined else (None, 0)
         if before is not None and _can_join_messages(before, message):
-            joined[-1] = (_join_messages(before, message), max(last_before, last))
+            joined[-1] = (_join_messages(before, message), max(last_before, last_given))
         else:
-            joined.append((message, last))
+            joined.append((message, last_given))
     return joined
 
 
@@ -328,12 +333,12 @@ def _is_reasoning(part: Part) -> bool:
 
 def _is_item(part: Part) -> bool:
     """Return whether a part is an item of its own."""
-    return isinstance(part, Raw) and part.vendor != AS_GIVEN
+    return isinstance(part, Raw) and part.vendor != EXTRA_FIELDS
 
 
 def _is_call(part: Part) -> bool:
     """Return whether a part is a call, or holds further fields of one."""
-    return isinstance(part, ToolCall) or (isinstance(part, Raw) and part.vendor == AS_GIVEN)
+    return isinstance(part, ToolCall) or (isinstance(part, Raw) and part.vendor == EXTRA_FIELDS)
 
 
 # ── calls of native tools ───────────────────────────────────────────────────────────────────────────────────────────
@@ -407,10 +412,10 @@ def _write_pair(
             return pair
     call_parts: list[Part] = [call]
     if fields is not None and fields["type"] == CALL:
-        call_parts.append(Raw(AS_GIVEN, dump(to_plain_json(fields))))
+        call_parts.append(Raw(EXTRA_FIELDS, dump(to_plain_json(fields))))
     result_parts: list[Part] = [result]
     if result_fields is not None and result_fields["type"] == RESULT:
-        result_parts.append(Raw(AS_GIVEN, dump(to_plain_json(result_fields))))
+        result_parts.append(Raw(EXTRA_FIELDS, dump(to_plain_json(result_fields))))
     return call_parts, [*result_parts, *media]
 
 
@@ -455,7 +460,8 @@ def _write_native_pair(
 def _with_unique_ids(arranged: Arranged, note: Note) -> Arranged:
     """Return messages in which no two calls have the same id, and no two items.
 
-    Items of an unknown type keep their call id, since it is not known which of them may share one.
+    A result takes the new id of its call, which is in the message before it. Items of an unknown type keep their
+    call id, since it is not known which of them may share one.
     """
     taken: set[str] = set()
     renamed: dict[str, str] = {}
@@ -523,6 +529,7 @@ def _with_unused_item_id(raw: Raw, taken: set[str]) -> Raw:
 
 
 def _check_items(items: Sequence[Json]) -> None:
+    """Raise `PayloadError` for an invalid item, a repeated item id, or a call without its output."""
     pairs = _Pairs()
     ids: set[str] = set()
     for index, item in enumerate(items):
@@ -544,6 +551,7 @@ def _check_items(items: Sequence[Json]) -> None:
 
 
 def _check_message(item: Mapping[str, Json], *path: str | int) -> None:
+    """Raise `PayloadError` for an invalid message item: its role, or parts that this role cannot have."""
     role = item.get("role")
     if role not in ROLES:
         refuse(f"must be one of {', '.join(ROLES)}", *path, "role")
@@ -589,6 +597,7 @@ class _Pairs:
             self._check_result(item, kind, *path)
 
     def _check_result(self, item: Mapping[str, Json], kind: str, *path: str | int) -> None:
+        """Raise `PayloadError` unless a result answers an open call of its kind; close that call."""
         call_kind = RESULTS[kind]
         id_field = CALLS[call_kind].answer_field
         id = item.get(id_field)
@@ -603,8 +612,10 @@ class _Pairs:
             require(is_output, "must be a text or a list of parts", *path, "output")
 
     def _check_call(self, item: Mapping[str, Json], kind: str, *path: str | int) -> None:
+        """Raise `PayloadError` for a call with an invalid or repeated id; add it to the open calls."""
         id_field = CALLS[kind].id_field
         id = item.get(id_field)
+        # A search that the provider ran itself has no id.
         if id is None and kind == "tool_search_call":
             return
         longest = OpenAIResponses.id_chars

@@ -117,4 +117,5 @@ class CountingCodec(ABC):
             counts.observe(count, usage)
         elif count.exactness is not Exactness.BYTES:
             self.calibration.observe(count.tokens, usage.input_tokens, count.tools)
+            # A higher report shows that the recipe is no upper bound.
             self._bound = self._bound and usage.input_tokens <= count.tokens

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from acms.log import native_items
-from acms.log.native_items import AS_GIVEN, CALLS, RESULTS, is_native, rest_of_item
+from acms.log.native_items import CALLS, EXTRA_FIELDS, RESULTS, is_native, rest_of_item
 from acms.model import Json, Media, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import PromptMessage
 from acms.providers.codecs.framing import dump, to_plain_json
@@ -36,7 +36,10 @@ def parse_own_item(part: Part) -> dict[str, Json] | None:
 
 
 def parse_known_items(message: PromptMessage, note: Note) -> PromptMessage:
-    """Return a message with its verbatim items parsed, where a part can hold all of them."""
+    """Return a message with its verbatim items parsed, where a part can hold all of an item.
+
+    Items that repeat the parts beside them, and items that the API would refuse, are left out.
+    """
     if not any(isinstance(part, Raw) for part in message.parts):
         return message
     has_other_parts = any(not isinstance(part, Raw) for part in message.parts)
@@ -62,9 +65,9 @@ def _repeats_parts(part: Part, item: Mapping[str, Json]) -> bool:
 
 
 def _with_phase_item(message: PromptMessage) -> Sequence[Part]:
-    """Return the parts of a message with the text of an answer as an item that states its phase.
+    """Return the parts of a message, its text as an item that states whether it is interim text or the answer.
 
-    The provider requires this: without it, interim text of the model counts as its answer.
+    Without a stated phase the provider takes interim text of the model for its answer.
     """
     texts = [part for part in message.parts if isinstance(part, Text)]
     phase = _find_phase(message.parts)
@@ -82,9 +85,12 @@ def _with_phase_item(message: PromptMessage) -> Sequence[Part]:
 
 
 def _find_phase(parts: Sequence[Part]) -> Json:
-    """Return the phase that an item among some parts states first, or None."""
+    """Return the first `phase` in the raw items of a message, or None: interim "commentary", or the "final_answer".
+
+    It is in an item of this API, or in the extra fields that are stored after a part.
+    """
     for part in parts:
-        if isinstance(part, Raw) and part.vendor in (AS_GIVEN, *VENDORS):
+        if isinstance(part, Raw) and part.vendor in (EXTRA_FIELDS, *VENDORS):
             phase = (parse_raw_object(part) or {}).get("phase")
             if phase:
                 return phase
@@ -105,10 +111,10 @@ def _is_refused_item(item: Mapping[str, Json]) -> bool:
             pass
     if kind in ("message", CALL, RESULT):
         return True
-    is_unread_call = kind in CALLS and native_items.read_call(item) is None
-    is_unread_result = kind in RESULTS and native_items.read_result(item) is None
+    is_broken_call = kind in CALLS and native_items.read_call(item) is None
+    is_broken_result = kind in RESULTS and native_items.read_result(item) is None
     # Without a call id it belongs to a search that the provider ran itself.
-    return (is_unread_call or is_unread_result) and item.get("call_id", "") is not None
+    return (is_broken_call or is_broken_result) and item.get("call_id", "") is not None
 
 
 def parse_item(item: Mapping[str, Json]) -> PromptMessage:
@@ -125,6 +131,7 @@ def parse_item(item: Mapping[str, Json]) -> PromptMessage:
             if parts:
                 role = Role.TOOL if isinstance(parts[0], ToolResult) else Role.ASSISTANT
                 return PromptMessage(role=role, parts=parts)
+        # A message: parsed unless one of its parts cannot be.
         case {"role": str(role), "content": content, **more} if more in ({}, {"type": "message"}):
             parsed = [Text(content)] if isinstance(content, str) else list(map(_parse_content_part, content))
             parts = tuple([part for part in parsed if part is not None])
@@ -141,13 +148,14 @@ def _fields_to_parts(kind: str, more: Mapping[str, Json]) -> Sequence[Part]:
     for name, value in more.items():
         if name not in ("id", "status", "type") and value is not None:
             fields[name] = value
-    return (Raw(AS_GIVEN, dump(to_plain_json(fields))),) if len(fields) > 1 else ()
+    return (Raw(EXTRA_FIELDS, dump(to_plain_json(fields))),) if len(fields) > 1 else ()
 
 
 def _parse_native(item: Mapping[str, Json]) -> tuple[Part, ...]:
     """Parse a native call or result: the part, the other fields of the item, and media; nothing for any other item."""
     output = item.get("output")
     media: Sequence[Part] = ()
+    # Its output may be a list, of which only the text is read below.
     if item["type"] == "custom_tool_call_output" and isinstance(output, list):
         result, *media = _parse_output("", output)
         assert isinstance(result, ToolResult)
@@ -160,10 +168,11 @@ def _parse_native(item: Mapping[str, Json]) -> tuple[Part, ...]:
         return ()
     part, fields = parsed
     assert isinstance(fields, Raw)
-    return (part, Raw(AS_GIVEN, dump(parse_raw_object(fields))), *media)
+    return (part, Raw(EXTRA_FIELDS, dump(parse_raw_object(fields))), *media)
 
 
 def _parse_output(call_id: str, output: Json) -> tuple[Part, ...]:
+    """Parse an output: the result with its texts, then its media."""
     if isinstance(output, str):
         return (ToolResult(call_id, output),)
     parts = [_parse_content_part(part) for part in output]
@@ -193,10 +202,14 @@ def _parse_content_part(item: Json) -> Part | None:
 
 
 def pair_with_fields(parts: Sequence[Part]) -> Iterator[tuple[Part, ItemFields]]:
-    """Yield the parts of a message, calls and results with the other fields of the item that they came as."""
+    """Yield each part with None, but a call or result with the other fields of the item that it came as.
+
+    The raw parts that hold such fields are not yielded.
+    """
     all_fields = [rest_of_item(part) for part in parts]
     result_fields = next((fields for fields in all_fields if fields is not None), None)
     for part, own_fields, next_fields in zip(parts, all_fields, [*all_fields[1:], None], strict=True):
+        # Fields of a call are in the part after it; those of a result anywhere in its message.
         if isinstance(part, ToolCall):
             yield part, next_fields
         elif isinstance(part, ToolResult):

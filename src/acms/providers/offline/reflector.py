@@ -98,6 +98,7 @@ def _find_marked_lines(turn: Turn) -> Iterator[Proposal]:
     or else to the beginning of the text.
     """
     lines = _lines_outside_code(turn.text)
+    # In a long document of others, a marker behind a bullet or quote sign may be quoted.
     formatted = turn.origin is Origin.USER or len(turn.text) < DOCUMENT
     for number, line in enumerate(lines):
         marker = _marker_of_line(line)
@@ -274,7 +275,10 @@ Known = Fact | Proposal
 
 
 def reconcile_statements(found: Sequence[Proposal], facts: Sequence[Fact]) -> list[Proposal]:
-    """Return statements as changes to the known facts, in the order in which they apply."""
+    """Return statements as changes to the known facts, in the order in which they apply.
+
+    A statement that replaces a fact, or an earlier statement, becomes its update; repeated contents are left out.
+    """
     known: list[Known] = list(facts)
     contents = {_normalize_text(fact.content) for fact in facts if fact.doubt is None}
     changes: list[Proposal] = []
@@ -303,20 +307,26 @@ def reconcile_statements(found: Sequence[Proposal], facts: Sequence[Fact]) -> li
     return changes
 
 
-def _make_successor(one: Proposal, old: Known, value: str) -> Proposal:
-    """Return a statement as the successor of a fact, at its address unless it names one itself."""
-    if one.attribute == one.fact_type and old.attribute not in ("", old.fact_type):
-        one = replace(
-            one,
-            subject=old.subject,
-            attribute=old.attribute,
-            value=value or one.value,
-            cardinality=old.cardinality,
+def _make_successor(statement: Proposal, predecessor: Known, value: str) -> Proposal:
+    """Return a statement as the update of the fact that it replaces.
+
+    `attribute == fact_type` means that a statement has no address of its own: then it takes over the old one.
+    """
+    if statement.attribute == statement.fact_type and predecessor.attribute not in (
+        "",
+        predecessor.fact_type,
+    ):
+        statement = replace(
+            statement,
+            subject=predecessor.subject,
+            attribute=predecessor.attribute,
+            value=value or statement.value,
+            cardinality=predecessor.cardinality,
         )
-    elif one.attribute == one.fact_type and value:
-        one = replace(one, value=value)
-    id = old.id if isinstance(old, Fact) else old.fact_id
-    return replace(one, action="update", fact_id=id) if id else one
+    elif statement.attribute == statement.fact_type and value:
+        statement = replace(statement, value=value)
+    id = predecessor.id if isinstance(predecessor, Fact) else predecessor.fact_id
+    return replace(statement, action="update", fact_id=id) if id else statement
 
 
 def _supersedes_by_address(one: Proposal, old: Known) -> bool:
@@ -325,23 +335,27 @@ def _supersedes_by_address(one: Proposal, old: Known) -> bool:
     return same and old.cardinality == "one"
 
 
-def _find_predecessor(one: Proposal, known: Sequence[Known]) -> tuple[Known | None, str]:
-    """Return the fact that a marked line replaces, and the new value if the line states it."""
-    if one.confidence < MARKED or one.fact_type == MarkerType.FAILURE:  # what failed has failed
+def _find_predecessor(statement: Proposal, known: Sequence[Known]) -> tuple[Known | None, str]:
+    """Return the fact that a marked line replaces, or None, and the new value if the line states it.
+
+    Tried in turn: the one fact at its address if it says "instead"; the one that differs only in a value; the one
+    that it announces as changed ("from X to Y").
+    """
+    if statement.confidence < MARKED or statement.fact_type == MarkerType.FAILURE:  # what failed has failed
         return None, ""
-    rivals = [other for other in known if other.fact_type in (one.fact_type, "fact")]
-    if one.attribute != one.fact_type and _INSTEAD.search(one.content):
-        address = normalize_address(one.subject, one.attribute)
+    rivals = [other for other in known if other.fact_type in (statement.fact_type, "fact")]
+    if statement.attribute != statement.fact_type and _INSTEAD.search(statement.content):
+        address = normalize_address(statement.subject, statement.attribute)
         same_address = [
             other for other in rivals if normalize_address(other.subject, other.attribute) == address
         ]
         if len(same_address) == 1:
             return same_address[0], ""
-    same_type = [other for other in rivals if other.fact_type == one.fact_type]
-    renewed = [other for other in same_type if _changes_only_value(one.content, other.content)]
+    same_type = [other for other in rivals if other.fact_type == statement.fact_type]
+    renewed = [other for other in same_type if _changes_only_value(statement.content, other.content)]
     if len(renewed) == 1:
         return renewed[0], ""
-    return _find_announced_predecessor(list(_find_announced_changes(one.content)), rivals)
+    return _find_announced_predecessor(list(_find_announced_changes(statement.content)), rivals)
 
 
 def _find_announced_predecessor(
@@ -356,6 +370,7 @@ def _find_announced_predecessor(
         by_weight: dict[float, list[Known]] = {}
         for other, terms in terms_of_rivals:
             shared = old_terms & terms
+            # One sufficient term names the old value, as does more than half of all terms.
             if shared & sufficient_terms or 2 * len(shared) > len(old_terms):
                 weights = [compute_idf(len(rivals), frequencies[term]) for term in sorted(shared)]
                 by_weight.setdefault(sum(weights), []).append(other)
@@ -372,8 +387,9 @@ def _changes_only_value(newer: str, older: str) -> bool:
     if len(new_words) != len(old_words):
         return False
     pairs = list(zip(new_words, old_words, strict=True))
-    first = next((place for place, (new, old) in enumerate(pairs) if new != old), len(pairs))
+    first = next((index for index, (new, old) in enumerate(pairs) if new != old), len(pairs))
     tail = pairs[first:]
+    # They must share their first two words, and differ only at the end.
     if first < 2 or not 1 <= len(tail) <= TAIL:
         return False
     if all(word.isdecimal() for word in tail[-1]):
@@ -404,6 +420,7 @@ def _find_announced_changes(content: str) -> Iterator[tuple[frozenset[int], froz
                     _extract_terms(" ".join(_CAPITAL.findall(old))),
                     _extract_new_value(match),
                 )
+    # Only the new value is given: the rest of the line names the old one.
     for match in _COMES.finditer(content):
         if _is_asserted(content, match):
             beside = f"{content[: match.start()]} {content[match.end() :]}"

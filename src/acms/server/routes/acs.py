@@ -90,6 +90,7 @@ async def render_context(call: Call[RenderQuery, Mapping[str, Json]]) -> Reply:
         return await _build_render_reply(call)
     except ACMSError as error:
         given = call.body.get("request_id")
+        # Without a valid request id the error is answered like those of other operations.
         if error.retryable or not isinstance(given, str) or not 0 < len(given) <= 128:
             raise
         written = problem_details.serialize_problem(error, request_id=given)
@@ -102,6 +103,7 @@ async def render_context(call: Call[RenderQuery, Mapping[str, Json]]) -> Reply:
 
 
 async def _build_render_reply(call: Call[RenderQuery, Mapping[str, Json]]) -> Reply:
+    """Answer a render request from the named contexts and the sources of the service."""
     query = call.query
     request = RenderRequest.of(call.body, lenient=query.lenient)
     ids = _split_names(query.contexts)

@@ -36,6 +36,7 @@ class WholeEntry(Entry):
 
 
 async def _whole_entry(call: Call[Any, Any], id: str, place: Place = _NOW) -> dict[str, Json]:
+    """Serialize an entry as it reads at a place of the log, and whether it is active there."""
     context, storage = call.path["context_id"], call.tenant.handle
     session = await call.tenant.session(context)
     at = await resolve_version(session, context, place.at_version, place.at_message, place.at_tag)

@@ -36,7 +36,7 @@ from acms.runtime.threads import in_thread
 from acms.server.operation import BASE, Call, Operations, Query, Reply, Scope
 from acms.server.replies import describe_single_reply, reply_with_data
 from acms.server.streams import PIECE_BYTES
-from acms.server.tenants import OWN, Tenant
+from acms.server.tenants import SERVICE_NAMESPACE, Tenant
 from acms.session import ACMS
 
 __all__ = ["operations"]
@@ -91,7 +91,7 @@ async def export(call: Call[ExportQuery, None]) -> Reply:
 async def _list_namespace_contexts(storage: StorageBackend, namespace: str) -> list[Context]:
     """Return the live contexts of a namespace, newest first."""
     contexts: list[Context] = []
-    if namespace == OWN:
+    if namespace == SERVICE_NAMESPACE:
         return contexts
     after: str | None = None
     while True:
@@ -119,6 +119,7 @@ async def _list_parents_first(storage: StorageBackend, namespace: str) -> list[C
 
 
 async def _stream_export(storage: StorageBackend, ids: Sequence[str]) -> AsyncIterator[bytes]:
+    """Yield the lines of the exports of contexts, in pieces of about `PIECE_BYTES`."""
     lines: list[str] = []
     size = 0
     for id in ids:
@@ -231,6 +232,7 @@ async def _spool_body(stream: AsyncIterator[bytes], seconds: float) -> AsyncGene
 
 
 def _count_lines(path: Path) -> int:
+    """Return the number of lines of a file; the last one may lack its line feed."""
     count, last = 0, b"\n"
     with path.open("rb") as file:
         while data := file.read(1 << 20):
@@ -242,6 +244,7 @@ def _count_lines(path: Path) -> int:
 def _is_export(path: Path) -> bool:
     """Return whether the first line describes a context; such a line is shorter than a MiB."""
     with path.open("rb") as file:
+        # Blank lines may come first.
         line = b"\n"
         while line and not line.strip():
             line = file.readline(1 << 20)
@@ -262,6 +265,10 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 async def _restore_exports(call: Call[ImportQuery, None], path: Path) -> list[ImportedContext]:
+    """Check all exports of a file, then store them; return the contexts.
+
+    The file is read twice, so that nothing is stored if one of them is invalid.
+    """
     for name, given in (("contextId", call.query.context_id), ("namespace", call.query.namespace)):
         if given is not None:
             raise ValidationError("is for conversations: an export says itself what it is", field=name)
@@ -274,10 +281,10 @@ async def _restore_exports(call: Call[ImportQuery, None], path: Path) -> list[Im
         checked = await restoring.check_exports(storage, exports, BODY, instructions=call.query.trust)
         for context in checked:
             call.tenant.check(context.namespace)
-        for written, lines in zip(checked, restoring.split_exports(_numbered_lines(path)), strict=True):
-            before = await _find_stored_version(storage, written)
+        for exported, lines in zip(checked, restoring.split_exports(_numbered_lines(path)), strict=True):
+            version_before = await _find_stored_version(storage, exported)
             context = await restoring.write_export(storage, lines, BODY)
-            contexts.append(await _build_imported_context(storage, context, before))
+            contexts.append(await _build_imported_context(storage, context, version_before))
     except CorruptRecordError as error:
         raise ValidationError(str(error), field=BODY, options=error.options) from error
     return contexts
@@ -321,6 +328,7 @@ class _Contexts:
         yield await self._tenant.session(self.ids[name])
 
     async def _find(self, name: str) -> str:
+        """Return the id of the context for a session name: the given one, an existing one, or a new one."""
         if self._given is not None and name == _name_of(self._given):
             return self._given.id
         storage = self._tenant.handle

@@ -135,6 +135,7 @@ def _select_named_version(*places: Named) -> tuple[int | None, int | None, str |
 
 
 async def _create_branch(call: Call[Place, ForkBody], *, copied: bool) -> Reply:
+    """Fork or copy a context, and return it as the reply; 200 if one with this key existed before."""
     body, id, tenant = call.body, call.path["context_id"], call.tenant
     session = await tenant.session(id)
     key = _key_of_branch(call)
@@ -144,6 +145,7 @@ async def _create_branch(call: Call[Place, ForkBody], *, copied: bool) -> Reply:
     try:
         child = await (session.copy(version, key) if copied else session.fork(version, key))
     except ConflictError as error:
+        # The key came from the Idempotency-Key header, so the conflict is about that.
         if body.key is None and key is not None and not error.retryable:
             raise IdempotencyMismatchError(
                 "this idempotency key was used before for something else", options=("use a new key",)

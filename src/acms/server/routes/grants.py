@@ -57,8 +57,9 @@ async def grant_namespace(call: Call[None, GrantBody]) -> Reply:
     """
     namespace, access = _check_shareable_namespace(call), call.principal.access
     actions = call.body.actions
-    if beyond := [action for action in actions if not access.allows(namespace, action)]:
-        raise PermissionDeniedError(f"{beyond[0].value!r} is more than you may do in {namespace!r}")
+    denied = [action for action in actions if not access.allows(namespace, action)]
+    if denied:
+        raise PermissionDeniedError(f"{denied[0].value!r} is more than you may do in {namespace!r}")
     grant = await call.app.grants.grant(
         call.principal.tenant, namespace, call.path["principal"], actions, by=call.principal
     )

@@ -165,7 +165,10 @@ async def show_state(call: Call[StateQuery, None]) -> Reply:
 async def _read_active_entries(
     storage: StorageBackend, context: str, cover: Cover, version: int, after: int, limit: int
 ) -> list[Entry]:
-    """Return the first active entries with a position above `after`; read no more of the log than necessary."""
+    """Return the first active entries with a position above `after`.
+
+    Only stretches of the log that have active entries are read, in batches, until there are enough.
+    """
     read: list[Entry] = []
     active: Sequence[Entry] = ()
     for first, last in cover.stretches(version):

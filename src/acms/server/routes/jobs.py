@@ -105,6 +105,7 @@ async def filter_visible_jobs(tenant: Tenant, jobs: Sequence[Job]) -> list[Job]:
 
 
 async def _find_job(tenant: Tenant, id: str) -> Job:
+    """Return a job that the request may see; `NotFoundError` for any other."""
     page = await tenant.handle.jobs(JobQuery(ids=(id,)))
     jobs = await filter_visible_jobs(tenant, page.items)
     if not jobs:

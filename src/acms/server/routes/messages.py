@@ -250,6 +250,7 @@ async def append_messages(call: Call[None, AppendBody]) -> Reply:
     key = _validate_idempotency_key(call.idempotency_key)
     receipts = await session.ingest_many(drafts, idempotency_key=key, last_message=last_message)
     foreign_messages = any(isinstance(message, dict) for message in messages)
+    # Only then may the stored messages differ from the request: otherwise the read is spared.
     if foreign_messages or receipts[0].repeated or any(receipt.notes for receipt in receipts):
         return await _read_back(call.tenant, receipts)
     created_at = format_instant(now)
@@ -285,7 +286,10 @@ async def sync_messages(call: Call[None, SyncBody]) -> Reply:
 def _build_drafts(
     messages: Sequence[MessageBody | dict[str, Any]], most: int, now: datetime
 ) -> list[dict[str, Any]]:
-    """Return the arguments of `ingest` for messages, or a provider's messages; `ingest` checks their content."""
+    """Return the arguments of `ingest` for each message; `TooLargeError` for one of more than `most` bytes.
+
+    A dict is a message of a provider's API and passed on as it is. `ingest` checks the contents.
+    """
     drafts: list[dict[str, Any]] = []
     for index, message in enumerate(messages):
         field = f"messages[{index}]"
@@ -307,7 +311,7 @@ def _build_drafts(
 
 
 def _add_details(draft: dict[str, Any], message: MessageBody, field: str) -> int:
-    """Add everything except role and content to a draft, and return its bytes."""
+    """Add the fields of a message other than role and content to a draft, and return their size in bytes."""
     size = 0
     for name in message.model_fields_set & _PASSED:
         draft[name] = getattr(message, name)
@@ -401,7 +405,10 @@ def _build_stored_message(
 
 
 async def _read_back(tenant: Tenant, receipts: Sequence[MessageReceipt]) -> Reply:
-    """Return the stored messages as a reply: they may differ from the request, or be erased since."""
+    """Return the stored messages as a reply, read from the store.
+
+    They may differ from the request, or be erased since.
+    """
     entries = await tenant.handle.get([receipt.message_id for receipt in receipts])
     data: list[Json] = []
     for receipt, entry in zip(receipts, entries, strict=True):

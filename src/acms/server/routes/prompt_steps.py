@@ -144,6 +144,7 @@ async def apply_prompt_steps(call: Call[None, Any], prompt: Prompt, steps: Seque
 
 
 def _add_content_step(prompt: Prompt, step: ContentStep, content: Prompt) -> Prompt:
+    """Add a step that contains other steps, which were applied to `content`."""
     given: dict[str, Any] = {} if step.priority is None else {"priority": step.priority}
     match step.type:
         case "history":

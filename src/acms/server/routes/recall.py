@@ -115,6 +115,7 @@ def list_verdicts(result: ContextItems, *, why: bool = True, about: Sequence[str
 
 
 def _build_recall_result(result: ContextItems, body: RecallBody) -> Recalled:
+    """Return the reply to a recall, with the reasons that were asked for."""
     ledger = result.ledger
     verdicts = None
     if body.why or body.about:

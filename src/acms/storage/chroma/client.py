@@ -77,12 +77,12 @@ class Chroma:
 
     async def work(self, collection: str, call: Callable[[Any], T]) -> T | None:
         """Run a call on a collection and return its result, or None if there is no such collection."""
-        return await self._ask(partial(self._in, collection, call, None))
+        return await self._ask(partial(self._call_collection, collection, call, None))
 
     async def write(self, space: str, dimension: int, **rows: Any) -> None:
         """Write ids, embeddings and metadatas to the collection of a space, which is made when it is new."""
         call = partial(_upsert_rows, rows)
-        await self._ask(partial(self._in, self.name(space, dimension), call, space))
+        await self._ask(partial(self._call_collection, self.name(space, dimension), call, space))
 
     async def close(self) -> None:
         """Close a client that was opened here; the next call opens it again."""
@@ -92,7 +92,7 @@ class Chroma:
         self._client = None
         self._collections.clear()
         try:
-            await self._thread(partial(_close_client, client), self._timeout)
+            await self._run_in_thread(partial(_close_client, client), self._timeout)
         except Exception as error:
             log_event(logging.WARNING, "vectors_not_closed", code=code_of_error(error))
 
@@ -109,9 +109,11 @@ class Chroma:
                 lock_of_this_loop = self._opening_locks.here()
                 async with lock_of_this_loop:
                     if self._client is None:  # else another task opened it meanwhile
-                        await self._thread(_load_chromadb, LOCAL_OPEN_TIMEOUT)
-                        self._client = await self._thread(self._make, self._open_timeout, late=_close_client)
-            return await self._thread(work, self._timeout)
+                        await self._run_in_thread(_load_chromadb, LOCAL_OPEN_TIMEOUT)
+                        self._client = await self._run_in_thread(
+                            self._make, self._open_timeout, late=_close_client
+                        )
+            return await self._run_in_thread(work, self._timeout)
         except Exception as error:
             self._not_before = loop.time() + self._backoff
             log_event(
@@ -119,7 +121,7 @@ class Chroma:
             )
             raise VectorsUnavailableError(f"Chroma failed: {type(error).__name__}: {error}") from error
 
-    async def _thread(
+    async def _run_in_thread(
         self, work: Callable[[], T], seconds: float, *, late: Callable[[T], None] | None = None
     ) -> T:
         """Run a call in a daemon thread, so that a call that hangs does not keep the process from exiting.
@@ -157,6 +159,7 @@ class Chroma:
     # ── in a thread ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _names(self) -> list[str]:
+        """Return the names of all collections with our prefix, read page by page."""
         found: list[str] = []
         while True:
             page = self._client.list_collections(limit=READ, offset=len(found))
@@ -164,31 +167,35 @@ class Chroma:
             if len(page) < READ:
                 return [one for one in found if one.startswith(self._prefix)]
 
-    def _in(self, collection: str, call: Callable[[Any], T], space: str | None) -> T | None:
+    def _call_collection(self, collection: str, call: Callable[[Any], T], space: str | None) -> T | None:
+        """Call with a collection, which is opened first and cached; None if it does not exist.
+
+        With the name of a `space` it is created. Must run in a thread.
+        """
         from chromadb.errors import NotFoundError
 
-        known = self._collections.get(collection)
-        if known is not None:
+        found = self._collections.get(collection)
+        if found is not None:
             try:
-                return call(known)
+                return call(found)
             except NotFoundError:  # Chroma was emptied: the cached collection is gone
                 self._collections.pop(collection, None)
         try:
             if space is None:
-                known = self._client.get_collection(collection, embedding_function=None)
+                found = self._client.get_collection(collection, embedding_function=None)
             else:
-                known = self._client.get_or_create_collection(
+                found = self._client.get_or_create_collection(
                     collection,
                     embedding_function=None,
                     configuration={"hnsw": {"space": "cosine", "ef_construction": 200, "ef_search": 200}},
                     metadata={"space": ascii(space)},
                 )
-            found = call(known)
+            found = call(found)
         except NotFoundError:
             if space is not None:
                 raise
             return None
-        self._collections[collection] = known
+        self._collections[collection] = found
         return found
 
 
@@ -215,6 +222,7 @@ def _load_chromadb() -> None:
 
 
 def _create_client(path: str | Path | None, url: str | None, timeout: float) -> Any:
+    """Create a client for a local folder, or for a server, whose calls get a timeout."""
     import chromadb
     from chromadb.config import Settings
 

@@ -41,6 +41,8 @@ from acms.text import index_record
 
 WRITE = 500
 """Vectors of one call that writes."""
+MOST_GAP = 8
+"""Most versions between two wanted entries that are read with them, because another call would cost more."""
 QUEUED = 1_024
 """Calls that may wait to be written in the background."""
 
@@ -104,9 +106,11 @@ class ChromaVectors(WrapperStorage):
         """
         if wait:
             await self._drain()
-            return await self._put(context, rows, wait=True)
+            return await self._write_rows(context, rows, wait=True)
+        # Rows without vectors need no Chroma.
         if all(row.space == index_record.SPACE for row in rows):
             return await self.inner.put_derived(context, rows, wait=False)
+        # The same, unless vectors wait in the queue: the order must be kept.
         if not self._busy and all(_decode_values(row) is None for row in rows):
             return await self.inner.put_derived(context, rows, wait=False)
         outgoing = self._loops.here()
@@ -141,11 +145,16 @@ class ChromaVectors(WrapperStorage):
                 queue.popleft()
                 rows = [*rows, *next_rows]
             try:
-                await self._put(context, rows, wait=False)
+                await self._write_rows(context, rows, wait=False)
             except Exception as error:
                 _log_dropped(context, len(rows), code_of_error(error))
 
-    async def _put(self, context: str, rows: Sequence[Derived], *, wait: bool) -> int:
+    async def _write_rows(self, context: str, rows: Sequence[Derived], *, wait: bool) -> int:
+        """Write vectors to Chroma, and to the store inside a row with a mark in place of each vector.
+
+        A mark holds the number of dimensions and a checksum of the vector; rows without a vector are stored as they
+        are.
+        """
         vectors: list[_Vector] = []
         marked_rows: list[Derived] = []
         for row in rows:
@@ -158,11 +167,12 @@ class ChromaVectors(WrapperStorage):
         if not vectors:
             return await self.inner.put_derived(context, rows, wait=wait)
         head = await self.inner.head(context)
-        entries = await self._entries(context, {row.version for row in rows}, head.version)
+        entries = await self._read_entries(context, {row.version for row in rows}, head.version)
         live = {version: entry for version, entry in entries.items() if entry.state is State.LIVE}
         # Chroma first: a mark without its vector would be read as a loss, a vector without its mark is not read at all.
         await self._write_vectors([vector for vector in vectors if vector.row.version in live], live)
         count = await self.inner.put_derived(context, marked_rows, wait=wait)
+        # An entry may have been erased while its vector was written.
         if (await self.inner.head(context)).epoch != head.epoch:
             await self._forget_erased(context, live, head.version)
         return count
@@ -178,7 +188,7 @@ class ChromaVectors(WrapperStorage):
 
     async def _forget_erased(self, context: str, versions: Iterable[int], last: int) -> None:
         """Delete the vectors of those of the versions that were erased while they were written."""
-        entries = await self._entries(context, versions, last)
+        entries = await self._read_entries(context, versions, last)
         erased = [version for version, entry in entries.items() if entry.state is State.ERASED]
         if erased:
             await self._forget(context, erased)
@@ -186,13 +196,14 @@ class ChromaVectors(WrapperStorage):
     async def _upsert(
         self, space: str, dimension: int, vectors: Sequence[_Vector], entries: Mapping[int, Entry]
     ) -> None:
-        owners = [await self._context(entries[vector.row.version].context) for vector in vectors]
-        last = {
+        """Write vectors with the metadata by which searches filter; of several with one id, the last is written."""
+        owners = [await self._load_context(entries[vector.row.version].context) for vector in vectors]
+        vector_of_id = {
             self._id(owner.id, vector.row): (vector, owner)
             for vector, owner in zip(vectors, owners, strict=True)
         }
         metadatas: list[dict[str, Any]] = []
-        for vector, owner in last.values():
+        for vector, owner in vector_of_id.values():
             entry = entries[vector.row.version]
             metadata: dict[str, Any] = {
                 "tenant": self.tenant,
@@ -205,8 +216,10 @@ class ChromaVectors(WrapperStorage):
             if _HALF not in space:  # rounding does not bring these back to the last bit
                 metadata["exact"] = b64encode(vector.row.data).decode()
             metadatas.append(metadata)
-        values = np.stack([vector.values for vector, _ in last.values()])
-        await self._chroma.write(space, dimension, ids=list(last), embeddings=values, metadatas=metadatas)
+        values = np.stack([vector.values for vector, _ in vector_of_id.values()])
+        await self._chroma.write(
+            space, dimension, ids=list(vector_of_id), embeddings=values, metadatas=metadatas
+        )
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -264,13 +277,14 @@ class ChromaVectors(WrapperStorage):
         found = await self.inner.missing(space, context=context, limit=limit, after=after)
         if space == index_record.SPACE or limit == 0:
             return found
+        # The store inside counts an entry whose vector Chroma lost as stored.
         by_context: dict[str, set[int]] = {}
         for owner, version in found:
             by_context.setdefault(owner, set()).add(version)
         if context is not None:
             by_context.setdefault(context, set()).update(await self._find_lost(space, context, after, limit))
         else:
-            async for one in self._live():
+            async for one in self._iterate_live_contexts():
                 own = await self._find_lost(space, one.id, max(after, one.fork or 0), limit)
                 by_context.setdefault(one.id, set()).update(own)
         missing: list[tuple[str, int]] = []
@@ -288,7 +302,7 @@ class ChromaVectors(WrapperStorage):
             batch = rows[start : start + READ]
             vectors = await self._read_vectors(context, space, batch)
             absent = {row.version for row in batch if (row.version, row.part) not in vectors} - set(lost)
-            entries = await self._entries(context, absent, max(absent, default=0))
+            entries = await self._read_entries(context, absent, max(absent, default=0))
             for version, entry in sorted(entries.items()):
                 if entry.state is State.LIVE and entry.content:
                     lost.append(version)
@@ -296,7 +310,8 @@ class ChromaVectors(WrapperStorage):
                 break
         return lost[:limit]
 
-    async def _live(self) -> AsyncIterator[Context]:
+    async def _iterate_live_contexts(self) -> AsyncIterator[Context]:
+        """Yield every live context of the tenant, read page by page."""
         after: str | None = None
         while True:
             page = await self.inner.contexts(ContextQuery(after=after, limit=READ))
@@ -323,6 +338,11 @@ class ChromaVectors(WrapperStorage):
         return sorted(best.values(), key=lambda hit: (-hit.score, hit.id))[: max(0, query.limit)]
 
     async def _nearest(self, query: Search, space: str, vector: tuple[float, ...]) -> list[Hit]:
+        """Return the entries of a namespace whose vectors are nearest to one, scored exactly.
+
+        Asks again for more records, and without contexts that turn out to be deleted, until `query.limit` entries
+        are found.
+        """
         if not _is_comparable(np.asarray(vector, np.float64)):
             return []
         try:
@@ -333,29 +353,31 @@ class ChromaVectors(WrapperStorage):
         conditions: list[dict[str, Any]] = [
             {"tenant": self.tenant}, {"namespace": namespace}, {"found": True},
         ]  # fmt: skip
-        hidden_count = 0
-        size = 64  # vectors; more are asked for when several of them belong to one entry
+        excluded_count = 0
+        most_records = 64  # vectors; more are asked for when several of them belong to one entry
         while True:
             where = {"$and": list(conditions)}
-            ask = partial(chroma_client.query_nearest, vector=vector, size=size, where=where, half=half)
+            ask = partial(
+                chroma_client.query_nearest, vector=vector, size=most_records, where=where, half=half
+            )
             records = await self._chroma.work(collection, ask) or []
-            hits, hidden = await self._hits(vector, records, namespace)
-            if len(hits) >= query.limit or hidden_count >= 100:  # conditions of one query
+            hits, hidden = await self._score_records(vector, records, namespace)
+            if len(hits) >= query.limit or excluded_count >= 100:  # conditions of one query
                 return hits
             if hidden:  # deleted contexts: ask again without them
-                hidden_count += len(hidden)
+                excluded_count += len(hidden)
                 conditions += [{"context": {"$ne": context}} for context in hidden]
-            elif len(records) == size and size < 4_096:  # vectors of one answer
-                size *= 4
+            elif len(records) == most_records and most_records < 4_096:  # vectors of one answer
+                most_records *= 4
             else:
                 break
         # An approximate index may miss some where there are few, or many alike: the first thousand are all compared.
         sample = partial(chroma_client.sample_records, where=where, half=half)
         records = await self._chroma.work(collection, sample) or []
-        sampled, _ = await self._hits(vector, records, namespace)
+        sampled, _ = await self._score_records(vector, records, namespace)
         return list({hit.id: hit for hit in (*hits, *sampled)}.values())
 
-    async def _hits(
+    async def _score_records(
         self, vector: Sequence[float], records: Sequence[Record], namespace: str
     ) -> tuple[list[Hit], list[str]]:
         """Score the records Chroma found; leave out entries that are gone, and return the contexts that are hidden."""
@@ -396,6 +418,7 @@ class ChromaVectors(WrapperStorage):
         return changed
 
     async def _forget(self, context: str, versions: Iterable[int]) -> None:
+        """Delete the vectors of entries from every collection."""
         for owner, own in await self._split_by_owner(context, versions):
             for start in range(0, len(own), READ):
                 where = self._where(owner, own[start : start + READ])
@@ -470,7 +493,7 @@ class ChromaVectors(WrapperStorage):
 
     # ── the books ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _context(self, id: str) -> Context:
+    async def _load_context(self, id: str) -> Context:
         """Return a context from the cache; the fields used here never change."""
         found = self._contexts.get(id)
         if found is None:
@@ -479,13 +502,13 @@ class ChromaVectors(WrapperStorage):
             found = self._contexts[id] = await self.inner.context(id)
         return found
 
-    async def _entries(self, context: str, versions: Iterable[int], last: int) -> dict[int, Entry]:
-        """Read entries by version; versions close to each other share a read."""
+    async def _read_entries(self, context: str, versions: Iterable[int], last: int) -> dict[int, Entry]:
+        """Read entries by version; versions at most 8 apart share a read."""
         wanted = sorted(version for version in set(versions) if 1 <= version <= last)
         found: dict[int, Entry] = {}
         start = 0
         for index in range(1, len(wanted) + 1):
-            if index == len(wanted) or wanted[index] - wanted[index - 1] > 8:
+            if index == len(wanted) or wanted[index] - wanted[index - 1] > MOST_GAP:
                 low, high = wanted[start], wanted[index - 1]
                 for entry in await self.inner.read(context, after=low - 1, before=high + 1):
                     found[entry.version] = entry
@@ -497,7 +520,7 @@ class ChromaVectors(WrapperStorage):
         wanted = sorted({version for version in versions if 1 <= version < 2**32})
         if not wanted:
             return []
-        known = await self._context(context)
+        known = await self._load_context(context)
         runs = append_rules.split_segments(context, known.lineage, wanted[0], wanted[-1])
         return [(owner, [n for n in wanted if low <= n <= high]) for owner, low, high in runs]
 

@@ -96,7 +96,10 @@ async def change_entry(
     key: str,
     change: Callable[[KVEntry | None], tuple[Json, Mapping[str, Json] | None] | None],
 ) -> KVEntry | None:
-    """Change a value and its metadata as `update_entry` changes a value; `change` returns None to leave them."""
+    """Change a value and its metadata; `change` gets the entry, or None, and returns both, or None to leave them.
+
+    If another writer changes the entry meanwhile, `change` is called again with what that one wrote.
+    """
     async with _lock_for_key(store, key):
         attempt = 0
         while True:
@@ -105,6 +108,7 @@ async def change_entry(
             if decided is None:
                 return None
             data, metadata = decided
+            # Only the lock of this process protects such a store.
             if not isinstance(store, CompareAndSetKV):
                 return await store.set(key, data, metadata)
             try:
@@ -185,6 +189,7 @@ def open_kv(url: str | Path) -> KVHome:
 
 
 def _open_sqlite(rest: str) -> KVHome | None:
+    """Return a handle on a SQLite file, or None if the rest of the URL names no path or has other options."""
     from acms.storage.sqlite.kv import SQLiteKV
 
     where, options = _split_options(rest, "tenant", "mode", "durability")

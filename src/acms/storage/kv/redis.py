@@ -104,6 +104,7 @@ class RedisKV(KVHome):
         return f"{type(self).__name__}({url!r}, prefix={self.prefix!r})"
 
     def _connect(self) -> Redis:
+        """Create a client; `ConfigurationError` for a bad URL. Nothing is connected before the first call."""
         try:
             from redis.asyncio import BlockingConnectionPool, Redis
             from redis.asyncio.retry import Retry
@@ -148,6 +149,7 @@ class RedisKV(KVHome):
         return self._clients.here()
 
     async def _ask(self, key: str, call: Callable[[Redis], Awaitable[T]], *, again: bool = True) -> T:
+        """Call the server; if its connection is broken, once more over a new one, unless `again` is false."""
         from redis.exceptions import ConnectionError
 
         client, _ = self._open()
@@ -165,6 +167,7 @@ class RedisKV(KVHome):
         return await self._ask(key, lambda client: _read_fields(client, self.prefix + key))
 
     async def _put(self, mode: PutMode, values: Mapping[str, Any]) -> tuple[Any, Any] | None:
+        """Write an entry by a script on the server; return its times, or None if the mode does not allow it."""
         ttl = "" if self.ttl_seconds is None else self.ttl_seconds
         arguments = (
             mode, values["expect"] or "", values["data"], values["metadata"] or "", values["now"], values["revision"],

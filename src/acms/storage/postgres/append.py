@@ -75,18 +75,18 @@ class Appender:
                 future.set_result(error)
             except Exception as error:
                 future.set_result(append_rules.wrap_unexpected_error(error))
-        await self._look_up([pending for pending in waiting if pending.keys])
+        await self._look_up_inherited_keys([pending for pending in waiting if pending.keys])
         for pending in waiting:
             if not pending.future.done():
-                self._queue(pending)
+                self._enqueue(pending)
         self._start_lanes()
         return [await future for future in futures]
 
-    async def _look_up(self, waiting: Sequence[PendingAppend]) -> None:
+    async def _look_up_inherited_keys(self, waiting: Sequence[PendingAppend]) -> None:
         """Find out which operations on forks have a key that is inherited: no index of the table refuses those."""
         try:
             await self._look_up_lineages(waiting)
-            forked = [pending for pending in waiting if pending.lineage and not pending.alone]
+            forked = [pending for pending in waiting if pending.lineage and not pending.needs_own_transaction]
             if not forked:
                 return
             answers = await self._db.ask(*[("keyed", _parameters_for_keys(pending)) for pending in forked])
@@ -98,7 +98,7 @@ class Appender:
                 answer_caller(pending, failure)
 
     async def _look_up_lineages(self, waiting: Sequence[PendingAppend]) -> None:
-        """Tell operations what their contexts inherit."""
+        """Set the lineage of each operation's context: the segments that it inherits."""
         lineages = {pending.op.context: self._db.lineages.get(pending.op.context) for pending in waiting}
         unknown = [context for context, lineage in lineages.items() if lineage is None]
         if unknown:
@@ -111,7 +111,8 @@ class Appender:
 
     # ── the lanes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _queue(self, pending: PendingAppend) -> None:
+    def _enqueue(self, pending: PendingAppend) -> None:
+        """Add an operation to the queue of its context; a context without a queue becomes ready."""
         context = pending.op.context
         queue = self._waiting.get(context)
         if queue is None:
@@ -121,13 +122,14 @@ class Appender:
             queue.append(pending)
 
     def _start_lanes(self) -> None:
+        """Start one more task that commits batches, if a context is ready and the limit is not reached."""
         if self._ready and self._running < min(LANES, self._db.pool.size):
             self._running += 1
-            task = asyncio.ensure_future(self._lane())
+            task = asyncio.ensure_future(self._run_lane())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _lane(self) -> None:
+    async def _run_lane(self) -> None:
         """Commit batches until no context is ready; callers of a batch that is broken off get an error."""
         try:
             while self._ready:
@@ -146,32 +148,35 @@ class Appender:
     def _take_batch(self) -> list[Group]:
         """Take the operations that go into one statement: one group per context, until the statement is full.
 
-        An operation that must be alone makes a batch by itself.
+        An operation that needs a transaction of its own makes a batch by itself.
         """
         batch: list[Group] = []
         count = size = 0
         while self._ready and count < TOGETHER and size < MOST_BYTES:
             queue = self._waiting[self._ready[0]]
-            if queue[0].alone and batch:
+            if queue[0].needs_own_transaction and batch:
                 break
-            group = self._group(queue, TOGETHER - count, MOST_BYTES - size)
+            group = self._take_group(queue, TOGETHER - count, MOST_BYTES - size)
             self._ready.popleft()
             batch.append(group)
             count += len(group.members)
             size += sum(pending.size for pending in group.members)
-            if group.members[0].alone:
+            if group.members[0].needs_own_transaction:
                 break
         self._start_lanes()
         return batch
 
-    def _group(self, queue: deque[PendingAppend], count: int, size: int) -> Group:
-        """Take the operations of one context that fit behind the head this handle left; at least one."""
+    def _take_group(self, queue: deque[PendingAppend], count: int, size: int) -> Group:
+        """Take waiting operations of one context that can be appended behind the known head of its log; at least one.
+
+        Their receipts are computed in advance. An operation is taken by itself if no head is known, if it needs a
+        transaction of its own, or if it keeps the stored tail, which must then be read.
+        """
         first = queue.popleft()
         head = self._heads.get(first.op.context)
-        # A tail that is kept must be read.
         if first.op.tail is None or head is None:
             return Group([first])
-        if first.alone or not queue:
+        if first.needs_own_transaction or not queue:
             return Group([first])
         group = Group([], chain=head.chain, rewrites=head.rewrites)
         keys: set[str] = set()
@@ -180,7 +185,7 @@ class Appender:
             pending = queue[0]
             full = bool(group.members) and min(count, size) <= 0
             repeats_key = not keys.isdisjoint(pending.keys)
-            if full or pending.alone or repeats_key:
+            if full or pending.needs_own_transaction or repeats_key:
                 break
             if not _is_allowed(pending.op, head):
                 break
@@ -191,6 +196,7 @@ class Appender:
             group.receipts.append(receipt)
             head = receipt.head
             count, size = count - 1, size - pending.size
+        # A single one is sent without these expectations, so that the statement reads the head.
         if len(group.members) > 1:
             return group
         if not group.members:
@@ -213,23 +219,24 @@ class Appender:
     # ── one statement ───────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _commit(self, batch: Sequence[Group]) -> None:
-        """Answer every operation of a batch."""
+        """Send a batch in one statement and answer its operations; if it fails, send them one by one."""
         members = [pending for group in batch for pending in group.members]
         if len(members) == 1:
-            await self._each(members)
+            await self._append_one_by_one(members)
             if members[0].jobs:
                 self._jobs.announce()
             return
         try:
             rows, durability = await self._advance(batch)
         except StorageUnavailableError as error:
+            # They may have been written: each is looked up, or sent again if that is safe.
             if isinstance(error, UnknownOutcomeError):
-                await self._each(members, lost=error)
+                await self._append_one_by_one(members, lost=error)
             else:
-                self._give_up(members)
+                self._fail_all_waiting(members)
             return
         except Exception:  # one of them spoiled it: each for itself
-            await self._each(members)
+            await self._append_one_by_one(members)
             return
         for number, group in enumerate(batch):
             await self._answer_group(group, rows.get(number), durability)
@@ -240,7 +247,7 @@ class Appender:
         """Answer the operations of a group from the row that the statement returned; None if they were refused."""
         if row is None:
             self._heads.pop(group.context, None)
-            await self._each(group.members)
+            await self._append_one_by_one(group.members)
         elif group.chain is None:
             (pending,) = group.members
             answer_caller(pending, self._receipt(pending, row, durability))
@@ -251,21 +258,23 @@ class Appender:
                 answer_caller(pending, replace(receipt, head=head, durability=durability))
                 self._heads[group.context] = head
 
-    async def _each(
+    async def _append_one_by_one(
         self, pending_ops: Sequence[PendingAppend], *, lost: UnknownOutcomeError | None = None
     ) -> None:
         """Answer operations one by one, until the server is gone."""
         loop = asyncio.get_running_loop()
         for pending in pending_ops:
             started = loop.time()
-            result = await self._alone(pending, lost=lost)
+            result = await self._append_single(pending, lost=lost)
             answer_caller(pending, result)
             patience_ended = loop.time() - started >= self._db.pool.patience
             if patience_ended and isinstance(result, StorageUnavailableError):
-                self._give_up(pending_ops, lost)
+                self._fail_all_waiting(pending_ops, lost)
                 return
 
-    def _give_up(self, pending_ops: Sequence[PendingAppend], lost: UnknownOutcomeError | None = None) -> None:
+    def _fail_all_waiting(
+        self, pending_ops: Sequence[PendingAppend], lost: UnknownOutcomeError | None = None
+    ) -> None:
         """Answer everything that waits: patience ended once, and each would have to wait as long again."""
         text = "the server does not answer; this append was not sent"
         unavailable = StorageUnavailableError(text, options=UNREACHABLE)
@@ -287,30 +296,35 @@ class Appender:
         (rows,), durability = await self._db.commit(build_append_statement(batch), again=False)
         return {row[0]: row for row in rows}, durability
 
-    async def _alone(
+    async def _append_single(
         self, pending: PendingAppend, *, lost: UnknownOutcomeError | None = None
     ) -> Receipt | ACMSError:
-        """Append one operation; return the error if refused, and look up the outcome if the answer was lost."""
+        """Append one operation; return its receipt, or the error that refused it.
+
+        If an answer is lost, the operation is sent again where a second copy would be recognised, else looked up. A
+        refused one is sent again unless `_diagnose` finds a reason: then another writer has moved the head
+        meanwhile.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._db.pool.patience
-        refused = False
+        was_refused = False
         tries = 0
         while True:
             try:
                 if lost is not None and not pending.repeatable:
                     return await self._find_committed(pending) or lost
-                if refused:
-                    refused = False
-                    found = await self._diagnose(pending, unknown=lost is not None)
-                    if found is not None:
-                        return found
+                if was_refused:
+                    was_refused = False
+                    outcome = await self._diagnose(pending, unknown=lost is not None)
+                    if outcome is not None:
+                        return outcome
                     tries += 1
                     if tries > TRIES:
                         return ConflictError("other writers were faster every time")
-                receipt = await self._attempt(pending)
+                receipt = await self._send_single(pending)
                 if receipt is not None:
                     return receipt
-                refused = True
+                was_refused = True
             except UnknownOutcomeError as error:
                 if loop.time() >= deadline:
                     return error
@@ -320,7 +334,7 @@ class Appender:
                 if type(error) is not ConflictError or tries >= TRIES:
                     return error if lost is None else await self._despite(error, pending, lost)
                 tries += 1
-                refused = True  # a key was taken in this moment
+                was_refused = True  # a key was taken in this moment
             except Exception as error:
                 return append_rules.wrap_unexpected_error(error)
 
@@ -335,12 +349,13 @@ class Appender:
         except ACMSError:
             return lost
 
-    async def _attempt(self, pending: PendingAppend) -> Receipt | None:
-        """Send one operation by itself; None when it was refused."""
-        if not pending.alone:
+    async def _send_single(self, pending: PendingAppend) -> Receipt | None:
+        """Send one operation by itself; None if the statement refused it."""
+        if not pending.needs_own_transaction:
             rows, durability = await self._advance([Group([pending])])
             return self._receipt(pending, rows[0], durability) if rows else None
 
+        # Locks the context, so that keys and cited entries can be checked before the append.
         async def work(connection: Connection) -> Receipt:
             op = pending.op
             await self._db.rows(connection, "lock_context", {"context": op.context})
@@ -437,6 +452,7 @@ class Appender:
             head = (await self._db.log_state(op.context, deleted=True)).head
         except SessionNotFoundError:
             return None
+        # The digests of the entries are salted, so only this operation can have written them.
         if op.drafts:
             after, digests = max(0, head.version - 10_000), [stamp.digest for stamp in pending.stamps]
             query = "written", {**target, "after": after, "digests": digests}
@@ -471,6 +487,7 @@ class Appender:
         segments = self._db.lineages.get(context)
         if segments is None:
             segments = self._db.lineages[context] = read_lineage(lineage)
+        # The row has the head after the append, the receipt is computed from the head before it.
         rewrites -= pending.summary["rewrites"]
         chain = before if pending.op.drafts else chain
         columns = (version, messages, tokens, last_version, last_nonce, rewrites, derived, epoch, chain, tail)

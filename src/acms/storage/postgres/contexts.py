@@ -18,12 +18,12 @@ from acms.storage.postgres.pool import Connection, Row
 from acms.storage.sessions import session_page
 from acms.storage.sql import (
     ENDLESS,
-    change_settings,
     read_context,
     read_entry,
     read_lineage,
     seal_columns,
     seal_fits,
+    settings_column,
 )
 
 
@@ -50,6 +50,7 @@ class Contexts:
                 settings = append_rules.settings_of_fork(load_mapping(rows[0][0]), context)
                 values["settings"] = dump(settings) if settings else None
         values["settings"] = seal_columns(id, values)
+        # The live context of the key may be deleted, and another created, between two of these queries.
         for _ in range(8):
             rows = await self._db.one("insert_context", values)
             if not rows and key is not None:
@@ -80,7 +81,7 @@ class Contexts:
             "chain": head.chain if at else genesis_hash(parent),
         }
         if at < head.version:
-            columns.update(await self._columns_at(parent, lineage, at))
+            columns.update(await self._columns_of_head_at(parent, lineage, at))
         if head.rewrites:
             runs = append_rules.split_segments(parent, lineage, 1, at)
             queries: list[Named] = [
@@ -91,7 +92,7 @@ class Contexts:
             columns["rewrites"] = sum(rows[0][0] for rows in counts)
         return columns
 
-    async def _columns_at(self, parent: str, lineage: Lineage, version: int) -> dict[str, Any]:
+    async def _columns_of_head_at(self, parent: str, lineage: Lineage, version: int) -> dict[str, Any]:
         """Return the columns of a log's head at an earlier version."""
         columns: dict[str, Any] = {"messages": 0, "tokens": 0, "last_version": None, "last_nonce": None}
         chain: bytes | None = None
@@ -165,8 +166,12 @@ class Contexts:
         found = {id: read_columns(id, read_lineage(lineage), rest) for id, lineage, *rest in rows}
         return [found.get(id) for id in contexts]
 
-    async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
-        """Merge a change into the settings if they are still at `rev`."""
+    async def change_settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
+        """Merge a change into a context's settings if they are still at revision `rev`.
+
+        The setting `deleted` hides the context; the records kept beside its log (not its entries) are then deleted
+        for good.
+        """
         rows = await self._db.one("context_by_id", {"context": context})
         if not rows:
             raise SessionNotFoundError(f"no context has the id {context!r}")
@@ -174,21 +179,23 @@ class Contexts:
             read_context(rows[0]), change, rev=rev, clock=self._db.clock
         )
         deleted_at = None if changed.deleted_at is None else to_microseconds(changed.deleted_at)
-        settings = change_settings(rows[0], changed)
-        values = {"context": context, "settings": settings, "rev": rev, "deleted_at": deleted_at}
-        tried = False
+        new_settings = settings_column(rows[0], changed)
+        values = {"context": context, "settings": new_settings, "rev": rev, "deleted_at": deleted_at}
+        may_have_written = False
 
         async def work(connection: Connection) -> Context:
-            nonlocal tried
+            nonlocal may_have_written
             updated = await self._db.rows(connection, "update_settings", values)
             if updated:
-                tried = True
+                may_have_written = True
                 if deleted_at is not None:
-                    await self._db.rows(connection, "forget_records", {"contexts": [context]})
+                    await self._db.rows(connection, "delete_records", {"contexts": [context]})
                 return read_context(updated[0])
             (row,) = await self._db.rows(connection, "context_by_id", {"context": context})
             current = read_context(row)
-            if tried and current == changed:  # written by an attempt whose commit was not confirmed
+            if (
+                may_have_written and current == changed
+            ):  # written by an attempt whose commit was not confirmed
                 return current
             # Another writer was first, even where it wrote the same: of two deletions only one succeeds.
             raise ConflictError(f"the settings are at revision {current.settings_rev}, not {rev}")
@@ -204,6 +211,7 @@ class Contexts:
             await self._restore_batch(context, batch)
 
     async def _restore_context(self, context: Context) -> Head:
+        """Create a context verbatim unless it exists; return the head of its log."""
         rows = await self._db.one("context_by_id", {"context": context.id})
         if not rows:
             values = {**_new_context_columns(context.id, context), "settings_rev": context.settings_rev}
@@ -240,6 +248,7 @@ class Contexts:
         messages, tokens, rewrites = append_rules.count_drafts(new)
         drafts = dump([_row_of_entry(entry) for entry in new])
         await self._db.rows(connection, "insert_entry", {**target, "drafts": drafts})
+        # The newest message: of the new entries, or else the one the log had.
         last_version, last_nonce = log.last_version, log.last_nonce
         for entry in new:
             if entry.kind is Kind.MESSAGE:
@@ -261,7 +270,10 @@ class Contexts:
     async def _verify_restored(
         self, context: Context, log: LogState, new: Sequence[Entry], connection: Connection
     ) -> None:
-        """Raise `CorruptRecordError` if the hash chain of new entries does not continue that of the log."""
+        """Raise `CorruptRecordError` if the hash chain of new entries does not continue that of the log.
+
+        The chain can be checked only from the begin of an append: stored entries of the same append are included.
+        """
         stored: list[Entry] = []
         chain, last = log.head.chain, log.head.version
         if (context.fork or 0) < new[0].batch <= last:  # the last export was cut within this append

@@ -95,21 +95,22 @@ class Database:
     # ── opening and closing ─────────────────────────────────────────────────────────────────────────────────────────
 
     async def open(self) -> None:
-        """Make sure of the connections and the schema; calls at the same time do it once."""
+        """Open the pool and check the schema, once for all calls at the same time."""
         self.pool.bind()
         if self.opened:
             return
         opening = self._opening.get()
         if opening is None or opening.done():
-            opening = asyncio.ensure_future(self._start())
+            opening = asyncio.ensure_future(self._check_and_join_pool())
             opening.add_done_callback(_retrieve_exception)
             self._opening.set(opening)
         await asyncio.shield(opening)  # one caller that gives up does not close it to the others
 
-    async def _start(self) -> None:
+    async def _check_and_join_pool(self) -> None:
+        """Check the schema and the durability of the server, and count this handle as a user of the pool."""
         try:
             await check_database(self.pool)
-            self._accept()
+            self._accept_durability()
         except BaseException:
             if not self.pool.users:
                 await self.pool.close()
@@ -117,8 +118,8 @@ class Database:
         self.pool.users.add(self)
         self.opened = True
 
-    def _accept(self) -> None:
-        """Refuse a server that cannot give the durability that was asked for."""
+    def _accept_durability(self) -> None:
+        """Set the durability; refuse a server that cannot give the one that was asked for."""
         wanted, offered = self.wanted, self.pool.durability
         if wanted == "quorum" and offered != "quorum":
             raise ConfigurationError(
@@ -229,7 +230,10 @@ class Database:
         return self.read_head(context, rows, deleted=deleted)
 
     def read_head(self, context: str, rows: Sequence[Row], *, deleted: bool = False) -> LogState:
-        """Read the rows of the query `head`."""
+        """Return the state of a log from the rows of the query `head`.
+
+        `SessionNotFoundError` if there is none, or if its context was deleted and `deleted` is false.
+        """
         if not rows:
             raise SessionNotFoundError(f"no context has the id {context!r}")
         deleted_at, lineage, *columns, root = rows[0]
@@ -265,6 +269,7 @@ def last_message(context: str, lineage: Lineage, version: int | None, nonce: str
     if version is None or nonce is None:
         return None
     owner = context
+    # An id names the context that owns the message.
     if lineage:
         ((owner, _, _),) = append_rules.split_segments(context, lineage, version, version)
     return entry_id(Kind.MESSAGE, owner, version, nonce)

@@ -32,31 +32,38 @@ class Reader:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    async def read(self, context: str, wanted: Read) -> list[Entry]:
-        """Read entries, ascending; inherited ones too."""
-        append_rules.check_read(wanted.newest, wanted.limit)
+    async def read(self, context: str, request: Read) -> list[Entry]:
+        """Read the entries of a log, inherited ones too, ascending.
+
+        Each owner in the lineage holds a segment of the log; a limited read asks one segment after the other until
+        it has enough.
+        """
+        append_rules.check_read(request.newest, request.limit)
         lineage = self._db.lineages.get(context)
         reads_head = lineage is not None  # then one round trip reads both the head and the entries
         if lineage is None:
-            lineage = (await self._db.log_state(context, deleted=wanted.deleted)).lineage
-        backward = wanted.newest is not None
-        limit = wanted.newest if backward else wanted.limit
-        kinds = None if wanted.kinds is None else [kind.value for kind in wanted.kinds]
-        runs = append_rules.split_segments(context, lineage, wanted.after + 1, wanted.last(ENDLESS))
+            lineage = (await self._db.log_state(context, deleted=request.deleted)).lineage
+        backward = request.newest is not None
+        limit = request.newest if backward else request.limit
+        kinds = None if request.kinds is None else [kind.value for kind in request.kinds]
+        segments = append_rules.split_segments(
+            context, lineage, request.after + 1, request.last_version(ENDLESS)
+        )
         if backward:
-            runs.reverse()
+            segments.reverse()
         entries: list[Entry] = []
-        while runs or reads_head:
+        # The head is read even without a segment: it shows that the context exists.
+        while segments or reads_head:
             # Of a limited read the next run may not be needed.
-            batch = runs if limit is None else runs[:1]
-            runs = runs[len(batch) :]
+            batch = segments if limit is None else segments[:1]
+            segments = segments[len(batch) :]
             queries: list[Named] = [("head", {"context": context})] if reads_head else []
             for owner, first, last in batch:
                 values = {"context": owner, "first": first, "last": last, "kinds": kinds, "limit": limit}
-                queries.append((wanted.query, values))
+                queries.append((request.query, values))
             answers = await self._db.ask(*queries)
             if reads_head:
-                self._db.read_head(context, answers.pop(0), deleted=wanted.deleted)
+                self._db.read_head(context, answers.pop(0), deleted=request.deleted)
                 reads_head = False
             for (owner, _, _), rows in zip(batch, answers, strict=True):
                 entries.extend([read_entry(row, owner) for row in rows])
@@ -94,10 +101,15 @@ class Feed:
         self._db = db
 
     async def page(self, after: str | None, limit: int) -> Page[Entry]:
-        """Return entries of all logs of the tenant that were appended since a cursor, and the next cursor."""
+        """Return entries of all logs of the tenant that were appended since a cursor, and the next cursor.
+
+        A cursor is `low.high.context.version`: a range of transactions, and the last entry returned from it. A
+        range is finished when a page is not full; the next one then begins where it ended.
+        """
         low, high, context, version = _read_cursor(after)
         if limit < 1:
             raise ValidationError(f"must be at least 1, was {limit}", field="limit")
+        # All transactions below the horizon have ended: no entry can still appear there.
         horizon = int((await self._db.one("horizon", {}))[0][0])
         if low > horizon or high > horizon:
             raise ValidationError("the cursor is of another server: start again from None", field="after")
@@ -115,23 +127,27 @@ class DerivedRows:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._riding: dict[str, list[Derived]] = {}
-        self._ride: asyncio.Task[None] | None = None
-        self._hurry = asyncio.Event()
+        self._gathered: dict[str, list[Derived]] = {}
+        self._writing: asyncio.Task[None] | None = None
+        self._flush_now = asyncio.Event()
 
     async def put(self, context: str, rows: Sequence[Derived], *, wait: bool) -> int:
-        """Store derived rows; those of blanked versions are dropped."""
+        """Store derived rows, except those of blanked versions.
+
+        Without `wait`, rows are gathered for a moment, so that they share a commit, and written in the background.
+        """
         if not wait:
             await self._db.open()
-            self._riding.setdefault(context, []).extend(rows)
-            if self._ride is None or self._ride.done():
-                self._hurry = asyncio.Event()
-                self._ride = asyncio.ensure_future(self._bring(self._hurry))
+            self._gathered.setdefault(context, []).extend(rows)
+            if self._writing is None or self._writing.done():
+                self._flush_now = asyncio.Event()
+                self._writing = asyncio.ensure_future(self._write_gathered(self._flush_now))
             return len(rows)
         await self.flush()
-        return await self._put(context, rows)
+        return await self._write_rows(context, rows)
 
-    async def _put(self, context: str, rows: Sequence[Derived]) -> int:
+    async def _write_rows(self, context: str, rows: Sequence[Derived]) -> int:
+        """Store derived rows under the contexts that own their versions; rows of unknown versions are dropped."""
         lineage = self._db.lineages.get(context)
         if lineage is None:
             lineage = (await self._db.log_state(context)).lineage
@@ -139,16 +155,16 @@ class DerivedRows:
         owner_of: dict[int, str] = {}
         for owner, first, last in append_rules.split_segments(context, lineage, 1, ENDLESS):
             owner_of.update({version: owner for version in versions if first <= version <= last})
-        live = [row for row in rows if row.version in owner_of]
+        known_rows = [row for row in rows if row.version in owner_of]
         values = {
             "context": context,
-            "owners": [owner_of[row.version] for row in live],
-            "versions": [row.version for row in live],
-            "spaces": [row.space for row in live],
-            "parts": [row.part for row in live],
-            "starts": [row.start for row in live],
-            "ends": [row.end for row in live],
-            "datas": [row.data for row in live],
+            "owners": [owner_of[row.version] for row in known_rows],
+            "versions": [row.version for row in known_rows],
+            "spaces": [row.space for row in known_rows],
+            "parts": [row.part for row in known_rows],
+            "starts": [row.start for row in known_rows],
+            "ends": [row.end for row in known_rows],
+            "datas": [row.data for row in known_rows],
         }
         head, _, counted = await self._db.ask(
             ("head", {"context": context}), ("lock_root", {"context": context}), ("put_derived", values)
@@ -156,23 +172,23 @@ class DerivedRows:
         self._db.read_head(context, head)  # refuses a context that is deleted
         return int(counted[0][0])
 
-    async def _bring(self, hurry: asyncio.Event) -> None:
+    async def _write_gathered(self, flush_now: asyncio.Event) -> None:
         """Store the gathered rows; rows that fail count as missing and are computed again."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(hurry.wait(), 0.02)  # more rows may come and share the commit
-        while self._riding:
-            context, rows = next(iter(self._riding.items()))
-            del self._riding[context]
+            await asyncio.wait_for(flush_now.wait(), 0.02)  # more rows may come and share the commit
+        while self._gathered:
+            context, rows = next(iter(self._gathered.items()))
+            del self._gathered[context]
             try:
-                await self._put(context, rows)
+                await self._write_rows(context, rows)
             except ACMSError as error:
                 log_event(logging.WARNING, "derived_rows_lost", error=type(error).__name__, rows=len(rows))
 
     async def flush(self) -> None:
         """Wait until gathered rows are stored: a caller that waits for a row asks next which ones are missing."""
-        ride = self._ride
+        ride = self._writing
         if ride is not None and not ride.done():
-            self._hurry.set()
+            self._flush_now.set()
             await asyncio.shield(ride)
 
     async def read(self, context: str, space: str, *, after: int, at: int | None) -> list[Derived]:
@@ -210,6 +226,7 @@ class DerivedRows:
             runs = [(context, *run) for run in append_rules.split_segments(context, lineage, 1, head.version)]
         found: list[tuple[str, int]] = []
         for id, owner, start, end in runs:
+            # In steps, so that one query does not compare a whole long log.
             for low in range(max(start, after + 1), end + 1, COVERAGE):
                 if len(found) >= limit:
                     return found
@@ -226,6 +243,7 @@ class DerivedRows:
 
 
 def _read_cursor(after: str | None) -> tuple[int, int, str, int]:
+    """Parse a cursor of the feed: the first and last transaction of its range, and the last entry returned."""
     if after is None:
         return 0, 0, "", 0
     fields = after.split(".")

@@ -24,7 +24,10 @@ class Eraser:
     async def blank(
         self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
     ) -> int:
-        """Delete the content of entries permanently, in every lineage."""
+        """Delete the content of entries permanently, in every log that inherits them; return how many were blanked.
+
+        Entries belong to the contexts of the lineage; `own` are those of one of them.
+        """
         if to is State.LIVE:
             raise ValidationError("must be expired or erased", field="to")
         wanted = sorted(set(versions))
@@ -51,7 +54,7 @@ class Eraser:
                 await self._db.rows(connection, "count_rewrite", {"contexts": tree})
                 await self._db.rows(connection, "raise_epoch", {"root": log.root})
                 if to is State.ERASED:
-                    await self._db.rows(connection, "forget_records", {"contexts": tree})
+                    await self._db.rows(connection, "delete_records", {"contexts": tree})
                 values = {"context": context, "action": to.value, "detail": detail}
                 values["versions"] = dump(sorted(changed))
                 await self._db.rows(connection, "insert_audit", values)
@@ -63,14 +66,17 @@ class Eraser:
     async def _blank_entries(
         self, connection: Connection, owner: str, versions: Sequence[int], to: State, tree: Sequence[str]
     ) -> list[int]:
-        """Blank entries of one context of a fork tree; return the versions that were not blank before."""
+        """Blank entries of one context of a fork tree; return the versions that were not blank before.
+
+        For erased entries, what was derived from them and the payloads of jobs that name them are deleted too.
+        """
         values = {"context": owner, "versions": versions, "state": to.value}
         rows = await self._db.rows(connection, "blank_entry", values)
         changed = [version for version, _, _ in rows]
         if changed and to is State.ERASED:
-            await self._db.rows(connection, "forget_derived", {"context": owner, "versions": changed})
+            await self._db.rows(connection, "delete_derived", {"context": owner, "versions": changed})
             ids = [entry_id(Kind(kind), owner, version, nonce) for version, kind, nonce in rows]
-            await self._db.rows(connection, "forget_payload", {"contexts": tree, "ids": ids})
+            await self._db.rows(connection, "delete_payload", {"contexts": tree, "ids": ids})
         return changed
 
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:

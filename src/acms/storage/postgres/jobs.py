@@ -37,16 +37,19 @@ class JobQueue:
         self.telling: set[asyncio.Task[None]] = set()
 
     async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
-        """Take due jobs, oldest first; workers that claim at once take different ones."""
-        span = lease // _MICROSECOND
-        values = {"kinds": list(kinds), "lease": span, "limit": limit, "differ": DIFFER}
+        """Take due jobs, oldest first; workers that claim at once take different ones.
+
+        A lease is `silent` if the job's last worker let its lease expire without a word.
+        """
+        lease_microseconds = lease // _MICROSECOND
+        values = {"kinds": list(kinds), "lease": lease_microseconds, "limit": limit, "differ": DIFFER}
         # A claim whose answer was lost expires with its lease, so asking again is safe.
         rows = await self._db.one("claim_job", values)
         found: list[Lease] = []
-        for *columns, before in rows:
+        for *columns, state_before in rows:
             job = read_job(columns)
             assert job.lease_until is not None
-            silent = before == JobState.RUNNING
+            silent = state_before == JobState.RUNNING
             found.append(Lease(job=job, attempt=job.attempt, until=job.lease_until, silent=silent))
         return sorted(found, key=lambda lease: (lease.job.not_before, int(lease.job.id)))
 
@@ -62,25 +65,30 @@ class JobQueue:
         return replace(lease, job=job, until=job.lease_until)
 
     async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
-        """End an attempt that has no effect on the log."""
+        """End an attempt that has no effect on the log.
+
+        If the update finds no row, either this attempt wrote it and the answer was lost, or the lease is not valid
+        any more.
+        """
         number = append_rules.job_number(lease.job.id)
         job = await self._job(number)
         state, error, due = append_rules.resolve_outcome(job, outcome)
         values = {"state": state.value, "error": error, "not_before": to_microseconds(due)}
         values |= {"id": number, "attempt": lease.attempt, "seen": lease.job.state.value}
-        as_seen = (job.attempt, job.state) == (lease.attempt, lease.job.state)
-        if as_seen and state is JobState.READY:
-            await self._no_twin(job, number)
+        is_unchanged = (job.attempt, job.state) == (lease.attempt, lease.job.state)
+        # Back in the queue, it must not share its name with another active job.
+        if is_unchanged and state is JobState.READY:
+            await self._refuse_active_twin(job, number)
         try:
             rows = await self._db.one("settle_job", values)
         except ConflictError:  # the unique index: another job took the name in this moment
-            await self._no_twin(job, number)
+            await self._refuse_active_twin(job, number)
             raise
         if rows:
             return read_job(rows[0])
         now = await self._job(number)
-        unheard = as_seen and job.state is not JobState.DONE
-        if unheard and (now.attempt, now.state, now.error) == (lease.attempt, state, error):
+        may_have_been_written = is_unchanged and job.state is not JobState.DONE
+        if may_have_been_written and (now.attempt, now.state, now.error) == (lease.attempt, state, error):
             return now  # written by an attempt whose answer was lost
         raise await self._lease_error(lease)
 
@@ -90,7 +98,7 @@ class JobQueue:
         if not await self._db.rows(connection, "finish_job", values):
             raise await self._lease_error(lease)
 
-    async def _no_twin(self, job: Job, number: int) -> None:
+    async def _refuse_active_twin(self, job: Job, number: int) -> None:
         """Refuse to bring back a job while another one does its work."""
         twin = await self._db.one("twin", {"dedupe": job.dedupe, "id": number})
         if twin:
@@ -149,6 +157,7 @@ class JobQueue:
                 await task
 
     async def _listen(self, wake: Callable[[], object]) -> None:
+        """Call `wake` for each notification for this tenant; reconnect when the connection breaks."""
         while True:
             try:
                 async with await self._db.pool.open_dedicated() as connection:

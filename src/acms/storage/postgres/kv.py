@@ -69,6 +69,7 @@ class PostgresKV(KVHome):
         )
 
     async def _run(self, query: str, values: Mapping[str, Any], *, again: bool = True) -> list[Any]:
+        """Run a query within the time for a call; return its rows."""
         try:
             async with asyncio.timeout(self._timeout):
                 (rows,) = await self._db.ask((query, values), again=again)

@@ -72,17 +72,19 @@ async def read_migration_status(connection: Connection) -> list[Migration]:
     `SchemaVersionError` when the database was migrated by a release with which this one cannot share it.
     """
     release = list_known_migrations()
+    newest_known = len(release)  # versions count from 1
     checksums: dict[int, str] = {}
-    for version, needs, checksum in await _read_applied(connection, 0):
+    for version, needs, checksum in await _read_applied(connection, after=0):
         checksums[version] = checksum
-        if version > len(release) and needs > len(release):
+        # A newer schema is no obstacle while it needs only a release that knows this one's newest.
+        if needs > newest_known:
             raise SchemaVersionError(
                 f"the database has schema {version}, which needs a release that knows schema {needs};"
-                f" this one knows up to {len(release)}",
+                f" this one knows up to {newest_known}",
                 options=("upgrade acms-engine",),
             )
     steps: list[Migration] = []
-    vectors = await _describe_missing_pgvector(connection)
+    missing_pgvector = await _describe_missing_pgvector(connection)
     for version, needs, checksum, script in release:
         applied = version in checksums
         if applied and checksums[version] != checksum:
@@ -98,7 +100,7 @@ async def read_migration_status(connection: Connection) -> list[Migration]:
                 checksum=checksum,
                 applied=applied,
                 script=script,
-                waits_for=vectors if _wants_vector(script) and not applied else None,
+                waits_for=missing_pgvector if _wants_vector(script) and not applied else None,
             )
         )
     return steps
@@ -144,9 +146,10 @@ async def _describe_missing_pgvector(connection: Connection) -> str | None:
 
 
 async def plan_migrations(pool: Pool, *, partitions: int | None = None) -> list[Migration]:
-    """Return every migration with the complete script to run it by hand, and the applied ones of a newer release.
+    """Return every migration with the script to run it by hand, and those of newer releases that were applied.
 
-    Raises `ConfigurationError` for a number of partitions if the database has partitions already.
+    The first missing one also creates the roles and the schema. Raises `ConfigurationError` for a number of
+    partitions if the database has partitions already.
     """
 
     async def work(connection: Connection) -> list[Migration]:
@@ -163,7 +166,7 @@ async def plan_migrations(pool: Pool, *, partitions: int | None = None) -> list[
                 if waits_for is None and _wants_vector(step.script):
                     waits_for = pool.lacks_vectors
             planned.append(replace(step, script=script, waits_for=waits_for))
-        for version, needs, checksum in await _read_applied(connection, len(steps)):
+        for version, needs, checksum in await _read_applied(connection, after=len(steps)):
             newer = Migration(version=version, needs=needs, checksum=checksum, applied=True, script="")
             planned.append(newer)
         return planned
@@ -224,6 +227,7 @@ _LOCK = "LOCK TABLE acms.migrations IN EXCLUSIVE MODE"
 
 
 def _check_partitions(partitions: int | None, steps: Sequence[Migration]) -> None:
+    """Raise for a bad number of partitions, or for any number if the database has its tables already."""
     if partitions is None:
         return
     if not 1 <= partitions <= MOST_PARTITIONS:
@@ -253,8 +257,9 @@ async def _list_missing_statements(connection: Connection) -> list[str]:
             found.append(f"CREATE ROLE {role} NOLOGIN NOINHERIT")
         if not superuser and (may is None or not may[0]):
             # A user that inherits from the search role can read all tenants outside of our transactions.
-            alone = role == SEARCH_ROLE and connection.info.server_version >= 160000
-            found.append(f"GRANT {role} TO {quoted}" + (" WITH INHERIT FALSE, SET TRUE" if alone else ""))
+            must_not_inherit = role == SEARCH_ROLE and connection.info.server_version >= 160000
+            options = " WITH INHERIT FALSE, SET TRUE" if must_not_inherit else ""
+            found.append(f"GRANT {role} TO {quoted}{options}")
     if owner is None:
         found.append(f"CREATE SCHEMA acms AUTHORIZATION {quoted}")
     row = await (await connection.execute(_FIND)).fetchone()
@@ -264,7 +269,7 @@ async def _list_missing_statements(connection: Connection) -> list[str]:
 
 
 async def _prepare_database(connection: Connection) -> None:
-    """Make sure of the roles, the schema and the list of migrations."""
+    """Create the roles, the schema and the list of migrations where they are missing."""
     user, _, owner, owns = await _query_user_rights(connection)
     if owner is not None and not owns:
         raise ConfigurationError(
@@ -275,6 +280,7 @@ async def _prepare_database(connection: Connection) -> None:
     while statements:
         try:
             await connection.execute(statements[0].encode())
+        # Another process created it in this moment.
         except _MADE:
             pass
         except psycopg.errors.InsufficientPrivilege as error:
@@ -297,11 +303,17 @@ def _build_script(step: Migration, partitions: int) -> str:
 
 
 async def _apply_migration(connection: Connection, step: Migration, partitions: int) -> None:
+    """Run the script of a migration.
+
+    Transient errors are passed on unchanged; `_ForbiddenError` if this user may not install the extension.
+    """
     try:
         await connection.execute(_build_script(step, partitions).encode())
     except psycopg.Error as error:
+        # A lost connection, a rollback, an intervention of the operator: the caller retries.
         if error.sqlstate is None or error.sqlstate.startswith(("08", "40", "57")):
             raise
+        # insufficient_privilege
         if error.sqlstate == "42501" and "extension" in str(error):
             raise _ForbiddenError(str(error)) from error
         raise StorageError(f"migration {step.version} failed: {translate_error(error)}") from error
@@ -312,28 +324,29 @@ class _ForbiddenError(StorageError):
 
 
 async def check_database(pool: Pool) -> None:
-    """Refuse a database this release cannot work with; make the schema where there is none.
+    """Refuse a database this release cannot work with; create the schema in an empty one.
 
-    Tells the pool whether vectors are indexed. What waits for the server, or for nothing but a `migrate`, and only adds
-    speed, is no reason to refuse; where there is nothing to index yet, it is done at once.
+    Missing migrations that only add speed (vector indexes), or wait for the server, are no reason to refuse; in a
+    database without entries they are applied at once. Sets `pool.vectors` to whether vectors are indexed.
     """
 
-    async def look(connection: Connection) -> tuple[list[Migration], bool]:
+    async def read_status(connection: Connection) -> tuple[list[Migration], bool]:
         steps = await read_migration_status(connection)
         if not any(step.applied for step in steps):
             return steps, True
         row = await (await connection.execute(_UNUSED)).fetchone()
         return steps, bool(row and row[0])
 
-    steps, unused = await pool.retry(look, again=True)
+    steps, unused = await pool.retry(read_status, again=True)
     applicable = any(not step.applied and not step.waits_for for step in steps)
     if unused and applicable and not pool.read_only:
         try:
             await apply_migrations(pool, limit=60)  # seconds a statement: tables and indexes are empty
+        # A new database needs the schema; an older one works without the optional migrations.
         except ConfigurationError:
             if not any(step.applied for step in steps):
                 raise
-        steps, _ = await pool.retry(look, again=True)
+        steps, _ = await pool.retry(read_status, again=True)
     if any(not step.applied and not _wants_vector(step.script) for step in steps):
         applied = sum(step.applied for step in steps)
         raise SchemaVersionError(

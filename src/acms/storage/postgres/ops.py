@@ -65,7 +65,7 @@ class PendingAppend:
         self.size = sum(len(draft.content) for draft in op.drafts)
 
     @property
-    def alone(self) -> bool:
+    def needs_own_transaction(self) -> bool:
         """Whether it needs a transaction of several statements."""
         return bool(self.cited) or self.op.finish is not None or self.keyed
 
@@ -103,12 +103,16 @@ def build_draft_row(draft: Draft) -> dict[str, Any]:
 def _build_append_rows(
     op: Append, stamps: Sequence[Stamp]
 ) -> tuple[list[dict[str, Any]], int | None, str | None, str]:
-    """Return the rows of an append without their versions, and the values for the head."""
+    """Return the rows of an append, and what the head takes from them: last message, its nonce, the prefix digest.
+
+    Positions and totals count from the head: the statement adds the numbers of the head.
+    """
     rows: list[dict[str, Any]] = []
     position = total = 0
     last: int | None = None
     nonce: str | None = None
     prefix = sha256()
+    # `k` is the distance of an entry from the head, `last` that of the newest message.
     for k, (draft, stamp) in enumerate(zip(op.drafts, stamps, strict=True), 1):
         prefix.update(stamp.digest)
         message_position: int | None = None
@@ -123,14 +127,18 @@ def _build_append_rows(
 
 
 def _summarize_append(op: Append, last: int | None, nonce: str | None, prefix: str) -> dict[str, Any]:
-    """Return the parameters of the statement for an append as a whole."""
+    """Return the parameters of the statement for an append as a whole.
+
+    `last` and `nonce` are the newest message's distance from the head and its nonce, `prefix` the digest over all
+    entries. `reach` is the newest version that a draft replaces: the log must have it.
+    """
     messages, tokens, rewrites = append_rules.count_drafts(op.drafts)
     expect = op.expect
     spans = [span for draft in op.drafts for span in draft.replaces]
-    if any(not 1 <= first <= upto for first, upto in spans):
+    if any(not 1 <= first <= last_replaced for first, last_replaced in spans):
         reach = VERSION_MASK + 1  # refused by the statement; `check_append` raises the error
     else:
-        reach = max((upto for _, upto in spans), default=0)
+        reach = max((last_replaced for _, last_replaced in spans), default=0)
     summary: dict[str, Any] = {
         "context": op.context,
         "n": len(op.drafts),
@@ -171,7 +179,11 @@ class Group:
         return self.members[0].op.context
 
     def summarize(self, number: int) -> dict[str, Any]:
-        """Return the parameters of the statement for the group as a whole."""
+        """Return the parameters of the statement for the group as a whole.
+
+        A group of several operations was planned behind a known head: it has that head's chain, which the statement
+        expects.
+        """
         if self.chain is None:
             return {"op": number, **self.members[0].summary}
         found: dict[str, Any] = {"op": number, "context": self.context}
@@ -193,7 +205,10 @@ class Group:
         return found
 
     def drafts(self, number: int) -> Iterator[dict[str, Any]]:
-        """Yield the rows of the group, each with its distance from the head."""
+        """Yield the rows of the group; `k` is a row's distance from the head, `batch` that of its append's first row.
+
+        Distances, positions and totals of an operation count on from the operation before it.
+        """
         if self.chain is None:
             for row in self.members[0].drafts:
                 yield {"op": number, "batch": 1, **row}

@@ -106,7 +106,10 @@ class Link(psycopg.AsyncConnection[Any]):
     unconfirmed: list[str]
 
     async def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
-        """Wait for an answer; without one the connection is closed."""
+        """Wait for an answer; when it does not come in time, or the caller is cancelled, the connection is closed.
+
+        An explicit `timeout` is psycopg's own: its end does not count as silence of the server.
+        """
         if self.left:  # only what cleans up behind a user who was cancelled gets here
             raise asyncio.CancelledError
         limit = self.limit if timeout is None else timeout
@@ -227,14 +230,14 @@ class Pool:
             self._pid = os.getpid()
         return self._lanes.here()
 
-    async def _turn(self, free: asyncio.Semaphore) -> None:
-        """Wait for one of the connections to be free."""
-        if not free.locked():
-            await free.acquire()  # at once
+    async def _wait_for_free_connection(self, free_connections: asyncio.Semaphore) -> None:
+        """Wait until one of the connections is free; `StorageBusyError` after `limit` seconds."""
+        if not free_connections.locked():
+            await free_connections.acquire()  # at once
             return
         try:
             async with asyncio.timeout(self.limit):
-                await free.acquire()
+                await free_connections.acquire()
         except TimeoutError:
             raise StorageBusyError(
                 f"none of {self.size} connections was free within {self.limit:g} seconds; nothing was sent",
@@ -245,7 +248,7 @@ class Pool:
     async def connection(self) -> AsyncGenerator[Link]:
         """Borrow a connection; one that does not come back clean is closed."""
         lane = self.bind()
-        await self._turn(lane.free)
+        await self._wait_for_free_connection(lane.free)
         try:
             connection = self._take_idle(lane) or await self._connect(lane)
             try:
@@ -263,10 +266,10 @@ class Pool:
             lane.free.release()
 
     def _take_idle(self, lane: Lane) -> Link | None:
-        """Return an idle connection to which nothing happened.
+        """Return an idle connection on which nothing has arrived, or None; close the others.
 
-        A server that goes away, or is no primary any more, says so or hangs up: noticed before anything is sent, it
-        leaves no doubt about an append.
+        A server that shuts down, or is no primary any more, sends a message or hangs up. Noticing this before
+        anything is sent leaves no doubt whether an append was written.
         """
         while lane.idle:
             connection = lane.idle.pop()
@@ -279,9 +282,11 @@ class Pool:
         return None
 
     async def _connect(self, lane: Lane) -> Link:
+        """Open a connection, and learn from it whether there is a pooler and what a commit survives."""
         connection = await self.open_dedicated()
         lane.all.add(connection)
         try:
+            # No prepared statements until it is known that no pooler shares the connection.
             connection.prepare_threshold = None
             row = await (await connection.execute(_LOOK)).fetchone()
             assert row is not None
@@ -360,6 +365,7 @@ class Pool:
                     if error.sqlstate in _LOST:
                         self._close_idle()
                     raise translate_error(error, known=repeatable) from error
+                # The server or the node is gone: other idle connections to it are of no use either.
                 if not nothing_written or error.sqlstate in _LOST:
                     self._close_idle()
                 name, state = type(error).__name__, error.sqlstate or ""
@@ -400,7 +406,10 @@ def durability_of_commit(commit: str, standbys: str, fsync: str) -> Durability:
 
 
 def _classify_error(error: psycopg.Error, reached: bool) -> tuple[bool, bool]:
-    """Return whether it may pass by itself, and whether it is known that nothing was written."""
+    """Return whether an error is transient, and whether it is certain that nothing was written.
+
+    `reached` says that there was a connection when it was raised.
+    """
     state = error.sqlstate
     if state is None and not reached and _is_permanent_refusal(error):
         return False, True
@@ -409,6 +418,7 @@ def _classify_error(error: psycopg.Error, reached: bool) -> tuple[bool, bool]:
         return lost_connection, not (lost_connection and reached)
     if state in _AGAIN:
         return True, True
+    # The server ended the connection; read-only (25006) and starting up (57P03) mean that it wrote nothing.
     if state in _LOST or state.startswith("08"):
         return True, not reached or state in ("25006", "57P03")
     return False, True
@@ -419,6 +429,7 @@ def _is_permanent_refusal(error: psycopg.Error) -> bool:
     message = str(error)
     if _MISTAKEN.search(message):
         return True
+    # The message has one line for each address that was tried.
     failures = message.count(" failed: FATAL:")
     all_refused = failures > 0 and failures == len(_REFUSED.findall(message))
     return all_refused and " refused" not in message
@@ -451,7 +462,10 @@ _MEANINGS: Sequence[tuple[Sequence[str], type[ACMSError], Sequence[str]]] = (
 
 
 def translate_error(error: psycopg.Error, *, known: bool = True) -> ACMSError:
-    """Return the ACMS error that corresponds to an error of the server."""
+    """Return the ACMS error that corresponds to an error of the server.
+
+    Without `known`, it is not known whether the failed call has written anything.
+    """
     state = error.sqlstate or ""
     first = _remove_credentials(str(error)).split("\n", 1)[0]
     text = f"{type(error).__name__}: {first}"
@@ -462,16 +476,20 @@ def translate_error(error: psycopg.Error, *, known: bool = True) -> ACMSError:
         return UnknownOutcomeError(outcome, options=("try again with the same idempotency key",))
     if not state and _is_permanent_refusal(error):
         return ConfigurationError(text, options=tuple(advice for words, advice in _ADVICE if words in text))
+    # unique_violation
     if state == "23505":
         return ConflictError(f"another writer was first: {first}")
     for states, meaning, options in _MEANINGS:
         if state in states:
             return meaning(text, options=options)
+    # invalid_parameter_value: SET ROLE of a role that is missing
     if state == "22023" and ROLE in first:
         roles = f"let an administrator run: CREATE ROLE {ROLE} NOLOGIN NOINHERIT; GRANT {ROLE} TO USER"
         return ConfigurationError(text, options=(roles, "then restore the dump again, which grants to it"))
+    # read_only_sql_transaction
     if state == "25006":
         return StorageReadOnlyError(text, retryable=True, options=("connect to the primary",))
+    # data exceptions, or a value that the driver could not convert
     if state.startswith("22") or (not state and isinstance(error, psycopg.DataError)):
         return ValidationError(text)
     lost_connection = not state and _is_connection_error(error)

@@ -84,9 +84,12 @@ class Rewriter:
         self._db = db
 
     async def rewrite(self, contexts: Sequence[str], texts: Sequence[bytes]) -> Rewriting:
-        """See `PostgresStorage.rewrite`."""
+        """Rewrite the tables that held erased entries, so that no old row version is left.
+
+        A superuser's call also empties the write-ahead log, and searches the server's files for `texts`.
+        """
         await self._db.open()
-        async with self._alone() as connection:
+        async with self._dedicated_connection() as connection:
             tables = [name for (name,) in await _run_query(connection, _TABLES, {"contexts": list(contexts)})]
             superuser, sees = await _check_rights(connection, tables)
             await self._wait_for_others(connection)
@@ -113,7 +116,7 @@ class Rewriter:
         )
 
     @asynccontextmanager
-    async def _alone(self) -> AsyncGenerator[Connection]:
+    async def _dedicated_connection(self) -> AsyncGenerator[Connection]:
         """Open a dedicated connection, whose statements may take as long as the server allows the user."""
         if self._db.pool.pooled:
             raise ConfigurationError(
@@ -201,9 +204,13 @@ async def _empty_wal(connection: Connection) -> None:
 
 
 async def _search_files(connection: Connection, tables: Sequence[str], traces: Traces) -> list[str]:
-    """Return where the files of tables and the write-ahead log contain texts that no row contains any more."""
+    """Return where the files of tables and the write-ahead log contain texts that no row contains any more.
+
+    Consecutive chunks of a file overlap, so that a text across their border is found.
+    """
     files: list[tuple[str, str]] = []
     for name, path, size in await _run_query(connection, _FILES, {"tables": list(tables)}):
+        # A table of several segments has the files path, path.1, path.2, …
         files += [(name, f"{path}.{n}" if n else path) for n in range(max(1, -(-size // SEGMENT)))]
     log = await _run_query(connection, "SELECT name FROM pg_ls_waldir()", {})
     files += [("the write-ahead log", f"pg_wal/{name}") for (name,) in log]

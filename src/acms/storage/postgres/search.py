@@ -37,10 +37,10 @@ class Searcher:
             "count_searchable", {"namespace": query.namespace, "limit": max(SMALL, COUNTED) + 1}
         )
         if count <= SMALL:
-            return await self._all(query)
-        return await self._some(query, count)
+            return await self._search_all(query)
+        return await self._search_selected(query, count)
 
-    async def _all(self, query: Search) -> list[Hit]:
+    async def _search_all(self, query: Search) -> list[Hit]:
         """Compare every searchable entry."""
         namespace = {"namespace": query.namespace}
         queries: list[Named] = [("searchable", namespace)]
@@ -49,8 +49,11 @@ class Searcher:
         rows, *vectors = await self._db.ask(*queries)
         return await asyncio.to_thread(search.rank_hits, query, rows, vectors[0] if vectors else ())
 
-    async def _some(self, query: Search, count: int) -> list[Hit]:
-        """Rank the entries with the rarest query words and those nearest to the query vector."""
+    async def _search_selected(self, query: Search, count: int) -> list[Hit]:
+        """Rank only the entries with the rarest query words and those nearest to the query vector.
+
+        `count` is the number of searchable entries, over which the rarity of a word is computed.
+        """
         limit = max(500, 5 * query.limit)  # entries whose score is computed
         locations, having = await self._find_words(query, limit)
         nearest, vectors = await self._find_nearest(query, limit)
@@ -68,7 +71,7 @@ class Searcher:
         return await asyncio.to_thread(search.rank_hits, query, rows, candidates, known)
 
     async def _find_words(self, query: Search, limit: int) -> tuple[set[tuple[str, int]], dict[int, int]]:
-        """Return the places of the entries with the rarest query words, and how many entries have each word."""
+        """Return the locations (context, version) of entries with the rarest query words, and the entries per term."""
         words = _select_search_words(query.terms)
         if not words:
             return set(), {}
@@ -78,11 +81,15 @@ class Searcher:
         if rows:
             for word, number in zip(words, rows[0][2], strict=True):
                 term = content_term(word)
+                # Several word forms share a term.
                 having[term] = max(number, having.get(term, 0))
         return {(context, version) for context, version, _ in rows}, having
 
     async def _find_nearest(self, query: Search, limit: int) -> tuple[set[tuple[str, int]], Sequence[Row]]:
-        """Return the places whose vectors are nearest, and the rows of all vectors if they had to be read."""
+        """Return the locations of the nearest vectors, and the rows of all vectors if they had to be read.
+
+        They are read where no index covers the space, and compared here.
+        """
         if query.vector is None or query.space is None:
             return set(), ()
         direction = search.scale_vector(query.vector)

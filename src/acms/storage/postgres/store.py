@@ -213,7 +213,7 @@ class PostgresStorage:
 
     async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
         """Merge a change into the settings if they are still at `rev`."""
-        return await self._contexts.settings(context, change, rev=rev)
+        return await self._contexts.change_settings(context, change, rev=rev)
 
     async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
         """Write a context verbatim, a batch a commit; resumes after the last stored version."""

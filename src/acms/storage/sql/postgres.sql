@@ -313,14 +313,14 @@ spaces (space) AS (
 WITH RECURSIVE @spaces
 SELECT space FROM spaces WHERE space IS NOT NULL ORDER BY space COLLATE "C";
 
--- name: forget_derived
+-- name: delete_derived
 WITH RECURSIVE @spaces
 DELETE FROM acms.derived d
 WHERE d.tenant_id = %(tenant)s AND d.context_id = %(context)s AND d.space IN (SELECT space FROM spaces)
   AND d.version = ANY(%(versions)s::bigint[]);
 
 -- A job of any context of the fork tree may name the entry.
--- name: forget_payload
+-- name: delete_payload
 UPDATE acms.jobs SET payload = NULL
 WHERE tenant_id = %(tenant)s AND context_id = ANY(%(contexts)s::text[]) AND payload IS NOT NULL
   AND jsonb_exists_any(payload::jsonb -> 'ids', %(ids)s::text[]);
@@ -426,7 +426,7 @@ WHERE r.tenant_id = %(tenant)s AND r.context_id = %(context)s
                 WHERE o.tenant_id = %(tenant)s AND o.context_id = %(context)s
                 ORDER BY o.seq DESC LIMIT 1 OFFSET %(kept)s);
 
--- name: forget_records
+-- name: delete_records
 DELETE FROM acms.records WHERE tenant_id = %(tenant)s AND context_id = ANY(%(contexts)s::text[]);
 
 -- name: live_logs

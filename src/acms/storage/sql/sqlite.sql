@@ -199,12 +199,12 @@ spaces (space) AS (
 WITH RECURSIVE @spaces
 SELECT space FROM spaces WHERE space IS NOT NULL ORDER BY space;
 
--- name: forget_derived
+-- name: delete_derived
 WITH RECURSIVE @spaces
 DELETE FROM derived WHERE ref = ?1 AND space IN (SELECT space FROM spaces) AND version = ?2;
 
 -- A job of any context of the fork tree may name the entry.
--- name: forget_payload
+-- name: delete_payload
 UPDATE jobs SET payload = NULL
 WHERE tenant = ?1 AND context IN (SELECT id FROM contexts WHERE root = (SELECT root FROM contexts WHERE ref = ?2))
   AND EXISTS (SELECT 1 FROM json_each(jobs.payload, '$.ids') WHERE value = ?3);
@@ -291,11 +291,11 @@ RETURNING rev;
 DELETE FROM records
 WHERE ref = :ref AND seq <= (SELECT seq FROM records WHERE ref = :ref ORDER BY seq DESC LIMIT 1 OFFSET :kept);
 
--- name: forget_records
+-- name: delete_records
 DELETE FROM records WHERE ref = ?;
 
 -- What was shown where names entries by id, whichever of the tree showed it.
--- name: forget_records_of_tree
+-- name: delete_records_of_tree
 DELETE FROM records WHERE ref IN (SELECT ref FROM contexts WHERE root = (SELECT root FROM contexts WHERE ref = ?));
 
 -- name: live_logs

@@ -123,9 +123,11 @@ class Appender:
         return prepared
 
     def _plan(self, op: Append, prepared: _Prepared, known: tuple[int, Head]) -> _Plan:
+        """Compute what an append behind a known head writes: rows, the new head, the receipt; check nothing."""
         ref, head = known
         context = op.context
-        base, batch, position, total = ref << VERSION_BITS, head.version + 1, head.messages, head.tokens
+        row_base = ref << VERSION_BITS  # row keys have the log in the high bits, the version in the low ones
+        batch, position, total = head.version + 1, head.messages, head.tokens
         rows: list[tuple[Any, ...]] = []
         ids: list[str] = []
         positions: list[int | None] = []
@@ -136,17 +138,16 @@ class Appender:
             op.drafts, prepared.stamps, prepared.columns, values, strict=True
         ):
             version += 1
-            kind = draft.kind
-            id = entry_id(kind, context, version, stamped.nonce)
+            id = entry_id(draft.kind, context, version, stamped.nonce)
             message_position: int | None = None
-            if kind is Kind.MESSAGE:
+            if draft.kind is Kind.MESSAGE:
                 position += 1
                 message_position, last, total = position, id, total + draft.tokens
             if draft.replaces:
                 rewrites += 1
             row = (
-                base | version, kind._value_, message_position, stamped.nonce, batch, total, created_at, draft.tokens,
-                *columns, None, stamped.salt, stamped.digest, chain, draft.key, parts, draft.content,
+                row_base | version, draft.kind._value_, message_position, stamped.nonce, batch, total, created_at,
+                draft.tokens, *columns, None, stamped.salt, stamped.digest, chain, draft.key, parts, draft.content,
             )  # fmt: skip
             rows.append(row)
             ids.append(id)
@@ -167,6 +168,7 @@ class Appender:
             chain=chain,
             tail=tail,
         )
+        # New values of the head, then those it must still have.
         advance = (
             version, position, total, last, rewrites, chain, tail_text,
             ref, head.version, head.chain, head.rewrites, head.derived, head.epoch,
@@ -177,7 +179,6 @@ class Appender:
             ids=tuple(ids),
             positions=tuple(positions),
             chains=tuple(chains),
-            repeated=False,
             durability=self._durability,
         )
         return _Plan(known, after, advance, rows, receipt)
@@ -185,16 +186,19 @@ class Appender:
     # ── in the writer's transaction ─────────────────────────────────────────────────────────────────────────────────
 
     def together(self, writer: apsw.Connection, functions: Sequence[Function], start: int) -> list[Any]:
-        """Write the simple appends that come next, at most one to each log, in two statements."""
-        found = self._simple(functions, start)
-        if len(found) < 2:
+        """Write the simple appends that come next, at most one to each log, in two statements; return their receipts.
+
+        Without two of them, or if one of them fails, nothing is written, and the caller writes them one by one.
+        """
+        simple_appends = self._take_simple(functions, start)
+        if len(simple_appends) < 2:
             return []
-        plans = [plan for _, plan in found]
+        plans = [plan for _, plan in simple_appends]
         writer.execute("SAVEPOINT op")
-        succeeded = self._write_all(writer, plans)
+        succeeded = self._write_plans(writer, plans)
         if not succeeded:  # which one it was is found out one by one
             writer.execute("ROLLBACK TO op").fetchall()
-            for prepared, _ in found:
+            for prepared, _ in simple_appends:
                 prepared.simple = False
         writer.execute("RELEASE op").fetchall()
         if not succeeded:
@@ -205,8 +209,11 @@ class Appender:
         heads.update({plan.head.context: (plan.known[0], plan.head) for plan in plans})
         return [plan.receipt for plan in plans]
 
-    def _simple(self, functions: Sequence[Function], start: int) -> list[tuple[_Prepared, _Plan]]:
-        """Return the appends from `start` on that are no more than their plans, up to the second to one log."""
+    def _take_simple(self, functions: Sequence[Function], start: int) -> list[tuple[_Prepared, _Plan]]:
+        """Return the simple appends from `start` on, with their plans, until one is not simple.
+
+        A second append to a log ends them too, and so does a plan behind a head that has moved.
+        """
         found: list[tuple[_Prepared, _Plan]] = []
         taken: set[str] = set()
         heads = self._heads
@@ -220,7 +227,7 @@ class Appender:
             found.append((function, plan))
         return found
 
-    def _write_all(self, writer: apsw.Connection, plans: Sequence[_Plan]) -> bool:
+    def _write_plans(self, writer: apsw.Connection, plans: Sequence[_Plan]) -> bool:
         """Write plans for different logs; return False if one cannot be written and all must be rolled back."""
         before = writer.total_changes()
         try:
@@ -239,6 +246,7 @@ class Appender:
     def write(self, connection: apsw.Connection, prepared: _Prepared) -> Receipt:
         """Append to the cached head if no other writer has moved it; otherwise append to the current head."""
         op = prepared.op
+        # An append that keeps the tail must read it: another handle may have changed it without a new version.
         cached = self._heads.get(op.context) if op.tail is not None else None
         if cached is not None:
             try:
@@ -258,7 +266,7 @@ class Appender:
     def _append_at(
         self, connection: apsw.Connection, op: Append, prepared: _Prepared, known: tuple[int, Head]
     ) -> Receipt | None:
-        """Append behind a head; None when the log is not there any more."""
+        """Append behind a known head; None if the log is not at this head any more."""
         if prepared.keys:
             repeated = self._find_repeat(connection, op, prepared.keys, known[0])
             if repeated is not None:
@@ -269,6 +277,7 @@ class Appender:
         connection.execute(self._sql["advance"], plan.advance)
         if not connection.changes():
             return None
+        # If writing the rows fails, the head is rolled back: it must not stay in the cache.
         self._heads.pop(op.context, None)
         self._write_rows(connection, op, prepared, plan)
         if len(self._heads) >= HEADS:
@@ -284,7 +293,7 @@ class Appender:
             raise ValidationError("is used twice in one append", field="key")
         entry_of = {key: self._find_by_key(connection, op.context, ref, key) for key in keys}
         new = [key for key, entry in entry_of.items() if entry is None]
-        lineage = self._lineage(connection, op.context)
+        lineage = self._inherited_segments(connection, op.context)
         if lineage and new:
             owner_of = {number: owner for number, _, owner in lineage}
             for row in self._tables.rows(connection, "inherited", (dump(lineage), dump(new))):
@@ -326,6 +335,7 @@ class Appender:
             self._jobs.enqueue(connection, op)
 
     def _find_by_key(self, connection: apsw.Connection, context: str, ref: int, key: str) -> Entry | None:
+        """Return the entry of a log with a key, or None; inherited entries are not looked at."""
         row = self._tables.row(connection, "key_version", (ref, key))
         if row is None:
             return None
@@ -334,7 +344,8 @@ class Appender:
         )
         return None if found is None else read_entry(found, context)
 
-    def _lineage(self, connection: apsw.Connection, context: str) -> list[tuple[int, int, str]]:
+    def _inherited_segments(self, connection: apsw.Connection, context: str) -> list[tuple[int, int, str]]:
+        """Return the ancestors of a context, oldest first: number, last inherited version and id of each."""
         segments = self._inherited.get(context)
         if segments is None:
             if len(self._inherited) >= HEADS:
@@ -369,7 +380,10 @@ class Appender:
     def _verify_restored(
         self, connection: apsw.Connection, context: Context, log: Log, entries: Sequence[Entry]
     ) -> None:
-        """Raise `CorruptRecordError` if the hash chain of new entries does not continue that of the log."""
+        """Raise `CorruptRecordError` if the hash chain of new entries does not continue that of the log.
+
+        The chain can be checked only from the begin of an append: stored entries of the same append are included.
+        """
         stored: list[Entry] = []
         chain, last = log.head.chain, log.head.version
         if (context.fork or 0) < entries[0].batch <= last:  # the last export was cut within this append

@@ -34,6 +34,7 @@ def backup_database(
 
 
 def _copy_pages(source: apsw.Connection, to: Path, progress: Callable[[int, int], None] | None) -> None:
+    """Copy the pages of a database into another file."""
     destination = apsw.Connection(str(to))
     try:
         with destination.backup("main", source, "main") as copy:

@@ -16,7 +16,7 @@ from acms.results import SessionPage
 from acms.storage import append_rules
 from acms.storage.append_rules import Read
 from acms.storage.sessions import session_page
-from acms.storage.sql import ENDLESS, VERSION_BITS, change_settings, read_context, seal_columns, seal_fits
+from acms.storage.sql import ENDLESS, VERSION_BITS, read_context, seal_columns, seal_fits, settings_column
 from acms.storage.sqlite.tables import Log, Row, Tables
 
 
@@ -86,19 +86,23 @@ class Contexts:
         rows = self._tables.rows(connection, "heads", values)
         return list(map(SessionHead._make, rows))
 
-    def settings(
+    def change_settings(
         self, connection: apsw.Connection, context: str, change: Mapping[str, Json], rev: int
     ) -> Context:
-        """Merge a change into the settings if they are still at `rev`."""
+        """Merge a change into a context's settings if they are still at revision `rev`.
+
+        The setting `deleted` hides the context; the records kept beside its log (not its entries) are then deleted
+        for good.
+        """
         row = self._tables.row(connection, "context_by_id", (self._tables.tenant, context))
         if row is None:
             raise SessionNotFoundError(f"no context has the id {context!r}")
         changed = append_rules.apply_settings_change(read_context(row), change, rev=rev, clock=self._clock)
         ref = self._tables.ref(connection, context)
         deleted_at = _optional_microseconds(changed.deleted_at)
-        self._tables.rows(connection, "update_settings", (change_settings(row, changed), deleted_at, ref))
+        self._tables.rows(connection, "update_settings", (settings_column(row, changed), deleted_at, ref))
         if deleted_at is not None:
-            self._tables.rows(connection, "forget_records", (ref,))
+            self._tables.rows(connection, "delete_records", (ref,))
         return self._get(connection, context)
 
     def create(self, connection: apsw.Connection, context: ContextDraft) -> Context:
@@ -199,7 +203,7 @@ class Contexts:
             "chain": head.chain if at else genesis_hash(parent),
         }
         if at < head.version:
-            columns.update(self._columns_at(connection, log, at))
+            columns.update(self._columns_of_head_at(connection, log, at))
         if head.rewrites:
             for number, first, last in self._tables.runs(connection, log, at=at):
                 base = number << VERSION_BITS
@@ -208,7 +212,7 @@ class Contexts:
                 columns["rewrites"] += count
         return columns
 
-    def _columns_at(self, connection: apsw.Connection, log: Log, version: int) -> dict[str, Any]:
+    def _columns_of_head_at(self, connection: apsw.Connection, log: Log, version: int) -> dict[str, Any]:
         """Return the columns of a log's head at an earlier version."""
         entries = self._tables.entries(connection, log, Read(after=version - 1, at=version))
         messages = [entry for entry in entries if entry.kind is Kind.MESSAGE]

@@ -53,6 +53,7 @@ class ErrorTranslation:
         raise self._translate(error) from error
 
     def _translate(self, error: apsw.Error | OSError) -> StorageError:
+        """Return the ACMS error for an error of SQLite or of the operating system."""
         text = f"{self.name}: {error}"
         number = error.errno if isinstance(error, OSError) else None
         if isinstance(error, apsw.FullError) or number in _DISK_FULL:
@@ -62,6 +63,7 @@ class ErrorTranslation:
             )
         if isinstance(error, apsw.BusyError | apsw.LockedError):
             return StorageBusyError(f"{text}; nothing was written", options=("repeat the call",))
+        # A file that ends too early is damaged, not unreadable.
         too_short = getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHORT_READ
         if too_short or isinstance(error, apsw.CorruptError | apsw.NotADBError):
             return CorruptRecordError(text, options=("acms verify", "restore the file from a backup"))
@@ -148,6 +150,8 @@ def run_transaction(
             writer.execute("BEGIN IMMEDIATE")
             try:
                 while len(results) < len(functions):
+                    # Several simple appends are written at once; an empty result means that the next function
+                    # runs by itself.
                     batch = () if single else hooks.run_batch(writer, functions, len(results))
                     if batch:
                         results.extend(batch)
@@ -167,7 +171,10 @@ def run_transaction(
 
 
 def run_undoable(writer: apsw.Connection, function: Function, hooks: CommitHooks, *, single: bool) -> Any:
-    """Run one function of a transaction so that a refusal rolls back only its own changes."""
+    """Run one function of a transaction; if it is refused, roll back only its own changes and return the error.
+
+    A `single` function needs no savepoint: the whole transaction is rolled back and begun again.
+    """
     if not single:
         writer.execute("SAVEPOINT op")
     try:

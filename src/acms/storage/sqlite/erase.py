@@ -52,13 +52,13 @@ class Eraser:
         to: State,
         audit: Mapping[str, Json],
     ) -> int:
-        """Delete the content of entries permanently, in every lineage."""
+        """Delete the content of entries permanently, in every log that inherits them; return how many were blanked."""
         ref, head, lineage = self._tables.log(connection, context, deleted=True)
         changed: list[int] = []
         for owner, low, high in append_rules.split_segments(context, lineage, 1, head.version):
             number = self._tables.ref(connection, owner)
             for version in sorted({version for version in versions if low <= version <= high}):
-                if self._blank(connection, ref, (owner, number, version), to):
+                if self._blank_entry(connection, ref, (owner, number, version), to):
                     changed.append(version)
         if changed:
             self._tables.rows(connection, "count_rewrite", (ref,))
@@ -67,28 +67,32 @@ class Eraser:
             values = (self._tables.tenant, context, to.value, dump(changed), detail, now)
             self._tables.rows(connection, "insert_audit", values)
             if to is State.ERASED:
-                self._tables.rows(connection, "forget_records_of_tree", (ref,))
+                self._tables.rows(connection, "delete_records_of_tree", (ref,))
                 self.content_erased = True
         return len(changed)
 
-    def _blank(
+    def _blank_entry(
         self, connection: apsw.Connection, ref: int, location: tuple[str, int, int], to: State
     ) -> bool:
-        """Blank the entry at (owner, its ref, version) for the context `ref`; return whether it was not yet."""
+        """Blank an entry; return whether it was not blank before.
+
+        `location` is its owner, the owner's number and its version; `ref` is the number of the context that asked.
+        """
         owner, number, version = location
         row = number << VERSION_BITS | version
         found = self._tables.row(connection, "entries_at", (dump([row]),))
         if found is None:
             return False
         entry = read_entry(found, owner)
+        # An erased entry stays erased; an expired one may still be erased.
         if entry.state is to or entry.state is State.ERASED:
             return False
         self._tables.rows(connection, "blank_entry", (to.value, row))
         if to is State.ERASED:
             if entry.key is not None:
                 self._tables.rows(connection, "forget_key", (number, entry.key))
-            self._tables.rows(connection, "forget_derived", (number, version))
-            self._tables.rows(connection, "forget_payload", (self._tables.tenant, ref, entry.id))
+            self._tables.rows(connection, "delete_derived", (number, version))
+            self._tables.rows(connection, "delete_payload", (self._tables.tenant, ref, entry.id))
         return True
 
     def find_messages(
@@ -159,32 +163,40 @@ class FileEraser:
             self._wal_stale, self._retry_at = False, 0.0
             return
         self._retry_at = time.monotonic() + AGAIN
+        # Reported once, not at every retry.
         if first:
             log_event(logging.WARNING, "wal_not_emptied", file=self._file.path.name)
 
     # ── proving it ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
-        """See `SQLiteStorage.residue`."""
-        found = await self._file.read(lambda connection: self._rows.find_remains(connection, ids), large=True)
+        """Return what is still found of erased entries: keys, derived rows, stored values, bytes of the file.
+
+        If a text is still in the file's bytes, the file is rewritten and searched once more.
+        """
+        remains = await self._file.read(
+            lambda connection: self._rows.find_remains(connection, ids), large=True
+        )
         traces = Traces(texts)
         if not traces:
-            return found
+            return remains
         if not self._file.read_only:
             await self._clean(rewrite=False)
-        found += await self._file.read(
+        remains += await self._file.read(
             lambda connection: self._find_repeating_values(connection, texts), large=True
         )
-        traced = await self._file.read(lambda connection: self._find_traces(connection, traces), large=True)
-        if traced and not self._file.read_only:
+        file_remains = await self._file.read(
+            lambda connection: self._find_traces(connection, traces), large=True
+        )
+        if file_remains and not self._file.read_only:
             try:
                 await self._rewrite_file()
             except StorageError as error:  # the erasure holds; the caller learns where bytes remain
-                found.append(str(error))
-            traced = await self._file.read(
+                remains.append(str(error))
+            file_remains = await self._file.read(
                 lambda connection: self._find_traces(connection, traces), large=True
             )
-        return [*found, *traced]
+        return [*remains, *file_remains]
 
     async def rewrite(self) -> None:
         """See `SQLiteStorage.rewrite`."""
@@ -222,7 +234,10 @@ class FileEraser:
         )
 
     def _find_traces(self, connection: apsw.Connection, traces: Traces) -> list[str]:
-        """Return where texts were found that no row of the file contains any more."""
+        """Return where the files contain texts that no row contains any more.
+
+        Consecutive chunks overlap, so that a text across their border is found.
+        """
         found_at: dict[bytes, str] = {}
         for file in (self._file.path, self._file.path.with_name(self._file.path.name + "-wal")):
             overlap, start = b"", 0
@@ -239,15 +254,15 @@ class FileEraser:
 
     def _stored_texts(self, connection: apsw.Connection) -> Iterator[bytes]:
         """Yield the texts of the file's rows, many rows at once."""
-        waiting: list[bytes] = []
+        gathered: list[bytes] = []
         size = 0
         for (text,) in connection.execute(self._tables.sql["stored_texts"]):
-            waiting.append(text.encode())
-            size += len(waiting[-1])
+            gathered.append(text.encode())
+            size += len(gathered[-1])
             if size >= CHUNK:
-                yield b"\n".join(waiting)
-                waiting, size = [], 0
-        yield b"\n".join(waiting)
+                yield b"\n".join(gathered)
+                gathered, size = [], 0
+        yield b"\n".join(gathered)
 
 
 def _bytes_of(file: Path, *, raw: bool) -> Iterator[bytes]:

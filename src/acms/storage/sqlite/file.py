@@ -115,7 +115,7 @@ class SQLiteFile:
         #: Called with each applied migration, in the thread that applies it.
         self._applied: Callable[[int], None] | None = None
         #: Held while the file is opened.
-        self._guard = threading.Lock()
+        self._opening_lock = threading.Lock()
 
     @property
     def is_open(self) -> bool:
@@ -159,7 +159,7 @@ class SQLiteFile:
 
     def _open_connections(self) -> tuple[_Opened, apsw.Connection, apsw.Connection]:
         """Open the file unless it is open; return two connections for reading."""
-        with self._guard:
+        with self._opening_lock:
             state = self._state
             if state is not None:
                 with self._errors:
@@ -177,6 +177,10 @@ class SQLiteFile:
             return state, reader, large
 
     def _connect(self) -> tuple[apsw.Connection, apsw.Connection, apsw.Connection]:
+        """Open the file, and create or migrate it if needed.
+
+        Returns the writer, a reader, and a reader for large reads; a read-only file has three readers.
+        """
         with self._errors:
             if self._identity() in _inherited:
                 raise HandleError(
@@ -192,7 +196,7 @@ class SQLiteFile:
                 except BaseException:
                     for connection in opened:
                         connection.close()
-                    self._tidy()
+                    self._remove_leftovers()
                     raise
             if not self.path.parent.is_dir():
                 raise StorageError(f"the folder {self.path.parent} does not exist", options=("create it",))
@@ -227,6 +231,7 @@ class SQLiteFile:
 
     def _use_wal(self, writer: apsw.Connection) -> None:
         """Switch a fresh file to WAL; SQLite does not wait here when two processes do so at once, so we do."""
+        # The usual case: the file remembers the mode.
         if writer.pragma("journal_mode") == "wal":
             return
         deadline = time.monotonic() + self.busy / 1000
@@ -253,6 +258,11 @@ class SQLiteFile:
         return reader
 
     def _connect_read_only(self, opened: list[apsw.Connection]) -> apsw.Connection:
+        """Open a connection that cannot write, and add it to `opened`.
+
+        Where not even the WAL's index can be created, the file is read as immutable, provided that the WAL is
+        empty.
+        """
         schema.check_header(self.path)
         if not self.path.is_file():
             raise StorageError(f"{self.path} does not exist", options=("open it writable once to create it",))
@@ -271,7 +281,7 @@ class SQLiteFile:
             uri = f"{self.path.absolute().as_uri()}?immutable=1"
             return open_connection(uri, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
 
-    def _tidy(self) -> None:
+    def _remove_leftovers(self) -> None:
         """Remove the empty WAL that read-only connections leave behind: only a writable one may do it safely."""
         wal = self.path.with_name(self.path.name + "-wal")
         if wal.is_file() and self._wal_size() == 0 and os.access(self.path, os.W_OK):
@@ -314,10 +324,11 @@ class SQLiteFile:
 
     async def aclose(self) -> None:
         """Finish queued work and close the file, for every event loop."""
+        # Being opened: wait, so that nothing is left open.
         if self._opening.get() is not None:
             with suppress(ACMSError):
                 await self.open()
-        with self._guard:
+        with self._opening_lock:
             state, self._state = self._state, None
         if state is None or state.pid != os.getpid():
             return
@@ -336,7 +347,7 @@ class SQLiteFile:
         if state.identity in _open_files:
             _open_files.remove(state.identity)
         if self.read_only:
-            self._tidy()
+            self._remove_leftovers()
 
     # ── reading and writing ─────────────────────────────────────────────────────────────────────────────────────────
 

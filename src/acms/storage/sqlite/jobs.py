@@ -25,7 +25,7 @@ class JobQueue:
         self._tables = tables
         self._clock = clock
         #: When no job was found that was changed in the future.
-        self._looked = -CLOCKS_DIFFER
+        self._last_check = -CLOCKS_DIFFER
 
     def enqueue(self, connection: apsw.Connection, op: Append) -> None:
         """Apply the job changes of an append: end the one it finishes, add new ones."""
@@ -43,17 +43,20 @@ class JobQueue:
     def look(self, connection: apsw.Connection, kinds: Sequence[str], limit: int) -> tuple[bool, bool]:
         """Return whether jobs are due, and whether one was changed in the future; writes nothing."""
         now = to_microseconds(self._clock())
-        ahead = self._ahead(connection, now)
+        ahead = self._has_job_from_future(connection, now)
         return bool(self._due(connection, kinds, now, ahead=ahead, limit=limit)), ahead
 
-    def _ahead(self, connection: apsw.Connection, now: int) -> bool:
-        """Return whether a job was changed in the future; looked up when the clock was set back, else once a minute."""
-        if 0 <= now - self._looked < CLOCKS_DIFFER:
+    def _has_job_from_future(self, connection: apsw.Connection, now: int) -> bool:
+        """Return whether a job was changed at a time that is still to come, because the clock was set back.
+
+        Looked up once a minute, or at once when the clock goes back.
+        """
+        if 0 <= now - self._last_check < CLOCKS_DIFFER:
             return False
         values = (self._tables.tenant, now + CLOCKS_DIFFER)
         found = self._tables.row(connection, "jobs_ahead", values) is not None
         if not found:
-            self._looked = now
+            self._last_check = now
         return found
 
     def _due(
@@ -67,7 +70,10 @@ class JobQueue:
     def claim(
         self, connection: apsw.Connection, kinds: Sequence[str], *, lease: timedelta, limit: int, ahead: bool
     ) -> list[Lease]:
-        """Take due jobs, oldest first; `ahead` as `look` found it."""
+        """Take due jobs, oldest first; `ahead` says whether jobs have times that are still to come (see `look`).
+
+        A lease is `silent` if the job's last worker let its lease expire without a word.
+        """
         now = to_microseconds(self._clock())
         until = now + lease // timedelta(microseconds=1)
         found: list[Lease] = []
@@ -94,8 +100,9 @@ class JobQueue:
         number = append_rules.job_number(lease.job.id)
         job = self._job(connection, number)
         state, error, due = append_rules.resolve_outcome(job, outcome)
-        as_seen = (job.attempt, job.state) == (lease.attempt, lease.job.state)
-        if as_seen and state is JobState.READY:
+        is_unchanged = (job.attempt, job.state) == (lease.attempt, lease.job.state)
+        # Back in the queue, it must not share its name with another active job.
+        if is_unchanged and state is JobState.READY:
             twin = self._tables.row(connection, "twin", (tenant, job.dedupe, number))
             if twin is not None:
                 raise append_rules.duplicate_job_error(job.id, str(twin[0]))

@@ -68,6 +68,7 @@ def check_schema(connection: apsw.Connection, path: Path, *, read_only: bool = F
         " (SELECT application_id FROM pragma_application_id), (SELECT count(*) FROM sqlite_master)"
     ).fetchall()[0]
     version, application, tables = row
+    # A new file has neither an id nor tables.
     if application != APPLICATION_ID and (application or tables):
         raise StorageError(
             f"{path} is a database of another application; it was not touched",
@@ -103,21 +104,22 @@ def migrate_file(
     if writer.pragma("user_version") == len(known):
         return
     for version, checksum, script in known:
-        mine = False
+        applied_here = False
         writer.execute("BEGIN IMMEDIATE").fetchall()
         try:
+            # Read again under the lock: another process may have applied it.
             if int(writer.pragma("user_version")) < version:
                 for _ in writer.execute(
                     _build_script(version, checksum, script, str(to_microseconds(clock())))
                 ):
                     pass
-                mine = True
+                applied_here = True
             writer.execute("COMMIT").fetchall()
         except BaseException:
             with suppress(apsw.Error):
                 writer.execute("ROLLBACK").fetchall()
             raise
-        if mine and on_applied is not None:
+        if applied_here and on_applied is not None:
             on_applied(version)
 
 
@@ -135,6 +137,7 @@ def list_schema_steps(path: Path) -> list[Migration]:
     now = "CAST(1000000 * unixepoch('subsec') AS INTEGER)"
     found: list[Migration] = []
     for version, checksum, script in load_migrations("sqlite"):
+        # The first step of a new file also switches it to WAL, which no transaction can do.
         whole = f"BEGIN IMMEDIATE;\n{_build_script(version, checksum, script, now)}COMMIT;\n"
         found.append(
             Migration(
@@ -149,13 +152,14 @@ def list_schema_steps(path: Path) -> list[Migration]:
 
 
 def _read_applied_steps(path: Path) -> Mapping[int, str]:
+    """Return the checksums of the steps that a file has, without changing or creating anything."""
     check_header(path)
     if not path.exists():
         return {}
     wal = path.with_name(path.name + "-wal")
     # Without a WAL no process has the file open, and then no file may be created next to it.
-    alone = not (wal.exists() and wal.stat().st_size)
-    uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
+    is_unused = not (wal.exists() and wal.stat().st_size)
+    uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if is_unused else ''}"
     connection = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
     try:
         connection.set_busy_timeout(5000)

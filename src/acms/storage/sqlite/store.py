@@ -132,7 +132,7 @@ class DatabaseStorage(ABC):
     async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
         """Merge a change into the settings if they are still at `rev`."""
         return await self._database.write(
-            lambda writer: self._contexts.settings(writer, context, change, rev)
+            lambda writer: self._contexts.change_settings(writer, context, change, rev)
         )
 
     async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
@@ -173,13 +173,13 @@ class DatabaseStorage(ABC):
     ) -> list[Entry]:
         """Read entries, ascending; inherited ones too."""
         append_rules.check_read(newest, limit)
-        wanted = Read(at, after, before, kinds, replacing, newest, limit, deleted)
+        request = Read(at, after, before, kinds, replacing, newest, limit, deleted)
 
         def work(reader: apsw.Connection) -> list[Entry]:
             log = self._tables.log(reader, context, deleted=deleted)
-            return self._tables.entries(reader, log, wanted)
+            return self._tables.entries(reader, log, request)
 
-        return await self._database.read(work, large=not wanted.at_most(INLINE_ROWS))
+        return await self._database.read(work, large=not request.at_most(INLINE_ROWS))
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, with None for ids that do not exist."""

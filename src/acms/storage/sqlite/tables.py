@@ -45,7 +45,10 @@ class Tables:
     # ── logs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def log(self, connection: apsw.Connection, context: str, *, deleted: bool = False) -> Log:
-        """Find a context."""
+        """Return the state of a context: its number, head and lineage.
+
+        `SessionNotFoundError` if there is none, or if it was deleted and `deleted` is false.
+        """
         row = self.row(connection, "head", (self.tenant, context))
         if row is None:
             raise SessionNotFoundError(f"no context has the id {context!r}")
@@ -80,21 +83,29 @@ class Tables:
 
     # ── entries ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def entries(self, connection: apsw.Connection, log: Log, read: Read) -> list[Entry]:
-        """Read entries, ascending: walk the segments of a lineage, from the end that the limit counts from."""
+    def entries(self, connection: apsw.Connection, log: Log, request: Read) -> list[Entry]:
+        """Read entries of a log, inherited ones too, ascending.
+
+        Each owner in the lineage holds a segment; they are read from the end that the limit counts from until it is
+        reached.
+        """
         ref, head, lineage = log
-        backward = read.newest is not None
-        limit = read.newest if backward else read.limit
-        runs = append_rules.split_segments(head.context, lineage, read.after + 1, read.last(head.version))
+        backward = request.newest is not None
+        limit = request.newest if backward else request.limit
+        segments = append_rules.split_segments(
+            head.context, lineage, request.after + 1, request.last_version(head.version)
+        )
         if backward:
-            runs.reverse()
+            segments.reverse()
         entries: list[Entry] = []
-        for owner, first, last in runs:
+        for owner, first, last in segments:
             number = ref if owner == head.context else self.ref(connection, owner)
             remaining = -1 if limit is None else limit - len(entries)
-            parameters = range_parameters(number, first, last, kinds=read.kinds, limit=remaining)
+            parameters = range_parameters(number, first, last, kinds=request.kinds, limit=remaining)
             # Fetched first: a cursor left open by a corrupt row would keep this connection in an old snapshot.
-            entries.extend([read_entry(row, owner) for row in self.rows(connection, read.query, parameters)])
+            entries.extend(
+                [read_entry(row, owner) for row in self.rows(connection, request.query, parameters)]
+            )
             if limit is not None and len(entries) >= limit:
                 break
         if backward:
@@ -113,16 +124,16 @@ class Tables:
         return [entries.get(id) for id in ids]
 
     def places(self, connection: apsw.Connection, ids: Sequence[str]) -> dict[str, tuple[str, int, int]]:
-        """Return (owner, ref of the owner, version) of the ids that may exist."""
-        place_of = append_rules.parse_entry_ids(ids)
+        """Return the location (owner, number of the owner, version) of each id that may exist."""
+        location_of = append_rules.parse_entry_ids(ids)
         ref_of: dict[str, int] = {}
-        for owner in {owner for owner, _ in place_of.values()}:
+        for owner in {owner for owner, _ in location_of.values()}:
             row = self.row(connection, "ref", (self.tenant, owner))
             if row is not None:
                 ref_of[owner] = row[0]
         return {
             id: (owner, ref_of[owner], version)
-            for id, (owner, version) in place_of.items()
+            for id, (owner, version) in location_of.items()
             if owner in ref_of and version <= VERSION_MASK
         }
 
@@ -151,14 +162,14 @@ class DerivedRows:
         self._tables = tables
 
     def put(self, connection: apsw.Connection, context: str, rows: Sequence[Derived]) -> int:
-        """Store rows; those of blanked versions are dropped."""
+        """Store derived rows under the contexts that own their versions; rows of blanked versions are dropped."""
         log = self._tables.log(connection, context)
         ref, head = log.ref, log.head
-        runs = self._tables.runs(connection, log)
+        segments = self._tables.runs(connection, log)
         versions = {row.version for row in rows}
         numbers = [
             owner << VERSION_BITS | version
-            for owner, first, last in runs
+            for owner, first, last in segments
             for version in versions
             if first <= version <= last
         ]
@@ -166,14 +177,14 @@ class DerivedRows:
             number & VERSION_MASK: number >> VERSION_BITS
             for (number,) in self._tables.rows(connection, "live", (dump(numbers),))
         }
-        live = [row for row in rows if row.version in owner_of]
+        live_rows = [row for row in rows if row.version in owner_of]
         values = [
             (owner_of[row.version], row.space, row.version, row.part, seq, row.start, row.end, row.data)
-            for seq, row in enumerate(live, head.derived + 1)
+            for seq, row in enumerate(live_rows, head.derived + 1)
         ]
         connection.executemany(self._tables.sql["put_derived"], values)
-        self._tables.rows(connection, "count_derived", (head.derived + len(live), ref))
-        return len(live)
+        self._tables.rows(connection, "count_derived", (head.derived + len(live_rows), ref))
+        return len(live_rows)
 
     def read(
         self, connection: apsw.Connection, context: str, space: str, *, after: int, at: int | None
@@ -206,6 +217,7 @@ class DerivedRows:
                 if len(missing) >= limit:
                     return missing
                 block = (number, space, first, min(first + COVERAGE - 1, end))
+                # Counting rows by an index is cheap: most blocks are complete and need no search.
                 ((covered,),) = tables.rows(connection, "count_covered", block)
                 if covered <= block[3] - first:
                     rows = tables.rows(connection, "missing", (*block, limit - len(missing)))

@@ -45,7 +45,10 @@ class Answer(asyncio.Future[list[Any]]):
             self._waiter = (fn, context)
 
     def answer(self, result: list[Any]) -> None:
-        """Set the result and resume the waiter here and now; call it outside of tasks, as the last thing."""
+        """Set the result and run the waiting callback at once, instead of in the loop's next turn.
+
+        Call it outside of tasks, as the last thing.
+        """
         if self.done():
             return
         waiter, self._waiter = self._waiter, None
@@ -148,7 +151,10 @@ class Port:
         self._post_postponed(queue)
 
     def close(self, ended: Future[None] | None = None) -> None:
-        """Close its connections and give the file descriptor back: on its event loop, or when that does not run."""
+        """Close the connections and the event's file descriptor: on the port's event loop, or when that does not run.
+
+        `ended` is resolved at the end.
+        """
         self.closed = True
         with self._guard:
             event, self._event = self._event, None
@@ -156,7 +162,7 @@ class Port:
             if not self._loop.is_closed():
                 self._loop.remove_reader(event)
                 self._loop.call_soon_threadsafe(
-                    self._answer
+                    self._answer_committed
                 )  # the event may have been set and not yet been read
             os.close(event)
         for connection in (self._large, self.reader):
@@ -173,6 +179,7 @@ class Port:
             self.close(ended)
 
     def _post_postponed(self, queue: WriteQueue) -> None:
+        """Give the collected work to the writer; its callers get `StoppedError` if that was stopped."""
         postponed, self._postponed = self._postponed, None
         for work in postponed or ():
             if queue.put(work):
@@ -186,13 +193,13 @@ class Port:
             return None
         event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         try:
-            self._loop.add_reader(event, self._answer)
+            self._loop.add_reader(event, self._answer_committed)
         except NotImplementedError:  # of a loop without selectors
             os.close(event)
             return None
         return event
 
-    def _answer(self) -> None:
+    def _answer_committed(self) -> None:
         """Answer the callers whose work is committed."""
         while self._committed:
             self._answer_works(self._committed.popleft())
@@ -202,11 +209,15 @@ class Port:
                 self._answer_works(self._committed.popleft())
 
     def _answer_works(self, works: Sequence[Work]) -> None:
-        """Answer the works of one commit."""
+        """Answer the callers of the works of one commit.
+
+        A single caller is resumed at once. Many are resumed in the loop's next turn, and what they post then is
+        collected.
+        """
         if len(works) == 1 and works[0].future is not None:
             works[0].future.answer(works[0].results)
             return
-        for work in works:  # many: the first to run must not keep the others waiting
+        for work in works:
             if work.future is not None and not work.future.done():
                 work.future.set_result(work.results)
         # Most of them post again when they are resumed. A writer that woke up for the first would commit it alone, and
@@ -226,7 +237,7 @@ class Port:
                 os.eventfd_write(self._event, 1)
                 return
         with suppress(RuntimeError):  # the loop was closed while its callers were waiting
-            self._loop.call_soon_threadsafe(self._answer)
+            self._loop.call_soon_threadsafe(self._answer_committed)
 
 
 class WriteQueue:
@@ -241,7 +252,7 @@ class WriteQueue:
         self.deferred: deque[Function] = deque()
         self._stopped = False
         self._guard = threading.Lock()
-        self.thread = threading.Thread(target=self._run, name="acms-writer", daemon=True)
+        self.thread = threading.Thread(target=self._run_writer, name="acms-writer", daemon=True)
         self.thread.start()
 
     def put(self, work: Work) -> bool:
@@ -257,7 +268,8 @@ class WriteQueue:
             self._stopped = True
             self._queue.put(None)
 
-    def _run(self) -> None:
+    def _run_writer(self) -> None:
+        """Commit what is queued, in the writer thread, until the queue is stopped."""
         last = False
         while not last:
             works, last = self._take_works()
