@@ -33,16 +33,23 @@ from acms.results import (
     new_days,
     resolve_speaker,
 )
-from acms.text.condense import bisect_largest, condense_arguments, condense_output, find_level, split_records
+from acms.text.condense import (
+    bisect_largest,
+    condense_arguments,
+    condense_output,
+    find_level,
+    fits_budget,
+    split_records,
+)
 from acms.text.tokenizer import content_terms, split_words
 
 CUT = " […] "
 """Marks text left out because it did not fit."""
 
 
-LABEL = 20
+LABEL_TOKENS = 20
 """Estimated tokens of a label; its real tokens are counted with the text."""
-COUNTED = 16_384
+MOST_CACHED_COUNTS = 16_384
 """Cached counts of items: a few megabytes."""
 
 
@@ -87,7 +94,7 @@ class TextFrame:
         key = item.id, item.role, item.actor_id, day, is_external(item), hash(item.content)
         count = self._known_counts.get(key)
         if count is None:
-            if len(self._known_counts) >= COUNTED:
+            if len(self._known_counts) >= MOST_CACHED_COUNTS:
                 self._known_counts.clear()
             count = self._count(format_item(item, day) + SEPARATOR)
             self._known_counts[key] = count
@@ -203,7 +210,7 @@ def append_label(one: Candidate, label: str) -> Candidate:
     """Return a candidate of one entry with a label beside its text; unchanged without one."""
     if not label or len(one.costs) > 1:
         return one
-    tokens = one.tokens + LABEL
+    tokens = one.tokens + LABEL_TOKENS
     return one._replace(label=f"{one.label} {label}".lstrip(), costs=(tokens,), tokens=tokens)
 
 
@@ -671,7 +678,7 @@ def cut_middle(text: str, budget: int, counter: TokenCounter) -> str:
 
     if budget <= 0:
         return ""
-    if len(text) <= 16 * budget and counter.count(text) <= budget:  # a far longer text is not counted
+    if fits_budget(text, budget, counter):
         return text
     size = bisect_largest(len(text), fits)
     return cut_to(size) if size else ""
