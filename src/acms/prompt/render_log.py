@@ -188,9 +188,11 @@ class RenderLog:
                 return
             except ConflictError:
                 continue
-        raise ConflictError("other renders kept theirs")
+        raise ConflictError(f"other renders were written first in {_ATTEMPTS} attempts")
 
     async def _drop_row(self, storage: HasRecords, id: str) -> None:
+        """Delete the row of a render from the newest record, if it is there."""
+
         def drop(data: Mapping[str, Json]) -> Mapping[str, Json]:
             rows = data.get("rows", ())
             kept = [row for row in rows if row[0] != id]

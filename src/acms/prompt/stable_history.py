@@ -7,7 +7,6 @@ stores the positions once there is a prompt.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from math import ceil
 from types import MappingProxyType
@@ -169,12 +168,12 @@ class StableHistory:
         window = placed.window
         if window is None or self._context is None or self._record is None:
             return True
-        lost = _list_lost_entries(fitted, path)
+        lost = cache_window.list_lost_entries(fitted, path)
         if lost and not self._began:
             self._must_begin = True
             return False
         if lost:
-            window = _drop_lost_entries(window, placed, lost)
+            window = cache_window.drop_lost_entries(window, placed.nodes, lost)
         if request_hash and request_hash not in window.sent:
             # The hashes of 400 requests are enough for any turn, and small in the record.
             window = window._replace(sent=(*window.sent, request_hash)[-400:])
@@ -660,17 +659,18 @@ class StableHistory:
         return HistoryRead(gathered, atoms, front, front_entries, is_whole, labels)
 
     async def _gather_turn(self) -> tuple[Gathered, list[Atom]]:
-        """Read back until the budget is filled and the newest turn has begun."""
+        """Read back until the budget is filled and, if the log ends with tool calls, their question is read."""
         wanted = max(1, int(self.budget * MARGIN))
         while True:
             gathered = await self.session.said(budget=wanted)
             atoms = self._build_atoms(gathered.units, gathered.labels.by_id(gathered.units))
             turn_start = cache_window.find_turn_start(atoms, question_follows=self.question_follows)
-            has_begun = turn_start < len(atoms) or self.question_follows
-            has_begun = has_begun or not cache_window.ends_with_call(atoms)
+            # Only a turn that ends with tool calls can begin further back.
+            may_begin_earlier = cache_window.ends_with_call(atoms) and not self.question_follows
+            has_turn_start = turn_start < len(atoms) or not may_begin_earlier
             is_filled = self._cost(self._cutter.cut(atoms, {})) > self.budget
-            is_far = wanted > cache_window.FAR * self.budget
-            if gathered.whole or is_far or (is_filled and has_begun):
+            is_far = wanted > cache_window.MOST_BUDGETS_SEARCHED * self.budget
+            if gathered.whole or is_far or (is_filled and has_turn_start):
                 return gathered, atoms
             wanted *= 2
 
@@ -741,7 +741,7 @@ class StableHistory:
         tokens = depth if self.recall.tokens is None else min(depth, self.recall.tokens)
         counted = self.codec.counter.name == self.session.counter.name
         while tokens > frame_cost:
-            items: Sequence[Any] = await self._search_once(tokens - frame_cost)
+            items: Sequence[Any] = await self._search_cached(tokens - frame_cost)
             if not take_all:
                 # Score alone fills the first 60 %; the rest must be a fifth as relevant as the best.
                 items = cache_window.select_answers(items, int(tokens * 0.6), 0.2)
@@ -758,8 +758,11 @@ class StableHistory:
             tokens = tokens - over if over < tokens // 2 else tokens * depth // (depth + over) - 1
         return ()
 
-    async def _search_once(self, tokens: int) -> ContextItems:
-        """Search the past: once for a window that cannot go on, and for the one that begins then."""
+    async def _search_cached(self, tokens: int) -> ContextItems:
+        """Search the past within a number of tokens, and note the result in `items`.
+
+        A result is kept: when the stored window does not fit and a new one is planned, the search is not repeated.
+        """
         if tokens not in self._items_by_tokens:
             self._items_by_tokens[tokens] = await self.search(tokens)
         self.items = self._items_by_tokens[tokens]
@@ -769,31 +772,3 @@ class StableHistory:
 def _label_in_front(entry: Entry, gathered: Gathered) -> str:
     """Return the label of an entry in front; none for a question, which waits for its answer."""
     return "" if entry.role is Role.USER else gathered.labels.of(entry)
-
-
-def _list_lost_entries(fitted: Fitted, path: str) -> set[str]:
-    """Return the ids of the entries that a fit left out of a history."""
-    lost: set[str] = set()
-    for left in fitted.left:
-        if left.gone and f"{left.path}/".startswith(f"{path}/"):
-            lost.update(left.ids)
-    return lost
-
-
-def _drop_lost_entries(window: CacheWindow, placed: PlacedHistory, lost: AbstractSet[str]) -> CacheWindow:
-    """Return a window as it was cut to fit."""
-    first: Atom | None = None
-    for node in placed.nodes:
-        if isinstance(node, Atom) and node.first and lost.isdisjoint(cache_window.visible_ids([node])):
-            first = node
-            break
-    blocks: list[Block] = []
-    for block in window.blocks:
-        pieces = [piece for piece in block.pieces if lost.isdisjoint(piece.sources)]
-        blocks.append(block._replace(pieces=tuple(pieces)))
-    return window._replace(
-        start=window.start if first is None else first.before,
-        first=window.first if first is None else first.first,
-        lead=tuple([entry for entry in window.lead if entry[0] not in lost]),
-        blocks=tuple(blocks),
-    )

@@ -115,7 +115,7 @@ class Readable(Protocol):
 
 
 @runtime_checkable
-class Elsewhere(Protocol):
+class SessionAtService(Protocol):
     """A session at a service, which renders the prompts that read it."""
 
     @property
@@ -494,15 +494,15 @@ def build_atoms(
     return newest_first
 
 
-def as_readable(session: Readable | Elsewhere) -> Readable:
-    """Return the session of a step; a session at a service is read there, never here."""
+def cast_to_readable(session: Readable | SessionAtService) -> Readable:
+    """Give any session the type that steps have; one at a service is never read here, but sent there."""
     return cast("Readable", session)
 
 
 def find_render_service(steps: Sequence[Step]) -> Any:
     """Return the service that renders some steps, or None when all sessions are read in this process."""
     sessions = _sessions_of_steps(steps)
-    services = {session.home if isinstance(session, Elsewhere) else None for session in sessions}
+    services = {session.home if isinstance(session, SessionAtService) else None for session in sessions}
     if len(services) > 1:
         raise ValidationError(
             "reads sessions of this process and of a service, or of two: one place must render it",
@@ -609,23 +609,28 @@ def _has_moving_node(node: Node) -> bool:
 
 
 def name_steps(steps: Sequence[Step]) -> list[str]:
-    """Return a unique name for each step: its kind, with a number from the second one on."""
+    """Return a unique name for each step: its own name or else its kind, with a number from the second one on.
+
+    A number that is taken by the own name of an earlier step ("summary-2") is skipped.
+    """
     numbers: dict[str, int] = {}
     names: list[str] = []
     for step in steps:
-        name = _base_name_of_step(step).replace("/", "-")
-        number = numbers.get(name, 0) + 1
-        while number > 1 and f"{name}-{number}" in numbers:
+        base = _base_name_of_step(step).replace("/", "-")  # "/" separates the names of a path
+        number = numbers.get(base, 0) + 1
+        while number > 1 and f"{base}-{number}" in numbers:
             number += 1
-        numbers[name] = number
+        numbers[base] = number
+        name = base
         if number > 1:
-            name = f"{name}-{number}"
+            name = f"{base}-{number}"
             numbers[name] = 1
         names.append(name)
     return names
 
 
 def _base_name_of_step(step: Step) -> str:
+    """Return the own name of a step, or else its kind."""
     match step:
         case WrittenMessage(message):
             return message.role.value

@@ -436,7 +436,7 @@ def _split_by_case(text: str) -> list[str]:
 
 
 def _expand_amount(match: re.Match[str]) -> str:
-    """Return an amount as its digits alone: of 48,000 and of 48k it is 48000."""
+    """Return an amount as plain digits: 48,000 and 48k both become 48000."""
     if match["grouped"]:
         return match["grouped"].replace(",", "")
     whole, _, rest = match["short"].partition(".")
