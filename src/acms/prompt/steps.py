@@ -294,6 +294,7 @@ def _encode_data_url(data: bytes, mime: str) -> str:
 
 
 def _parse_neutral_message(value: Mapping[str, Any], field: str) -> PromptMessage:
+    """Read a message with the fields of `ingest`; `field` names it in errors."""
     unknown = set(value) - _FIELDS - _OTHERS
     if unknown:
         raise ValidationError(f"unknown field {sorted(unknown, key=str)[0]!r}", field=field)
@@ -302,7 +303,7 @@ def _parse_neutral_message(value: Mapping[str, Any], field: str) -> PromptMessag
     parts = value.get("parts")
     call_id, content = value.get("tool_call_id"), value.get("content", "")
     try:
-        if value.get("is_error"):
+        if value.get("is_error"):  # the content becomes a failed result of its own
             call_id = validation.validate_name(call_id, "tool_call_id")
             parts = [ToolResult(call_id, _validate_text(content, "content"), True)]
             call_id = content = None
@@ -384,9 +385,9 @@ def parse_tools(given: Sequence[object]) -> tuple[Tool, ...]:
 
 
 def message_of_entry(entry: Entry, counter: str, label: str = "") -> PromptMessage:
-    """Return a message or a summary of a log as it stands in a prompt; its tokens were counted when it was stored.
+    """Return a message or a summary of a log as it stands in a prompt.
 
-    With a label if it may be outdated: then it has no parts.
+    `counter` names the counter of its stored tokens. `label`, if it may be outdated, is written into its text.
     """
     if entry.kind is Kind.SUMMARY:
         text = chat_messages.wrap_text(attach_label(entry.content, label), chat_messages.SUMMARY)
@@ -395,6 +396,7 @@ def message_of_entry(entry: Entry, counter: str, label: str = "") -> PromptMessa
     name: str | None = None
     if entry.actor is not None and role is not Role.TOOL:
         name = chat_messages.name_of(entry.actor, role)
+    # The result of a tool whose call is not shown is quoted in a message of the user.
     if role is Role.USER and any(isinstance(part, ToolResult) for part in entry.parts):
         text = chat_messages.wrap_text(entry.content, chat_messages.ORPHAN)
         return PromptMessage(role=role, parts=(Text(text),), name=name, sources=(entry.id,))
@@ -423,9 +425,9 @@ def _escape_part(part: Part) -> Part:
 def messages_of_entry(
     entry: Entry, counter: str, vendors: Sequence[str], label: str = ""
 ) -> tuple[PromptMessage, ...]:
-    """Return an entry of a log as it stands in a prompt: a vendor's own compaction word for word, if it is for it.
+    """Return an entry of a log as it stands in a prompt.
 
-    With a label it is a summary like any other: its text with the label.
+    A compaction by one of the `vendors` is given back word for word, unless a label says that it is outdated.
     """
     compacted_parts = [part for part in entry.parts if isinstance(part, Raw) and part.vendor in vendors]
     if entry.kind is not Kind.SUMMARY or not compacted_parts or label:
@@ -478,7 +480,7 @@ def build_atoms(
     does not change.
     """
     newest_first: list[Atom] = []
-    position = 0
+    position = 0  # tokens of the log before the unit
     for unit in reversed(units):
         last = unit.entries[-1]
         if last.kind is Kind.MESSAGE and not last.replaces:
@@ -521,6 +523,7 @@ def render_logs(steps: Sequence[Step]) -> Iterator[RenderLog]:
 
 
 def _sessions_of_steps(steps: Sequence[Step]) -> Iterator[Readable]:
+    """Yield the session of each step that reads one, also of steps inside steps."""
     for step in steps:
         if isinstance(step, Log | Recalling):
             yield step.session
@@ -584,15 +587,16 @@ def has_moving_content(step: Step) -> bool:
 
 def depth_of_steps(steps: Sequence[Step]) -> int:
     """Return how many levels of steps and nodes are in some steps."""
-    found = 0
+    depth = 0
     level: list[Step | Node] = list(steps)
     while level:
-        found += 1
+        depth += 1
         level = [below for one in level for below in _list_children(one)]
-    return found
+    return depth
 
 
 def _list_children(one: Step | Node) -> Sequence[Step | Node]:
+    """Return the steps or nodes directly inside a step or a scope."""
     match one:
         case Shrinking() | SummarisedContent():
             return one.steps
@@ -671,7 +675,7 @@ def select_newest_atoms(units: Sequence[Atom], messages: int) -> list[Atom]:
 
 
 def find_older_summaries(units: Sequence[Unit[Entry]], cover: Cover) -> list[Unit[Entry]]:
-    """Return the active summaries from before some units: they say most about the past in the fewest tokens."""
+    """Return the active summaries that are not among some units, oldest first; the cover holds all of them."""
     known = {entry.id for unit in units for entry in unit.entries}
     summaries: list[Entry] = []
     for entry in cover.shown:
