@@ -256,6 +256,7 @@ _STRING = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?', re.DOTALL)
 
 
 def _is_json(text: str) -> bool:
+    """Return whether a text is JSON."""
     try:
         json.loads(text)
     except ValueError:
