@@ -386,6 +386,7 @@ class ACMS(View):
         return detect_markers(text, shared.patterns)
 
     async def _ingest(self, drafts: Sequence[Draft], seen: Seen = ANY) -> list[MessageReceipt]:
+        """Store checked messages, as a provider's compaction if they hold one; return their receipts."""
         shared = self._shared
         if any(isinstance(part, Raw) for draft in drafts for part in draft.parts):
             from acms.compaction import provided

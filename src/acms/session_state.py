@@ -319,6 +319,7 @@ class SharedSession:
         self.about = EMPTY
 
     async def _create(self) -> str:
+        """Create the context of the session with its settings, and return its id."""
         context = await self.storage.create(
             ContextDraft(
                 key=validation.session_name(self.session_id, "session_id"),
@@ -537,6 +538,7 @@ def _require_method(provider: object, name: str, method: str) -> None:
 
 
 def _validate_embedder(embedder: Any) -> Embedder:
+    """Return an embedder that has a dimension and a method to embed; `ConfigurationError` for anything else."""
     if isinstance(embedder, str):
         raise ConfigurationError(f'embedder must be "auto", None or an embedder, not {embedder!r}')
     dimension = getattr(embedder, "dimension", None)

@@ -218,6 +218,7 @@ class View:
         return await self._recalled(asked)
 
     async def _recalled(self, asked: request.Recall) -> ContextItems:
+        """Run a recall and report it; without a log, a namespace to search and a profile there is nothing to read."""
         shared = self._shared
         context = await self._find()
         if context is None and asked.namespace is None and not await self._profile():
@@ -538,12 +539,13 @@ class View:
         found: dict[str, str] = {}
         if context is None:
             return found
+        # The last version that is visible, of this log and of those it was forked from.
         upto = {**dict((await storage.context(context)).lineage), context: self._at or float("inf")}
         for row in await storage.get(ids):
             if row is None or row.kind is not Kind.MESSAGE or row.version > upto.get(row.context, 0):
                 continue
             first, said = anchor_version(row), row
-            if first != row.version:
+            if first != row.version:  # an edit: the key is that of the original
                 (said,) = await storage.read(context, after=first - 1, before=first + 1)
             if (key := client_supplied_key(said.key)) is not None:
                 found[row.id] = key

@@ -181,6 +181,13 @@ def test_a_text_that_fits_is_not_cut_and_none_fits_in_nothing() -> None:
     assert shorten_text("", 5, Words()) == ""
 
 
+@pytest.mark.parametrize("keep", [*Keep, None])
+@pytest.mark.parametrize("words", [1, 3])
+def test_a_text_of_many_characters_per_token_that_fits_is_not_cut(keep: Keep | None, words: int) -> None:
+    text = " ".join(["x" * 120] * words)
+    assert shorten_text(text, words, Words(), keep) == text
+
+
 def test_the_results_of_tools_are_cut_and_calls_are_not() -> None:
     call = PromptMessage(
         role=Role.ASSISTANT,

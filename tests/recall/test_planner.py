@@ -226,6 +226,22 @@ def test_a_text_that_fits_is_not_cut_and_no_room_leaves_nothing() -> None:
     assert cut_middle("exactly", 0, BYTES) == cut_middle("exactly", -3, BYTES) == ""
 
 
+class Sparse:
+    """Counts a token for every 40 characters, as some tokenizers do for runs of blanks."""
+
+    name = "sparse"
+
+    def count(self, text: str) -> int:
+        return -(-len(text) // 40)
+
+
+@pytest.mark.parametrize("size", [400, 438, 440])
+def test_a_text_of_many_characters_per_token_that_fits_is_not_cut(size: int) -> None:
+    text = "x" * size
+    assert cut_middle(text, 11, Sparse()) == text
+    assert CUT in cut_middle(text + "y" * 41, 11, Sparse())
+
+
 @pytest.mark.parametrize("counter", COUNTERS, ids=NAMES)
 def test_a_megabyte_is_cut_in_no_time(counter: TokenCounter) -> None:
     text = "line of output\n" * 70_000

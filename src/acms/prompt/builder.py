@@ -42,13 +42,13 @@ from acms.prompt.manifest import Manifest
 from acms.prompt.render import Rendered, Report, Request
 from acms.prompt.selected import show_only
 from acms.prompt.steps import (
-    Elsewhere,
     Hint,
     Inside,
     Log,
     Plugged,
     Readable,
     Recalling,
+    SessionAtService,
     Shrinking,
     Step,
     SummarisedContent,
@@ -159,13 +159,13 @@ class Builder(Recipe):
         """
         if only is not None or first:
             content = self._selected(content, only, first)
-        return self._shrinking("history", content, Window(), priority)
+        return self._with_shrinking("history", content, Window(), priority)
 
     def _selected(self, content: Content, only: Iterable[str] | None, first: Iterable[str]) -> Content:
-        """Return a session of which only some entries are shown, some of them in front."""
+        """Return a prompt that shows only some entries of a session (`only`), some of them in front (`first`)."""
         made, steps = self._read(content, "content")
         session = steps[0].session if len(steps) == 1 and isinstance(steps[0], Log) else None
-        if session is None or isinstance(session, Elsewhere):
+        if session is None or isinstance(session, SessionAtService):
             raise ValidationError(
                 "only and first are for the history of one session of this process",
                 field="content",
@@ -184,7 +184,7 @@ class Builder(Recipe):
         of it in the provider's cache.
         """
         n = validation.validate_integer(n, "n", least=1)
-        return self._shrinking("last", content, Window(slack=0.0), priority, newest=n)
+        return self._with_shrinking("last", content, Window(slack=0.0), priority, newest=n)
 
     def truncate(
         self,
@@ -201,11 +201,11 @@ class Builder(Recipe):
         """
         cap = validation.validate_integer(tokens, "tokens", most=validation.BUDGET)
         strategy = Truncate(cap, validation.parse_choice(keep, Keep, "keep"))
-        return self._shrinking("truncate", content, strategy, priority, role=role)
+        return self._with_shrinking("truncate", content, strategy, priority, role=role)
 
     def omit(self, content: Content, *, priority: int = SHRINKABLE, role: str | Role = Role.USER) -> Self:
         """Add a content that is left out as a whole when room is short; `role` is that of plain texts."""
-        return self._shrinking("omit", content, Omit(), priority, role=role)
+        return self._with_shrinking("omit", content, Omit(), priority, role=role)
 
     def summary(
         self,
@@ -240,7 +240,7 @@ class Builder(Recipe):
 
     def recall(
         self,
-        session: Readable | Elsewhere | Inside,
+        session: Readable | SessionAtService | Inside,
         query: str,
         *,
         tokens: int | None = None,
@@ -402,7 +402,7 @@ class Builder(Recipe):
         made = self
         for prompt in prompts:
             other = _validate_prompt(prompt, "prompts")
-            made = made._bound(other)._with(*other.steps)
+            made = made._bind_to_codec_of(other)._with(*other.steps)
             new_tools = [tool for tool in other.offered if tool not in made.offered]
             if new_tools:
                 made.offered = contents.parse_tools([*made.offered, *new_tools])
@@ -440,6 +440,7 @@ class Builder(Recipe):
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
         made.steps = (*self.steps, *steps)
+        # Nothing that moves may stand before the last cache hint.
         hints = [index for index, step in enumerate(made.steps) if isinstance(step, Hint)]
         if hints and any(map(contents.has_moving_content, made.steps[: hints[-1]])):
             raise ValidationError(
@@ -449,8 +450,8 @@ class Builder(Recipe):
             )
         return made
 
-    def _bound(self, other: Recipe) -> Self:
-        """Return the prompt bound to the codec of another one if it had none."""
+    def _bind_to_codec_of(self, other: Recipe) -> Self:
+        """Return the prompt bound to the codec of another one if it had none; an error if they have different ones."""
         theirs = other.codec
         if theirs is None or self.codec is theirs:
             return self
@@ -465,7 +466,7 @@ class Builder(Recipe):
             )
         return made
 
-    def _shrinking(
+    def _with_shrinking(
         self,
         name: str,
         content: Content,
@@ -475,6 +476,7 @@ class Builder(Recipe):
         newest: int | None = None,
         role: str | Role = Role.USER,
     ) -> Self:
+        """Return a copy with a content that shrinks by a strategy; `role` is that of a plain text."""
         if isinstance(content, str):
             content = contents.build_message(role, content)
         made, steps = self._read(content, "content")
@@ -487,12 +489,12 @@ class Builder(Recipe):
         return made._with(Shrinking(name, steps, strategy, _validate_priority(priority), newest=newest))
 
     def _read(self, content: object, field: str) -> tuple[Self, tuple[Step, ...]]:
-        """Return a content as steps, checked, and the prompt bound to the codec that the content is bound to."""
+        """Return this prompt, bound to the codec of prompts inside the content, and the content as checked steps."""
         bound: list[Recipe] = []
         steps = steps_of(self._unwrap(content), field, bound)
         made = self
         for one in bound:
-            made = made._bound(one)
+            made = made._bind_to_codec_of(one)
         return made, tuple(steps)
 
 
@@ -536,8 +538,8 @@ class Prompt(Builder):
         )
 
 
-def _text_and_parts(content: str | Sequence[Part]) -> tuple[str, list[Part] | None]:
-    """Return the text and the parts of a message's content."""
+def _text_and_parts(content: str | Part | Sequence[Part]) -> tuple[str, list[Part] | None]:
+    """Return the text and the parts of a message's content: a text, a list of parts, or a single part."""
     if isinstance(content, str):
         return content, None
     if isinstance(content, PARTS):
@@ -550,13 +552,15 @@ def _text_and_parts(content: str | Sequence[Part]) -> tuple[str, list[Part] | No
 
 
 def _validate_session(value: object) -> Readable:
-    if not isinstance(value, Readable | Elsewhere):
-        sync_import = suggest_sync_import(value)
+    """Return a session or view, of this process or of a service; `ValidationError` for anything else."""
+    if isinstance(value, Readable | SessionAtService):
+        return contents.cast_to_readable(value)
+    sync_import = suggest_sync_import(value)
+    if sync_import:
+        message = "this is a session of acms.sync: use Prompt of acms.sync with it"
+    else:
         message = f"must be a session or a view, not {type(value).__name__}"
-        if sync_import:
-            message = "this is a session of acms.sync: use Prompt of acms.sync with it"
-        raise ValidationError(message, field="session", options=sync_import)
-    return contents.as_readable(value)
+    raise ValidationError(message, field="session", options=sync_import)
 
 
 def _validate_excluded_ids(exclude: object) -> tuple[str, ...]:

@@ -16,7 +16,10 @@ from acms.prompt_types import CachePrediction, Change, Changed, Diagnosis, Outco
 def find_hoisted_roles(
     normal: Callable[[Sequence[PromptMessage]], Sequence[PromptMessage]],
 ) -> frozenset[Role]:
-    """Return the roles whose messages a codec sets before all others, by its `normal`: system text in some formats."""
+    """Return the roles whose messages a codec sends before all others, whatever their position: system text in some.
+
+    `normal` is that of the codec: it returns messages in the order of the request.
+    """
     spoken = PromptMessage(role=Role.USER, parts=(Text("a"),))
     found: set[Role] = set()
     for role in LEADING:
@@ -179,7 +182,11 @@ def _sort_as_read(manifest: Manifest, front: frozenset[Role]) -> list[tuple[int,
 def _count_marked_messages(
     manifest: Manifest, as_read: Sequence[tuple[int, Sent]], most: int, *, implicit: bool
 ) -> int | None:
-    """Return how many messages, as the provider reads them, end at the last mark within the first `most`."""
+    """Return how many messages, as the provider reads them, are cached by the last mark within the first `most`.
+
+    With `implicit` the provider also marks the newest message of the user or a tool. None if there is no mark.
+    """
+    # By the index of a message in the manifest: how many messages the provider has read once it has read this one.
     counts = {place: count for count, (place, _) in enumerate(as_read, 1)}
     ends = [counts.get(mark.messages - 1, 0) for mark in manifest.marks]
     if implicit:
@@ -191,6 +198,7 @@ def _count_marked_messages(
 
 
 def _describe_tools_change(old: Manifest, new: Manifest) -> str:
+    """Describe in words how the tools of two prompts differ."""
     before = {tool.name: tool for tool in old.tools}
     after = {tool.name: tool for tool in new.tools}
     changes = [f"{name} is new" for name in after if name not in before]
@@ -253,6 +261,7 @@ def _describe_history_change(old: Sequence[Sent], new: Sequence[Sent], index: in
     was, sent = old[index], new[index]
     path = sent.path
     following = new[index + 1] if index + 1 < len(new) else None
+    # An edit or a summary has a later version than the message after it.
     if following is not None and following.path == path and sent.first > following.first > was.first:
         what = "a summary" if all(map(is_summary, sent.sources)) else "an edit"
         return f"{path}: {what}, v{sent.first}, stands for {_format_versions(was.first, following.first - 1)}"

@@ -39,8 +39,8 @@ from acms.prompt_types import PromptMessage, Tool
 from acms.results import ContextItem
 from acms.text import condense
 
-FAR = 32
-"""Budgets: how far back the message that began a turn is searched for."""
+MOST_BUDGETS_SEARCHED = 32
+"""How far back the question that began a turn is searched for, in multiples of the prompt's budget."""
 
 _BREAK = re.compile(rf"{condense.MARK.pattern}|\n")
 
@@ -197,36 +197,6 @@ def is_label_current(shown: str | None, period: Period, entry: Entry, moment: da
     if entry.kind is Kind.FACT:
         return period.doubt in shown and bool(period.doubt) == (DOUBT in shown)
     return label_of(shown).strip() == period.warning(moment)
-
-
-def list_lost_entries(fitted: Fitted, path: str) -> set[str]:
-    """Return the ids of the entries that a fit left out of a history."""
-    lost: set[str] = set()
-    for left in fitted.left:
-        if left.gone and f"{left.path}/".startswith(f"{path}/"):
-            lost.update(left.ids)
-    return lost
-
-
-def drop_lost_entries(
-    window: CacheWindow, nodes: Sequence[Atom | Composed], lost: AbstractSet[str]
-) -> CacheWindow:
-    """Return a window without the entries that a fit left out; `nodes` are those it was placed with."""
-    first: Atom | None = None
-    for node in nodes:
-        if isinstance(node, Atom) and node.first and lost.isdisjoint(visible_ids([node])):
-            first = node
-            break
-    blocks: list[Block] = []
-    for block in window.blocks:
-        pieces = [piece for piece in block.pieces if lost.isdisjoint(piece.sources)]
-        blocks.append(block._replace(pieces=tuple(pieces)))
-    return window._replace(
-        start=window.start if first is None else first.before,
-        first=window.first if first is None else first.first,
-        lead=tuple([entry for entry in window.lead if entry[0] not in lost]),
-        blocks=tuple(blocks),
-    )
 
 
 # ── positions among the messages ────────────────────────────────────────────────────────────────────────────────────
@@ -427,6 +397,39 @@ def covers_content(text: str | None, content: str) -> bool:
 def visible_ids(atoms: Iterable[Atom]) -> frozenset[str]:
     """Return the ids of the entries that atoms show."""
     return frozenset(id for atom in atoms for message in atom.messages for id in message.sources)
+
+
+# ── what a fit left out ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def list_lost_entries(fitted: Fitted, path: str) -> set[str]:
+    """Return the ids of the entries that a fit left out of the history at a path of the prompt tree."""
+    lost: set[str] = set()
+    for left in fitted.left:
+        if left.gone and f"{left.path}/".startswith(f"{path}/"):
+            lost.update(left.ids)
+    return lost
+
+
+def drop_lost_entries(
+    window: CacheWindow, nodes: Sequence[Atom | Composed], lost: AbstractSet[str]
+) -> CacheWindow:
+    """Return a window without the entries that were left out of its nodes: it starts at the first atom still shown."""
+    first: Atom | None = None
+    for node in nodes:
+        if isinstance(node, Atom) and node.first and lost.isdisjoint(visible_ids([node])):
+            first = node
+            break
+    blocks: list[Block] = []
+    for block in window.blocks:
+        pieces = [piece for piece in block.pieces if lost.isdisjoint(piece.sources)]
+        blocks.append(block._replace(pieces=tuple(pieces)))
+    return window._replace(
+        start=window.start if first is None else first.before,
+        first=window.first if first is None else first.first,
+        lead=tuple([entry for entry in window.lead if entry[0] not in lost]),
+        blocks=tuple(blocks),
+    )
 
 
 # ── reasoning ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolRe
 from acms.plan.nodes import Atom, Composed, Node, Scope
 from acms.ports import Codec
 from acms.prompt import steps as contents
-from acms.prompt.steps import Elsewhere, Fixed, Hint, Inside, Log, Readable, Step, WrittenMessage
+from acms.prompt.steps import Fixed, Hint, Inside, Log, Readable, SessionAtService, Step, WrittenMessage
 from acms.prompt_types import PromptMessage, Tool
 
 Content: TypeAlias = Union[
@@ -20,7 +20,7 @@ Content: TypeAlias = Union[
     Part,
     Node,
     Readable,
-    Elsewhere,
+    SessionAtService,
     Inside,
     "Recipe",
     "Sequence[Content]",
@@ -71,8 +71,8 @@ def _parse_content(content: object, field: str, bound: list[Recipe], depth: int 
         return _parse_content([content], field, bound)
     if isinstance(content, Mapping):
         return [WrittenMessage(one) for one in contents.parse_message_mapping(content, field)]
-    if isinstance(content, Readable | Elsewhere):
-        return [Log(contents.as_readable(content))]
+    if isinstance(content, Readable | SessionAtService):
+        return [Log(contents.cast_to_readable(content))]
     if isinstance(content, Recipe):
         bound.append(content)
         return _steps_of(content, field)
@@ -124,4 +124,4 @@ def _role_of(parts: Sequence[object]) -> Role:
 def suggest_sync_import(value: object) -> tuple[str, ...]:
     """Return advice for a session of the blocking API."""
     inner = getattr(value, "inner", None)
-    return ("from acms.sync import Prompt",) if isinstance(inner, Readable | Elsewhere) else ()
+    return ("from acms.sync import Prompt",) if isinstance(inner, Readable | SessionAtService) else ()

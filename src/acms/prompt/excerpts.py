@@ -73,13 +73,13 @@ def _sort_oldest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
 
 
 def _group_of(item: ContextItem) -> tuple[str, str]:
-    """Return the log of a tool call and its name there."""
+    """Return what identifies a tool call: its log, and the name of the group of call and answers there."""
     owner = parse_entry_id(item.id)
     return ("" if owner is None else owner[0], item.group or "")
 
 
 def drop_repeated_facts(items: Sequence[ContextItem]) -> list[ContextItem]:
-    """Drop facts whose words all occur in one short message that is recalled too."""
+    """Drop facts whose words all occur in one short message that is recalled too; a fact of one word stays."""
     messages: list[AbstractSet[int]] = []
     for item in items:
         if item.source is not Source.FACT and item.group is None:
@@ -108,6 +108,7 @@ def _is_own(item: ContextItem, own: Collection[str]) -> bool:
 
 
 def _name_session(item: ContextItem, own: Collection[str]) -> str | None:
+    """Return how an excerpt names the session of an item; None for a fact."""
     if item.source is Source.FACT:
         return None
     return "this session" if _is_own(item, own) else f"session {item.session_id}"

@@ -30,7 +30,7 @@ from acms.plan.nodes import (
 )
 from acms.plan.tool_groups import is_placeholder
 from acms.ports import Codec
-from acms.prompt.fit_state import LOWEST, Leaf, Section, build_section_tree, compose_message
+from acms.prompt.fit_state import LOWEST_RANK, Leaf, Section, build_section_tree, compose_message
 from acms.prompt.strategies import apply_strategy, cut_mandatory, drop_pieces, name_of_strategy
 from acms.prompt_types import PromptMessage, Tool
 
@@ -87,11 +87,14 @@ class _Fit:
     # ── shrinking ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _enforce_cap(self, section: Section) -> Summarising:
-        """Hold a section to the tokens it may have, as if it were a prompt of its own."""
+        """Shrink a section to its own cap and ceiling, as if it were a prompt of its own; `FitError` if it cannot.
+
+        A cap is the limit of a truncate strategy, a ceiling the limit of the section itself.
+        """
         strategy = section.scope.strategy
         if isinstance(strategy, Truncate) and strategy.tokens is not None:
             yield from self._shrink(section, strategy.tokens, least_priority=section.scope.priority)
-            for leaf in section.leaves():  # a cap is one, also for what must stay when there is no cap
+            for leaf in section.leaves():  # a cap leaves out even units that must stay
                 if section.used > strategy.tokens and leaf.section.spare() >= leaf.tokens:
                     leaf.leave("truncate", "even cut it did not fit the cap")
         ceiling = section.scope.ceiling
@@ -131,7 +134,10 @@ class _Fit:
                 )
 
     def _shrink(self, area: Section, limit: int, *, least_priority: int | None = None) -> Summarising:
-        """Shrink the sections of an area until it costs no more than `limit`, or none can shrink."""
+        """Shrink the sections of an area until it costs no more than `limit`, or none can shrink.
+
+        With `least_priority` only sections of that priority number or a larger one shrink.
+        """
         moving = [section for section in area.sections() if section.moves and section.allowed is not None]
         shrinking: list[Section] = []
         for section in area.sections():
@@ -155,6 +161,7 @@ class _Fit:
                 self._record_step(section, name_of_strategy(section), before)
 
     def _record_step(self, section: Section, strategy: str, before: int) -> None:
+        """Note that a strategy made the prompt smaller; `before` are the tokens of its messages until then."""
         after = self._root.used
         if after != before:
             base = self._base
@@ -222,6 +229,7 @@ class _Fit:
         """Record which content a section shows and which it omits."""
         strategy = section.scope.strategy
         is_window = isinstance(strategy, Window)
+        # Uncounted messages stand at the end that is not kept: before all others, or after them.
         keeps_end = is_window or (isinstance(strategy, Truncate) and strategy.keep is Keep.END)
         if keeps_end:
             self._write_uncounted(section, is_window=is_window)
@@ -266,7 +274,7 @@ class _Fit:
             tokens = self._codec.counter.count(piece.text) if piece.tokens is None else piece.tokens
             rule, reason = leaf.rule, leaf.reason
             if text is None and not leaf.gone:
-                rule, reason = "pieces", LOWEST
+                rule, reason = "pieces", LOWEST_RANK
             yield _new_left(((piece.id,), leaf.section.path, rule, reason, tokens, text is None))
 
     def _write_uncounted(self, section: Section, *, is_window: bool) -> None:
@@ -303,10 +311,11 @@ class _Fit:
 
 
 def _compute_reserve(window: Section, room: int, moving: Sequence[Section], shrunk: Sequence[Section]) -> int:
-    """Return the tokens to keep free for sections that move: otherwise the window would move whenever they grow.
+    """Return the tokens that a window keeps free for sections that change each turn (`moving`), such as recalls.
 
-    This is the number of tokens they may still grow by, limited so that the window keeps half of the tokens it shares
-    with them: a ceiling far above the actual use does not justify dropping history.
+    Otherwise the window would move whenever they grow. `room` are the tokens it may have, `shrunk` the sections that
+    were shrunk before it. This is the number of tokens they may still grow by, limited so that the window keeps half of
+    the tokens it shares with them: a ceiling far above the actual use does not justify dropping history.
     """
     used = growth = 0
     for section in moving:

@@ -10,7 +10,7 @@ from acms.ports import Codec
 from acms.prompt_types import PromptMessage, omit_repeated_dates
 from acms.text.chat_messages import wrap_passage
 
-LOWEST = "ranked lowest, and there was no room for it"
+LOWEST_RANK = "ranked lowest, and there was no room for it"
 
 
 class Leaf:
@@ -139,13 +139,13 @@ class Section:
 
     def spare(self) -> int:
         """Return how many tokens less it may cost under its own floor and those around it."""
-        found = self.used
+        spare = self.used
         section: Section | None = self
         while section is not None:
             if section.floor:
-                found = min(found, section.used - section.floor)
+                spare = min(spare, section.used - section.floor)
             section = section.parent
-        return max(0, found)
+        return max(0, spare)
 
 
 def build_section_tree(tree: Scope, codec: Codec, room: int | None) -> Section:
@@ -170,15 +170,19 @@ def compose_message(node: Composed, pieces: Sequence[Piece]) -> PromptMessage:
     return PromptMessage(role=node.role, parts=(Text(text),), sources=tuple(sources))
 
 
-def by_rank(pieces: Sequence[Piece]) -> list[int]:
-    """Return the places of pieces, the one kept longest first: by rank, of equals the earlier one."""
+def sort_by_rank(pieces: Sequence[Piece]) -> list[int]:
+    """Return the indexes of pieces, the one kept longest first: by rank, of equals the earlier one."""
     return sorted(range(len(pieces)), key=lambda index: (-pieces[index].rank, index))
 
 
 def _build_section(
     scope: Scope, path: str, parent: Section | None, codec: Codec, room: int | None, *, plain: bool
 ) -> Section:
-    """Return a section; `plain` says that no section around it has a strategy of its own."""
+    """Return a scope as a section with its content and cost.
+
+    `room` is the most it could cost. With `plain`, no section around it has a strategy: only then may the content that
+    cannot fit stay uncounted.
+    """
     strategy = scope.strategy
     cap = strategy.tokens if isinstance(strategy, Truncate) else None
     section = Section(scope, path, parent, smallest_limit(scope.ceiling, cap))
@@ -234,6 +238,7 @@ def _count_within_bound(
 
 
 def _build_atom_leaf(node: Atom, section: Section, cost: Callable[[PromptMessage], int]) -> Leaf:
+    """Return an atom with its cost, and that of each of its messages if there are several."""
     messages = node.messages
     if len(messages) == 1:
         return Leaf(node, section, cost(messages[0]))
@@ -250,7 +255,7 @@ def _build_composed_leaf(node: Composed, section: Section, codec: Codec, bound: 
         # Stated tokens are upper bounds: half as many again leave no piece out that could fit.
         room = int(max(bound, section.scope.floor) * 1.5)
         indexes: list[int] = []
-        for index in by_rank(pieces):
+        for index in sort_by_rank(pieces):
             room -= pieces[index].tokens or 0
             if room < 0 and indexes:
                 break
@@ -261,7 +266,7 @@ def _build_composed_leaf(node: Composed, section: Section, codec: Codec, bound: 
     leaf.messages = (message,)
     leaf.pieces = pieces
     if len(pieces) < len(node.pieces):
-        leaf.rule, leaf.reason = "pieces", LOWEST
+        leaf.rule, leaf.reason = "pieces", LOWEST_RANK
     return leaf
 
 

@@ -39,7 +39,7 @@ _FRAME = re.compile("(?:" + "|".join([*map(re.escape, [*_FRAMING_WORDS, *Role]),
 
 
 Change = Callable[[str, str], tuple[Segment, ...]]
-"""Returns the part of a literal text to keep, given the id of the entry quoted after it, or ""."""
+"""Takes a literal text and the id of the entry quoted right after it ("" if none is); returns the part to keep."""
 
 
 # ── keeping ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -58,6 +58,7 @@ def keep_request(
     `own` are the logs whose erasures delete it, `actors` the speakers of entries of other logs, by id of the entry.
     """
     messages: list[Sent] = []
+    # The hash of the payload is kept only if the request can be written again word for word.
     changed = stage.mode is not None
     for sent in manifest.messages:
         if any(_is_foreign(id, own) for id in _list_sources(sent)):
@@ -84,7 +85,7 @@ def drop_own_words(manifest: Manifest) -> Manifest:
     return replace(manifest, messages=tuple(messages), tools=tuple(tools), payload="")
 
 
-def _blank_text(text: str, quoted: str) -> tuple[Segment, ...]:
+def _blank_text(text: str, _next_entry_id: str) -> tuple[Segment, ...]:
     """Keep nothing of a text but whether it ends a line."""
     return ("\n" if "\n" in text else " ",)
 
@@ -95,6 +96,7 @@ def _is_foreign(id: str, own: AbstractSet[str]) -> bool:
 
 
 def _list_sources(sent: Sent) -> list[str]:
+    """Return the ids of all entries that a message shows or quotes."""
     ids = list(sent.sources)
     for part in sent.parts:
         if isinstance(part, Written):
@@ -106,24 +108,34 @@ def _keep_own(sent: Sent, stage: Stage) -> Sent:
     """Keep a message that shows nothing of other logs; its literal texts in the mode of the session."""
     if stage.mode is None:
         return sent
-    return _change_literals(sent, lambda text, quoted: (stage.redact_text(text),))
+    return _change_literals(sent, lambda text, _next_entry_id: (stage.redact_text(text),))
 
 
 def _keep_foreign(sent: Sent, actors: Mapping[str, str]) -> Sent:
     """Keep a message that shows other logs: only references and our own framing text, and no hash of the text."""
 
-    def keep_frame(text: str, quoted: str) -> tuple[Segment, ...]:
-        before, name, after = _split_at_speaker(text, actors.get(quoted, ""))
-        if not (_FRAME.fullmatch(before) and _FRAME.fullmatch(after)):
+    def keep_frame(text: str, next_entry_id: str) -> tuple[Segment, ...]:
+        """Return what to keep of the text before a quotation of the entry `next_entry_id`.
+
+        Our framing words, with the speaker's name as a reference; a blank if any of it may come from an entry.
+        """
+        before, name, after = _split_at_speaker(text, actors.get(next_entry_id, ""))
+        is_framing = _FRAME.fullmatch(before) and _FRAME.fullmatch(after)
+        if not is_framing:
             return (" ",)
-        return (before, Quote(quoted, 0, len(name), ACTOR), after) if name else (before,)
+        if not name:
+            return (before,)
+        return before, Quote(next_entry_id, 0, len(name), ACTOR), after
 
     kept = _change_literals(sent, keep_frame)
     return kept._replace(name=None, hash=_hash_of_ids(sent))
 
 
 def _split_at_speaker(text: str, actor: str) -> tuple[str, str, str]:
-    """Split the text before a quotation at the name of its speaker."""
+    """Split the text before a quotation into what precedes the speaker's name, the name, and what follows it.
+
+    The name stands at the beginning, or after the last blank line; it is "" if it is not there.
+    """
     separator = text.rfind(SEPARATOR)
     start = 0 if separator < 0 else separator + len(SEPARATOR)
     if not actor or not text.startswith(actor, start):
@@ -146,14 +158,15 @@ def _change_literals(sent: Sent, change: Change) -> Sent:
 
 
 def _change_segments(segments: Sequence[Segment], change: Change) -> tuple[Segment, ...]:
+    """Return segments with their literal texts changed; quotations stay, and empty texts are dropped."""
     changed: list[Segment] = []
     for index, segment in enumerate(segments):
         if isinstance(segment, Quote):
             changed.append(segment)
             continue
         following = segments[index + 1] if index + 1 < len(segments) else None
-        quoted = following.entry if isinstance(following, Quote) else ""
-        changed += [part for part in change(segment, quoted) if part != ""]
+        next_entry_id = following.entry if isinstance(following, Quote) else ""
+        changed += [part for part in change(segment, next_entry_id) if part != ""]
     return tuple(changed)
 
 
@@ -163,6 +176,7 @@ def _hash_of_ids(sent: Sent) -> str:
 
 
 def _keep_tool(tool: Tool, stage: Stage) -> Tool:
+    """Return a tool as it may be kept in the privacy mode; with "block" its parameters are dropped."""
     if stage.mode is None:
         return tool
     if stage.mode is Privacy.BLOCK:
@@ -172,6 +186,7 @@ def _keep_tool(tool: Tool, stage: Stage) -> Tool:
 
 
 def _redact_strings(value: Any, stage: Stage) -> Any:
+    """Return a JSON value with each string in it redacted; names of fields stay."""
     if isinstance(value, str):
         return stage.redact_text(value)
     if isinstance(value, Mapping):

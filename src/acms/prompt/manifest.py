@@ -271,6 +271,7 @@ def _segment_to_json(segment: Segment, places: Mapping[str, int]) -> Json:
 
 
 def _candidate_to_json(candidate: Verdict, words: dict[str, int]) -> list[Json]:
+    """Write a candidate as a row: six fields, then its scores unless they are all 0."""
     row: list[Json] = [
         candidate.id,
         int(candidate.included),
@@ -295,6 +296,7 @@ def _left_to_json(left: Left, words: dict[str, int]) -> list[Json]:
 
 
 def _parse_manifest(written: Mapping[str, Json]) -> Manifest:
+    """Parse a JSON object in which rows name entries and repeated words by their index in two tables."""
     entries = list(map(_require_text, written.get("entries", ())))
     words = list(map(_require_text, written.get("words", ())))
 
@@ -363,6 +365,7 @@ def _parse_sent(row: Mapping[str, Json], entries: list[str], words: list[str]) -
 
 
 def _parse_part(written: Json, entries: list[str]) -> Whole | Written:
+    """Parse the result of `_part_to_json`."""
     if isinstance(written, list):
         entry, part = written
         return Whole(entries[entry], _require_number(part))

@@ -159,6 +159,7 @@ def _round(value: float) -> float:
 
 
 def _build_sent(placed: Placed, entries: Mapping[str, Quotable]) -> Sent:
+    """Return the record of a message: its parts as quotations of the entries that it shows."""
     message = placed.message
     sources = message.sources
     if placed.pieces:
@@ -185,6 +186,7 @@ def _build_sent(placed: Placed, entries: Mapping[str, Quotable]) -> Sent:
 def _build_part(
     part: Part, known: Sequence[str], pieces: Sequence[Piece], entries: Mapping[str, Quotable]
 ) -> Whole | Written:
+    """Return a part as that of an entry if it is one unchanged (`Whole`), else its texts as quotations (`Written`)."""
     for source in known:
         parts = entries[source].parts
         if part in parts:
@@ -250,6 +252,7 @@ class _EntryText(NamedTuple):
 
 
 def _texts_of_entry(id: str, entry: Quotable) -> list[_EntryText]:
+    """Return all texts of an entry that can be quoted: its content, texts of its parts, levels of a summary."""
     texts = [_EntryText(id, "", entry.content)] if entry.content else []
     for index, fields in enumerate(parts_to_json(entry.parts) if entry.parts else ()):
         for name, value in fields.items():
@@ -274,7 +277,7 @@ def quote_text(text: str, sources: Sequence[str], entries: Mapping[str, Quotable
         return (Quote(sources[0], 0, len(text)),)
     segments: list[Segment] = []
     position = 0
-    cut: list[_EntryText] = []
+    cut: list[_EntryText] = []  # texts of entries not found whole, to be searched in the text that follows
     for number, source in enumerate(sources, 1):
         texts = _texts_of_entry(source, entries[source])
         found = _find_whole_text(text, position, texts, is_last=number == len(sources))
@@ -309,7 +312,7 @@ def _quote_fragments(text: str, texts: Sequence[_EntryText]) -> Iterator[Segment
     if not texts or not text:
         yield text
         return
-    reached = (0, 0)
+    reached = (0, 0)  # index of the text in which the last fragment was found, and where it ended there
     grams: dict[str, tuple[_EntryText, int]] | None = None
     for index, fragment in enumerate(_CUT.split(text)):
         is_mark = index % 2 == 1
@@ -350,6 +353,7 @@ def _find_fragment(
 
 
 def _index_grams(texts: Sequence[_EntryText]) -> dict[str, tuple[_EntryText, int]]:
+    """Return where each run of `_GRAM` characters begins first, of those at multiples of that number."""
     grams: dict[str, tuple[_EntryText, int]] = {}
     for one in texts:
         for at in range(0, len(one.text) - _GRAM + 1, _GRAM):
@@ -366,6 +370,7 @@ def _quote_longest_matches(fragment: str, grams: Mapping[str, tuple[_EntryText, 
             position += 1
             continue
         one, start = match
+        # The match may begin earlier than at this multiple: go back while the characters are equal.
         while position > done and start and fragment[position - 1] == one.text[start - 1]:
             position, start = position - 1, start - 1
         length = _common_prefix_length(fragment, position, one.text, start)
@@ -430,6 +435,7 @@ def revive_message(sent: Sent, entries: Mapping[str, Quotable]) -> PromptMessage
 
 
 def _revive_part(part: Whole | Written, entries: Mapping[str, Quotable]) -> Part:
+    """Return a part as it was sent, with its quotations read from the entries."""
     if isinstance(part, Whole):
         return entries[part.entry].parts[part.part]
     fields: dict[str, Any] = {"type": part.kind}
@@ -446,6 +452,7 @@ def join_segments(segments: tuple[Segment, ...], entries: Mapping[str, Quotable]
 
 
 def _quoted_text(quote: Quote, entry: Quotable) -> str:
+    """Return the span of the content, the speaker, a summary's level ("levels.0") or a part ("0.text") of an entry."""
     index, _, name = quote.field.partition(".")
     if not quote.field:
         text = entry.content

@@ -13,7 +13,7 @@ from acms.errors import TokenBudgetExceededError
 from acms.log.in_force import Unit
 from acms.model import Entry, Json, Kind, Role
 from acms.ports import Frame, TokenCounter
-from acms.prompt.cache_window import FAR
+from acms.prompt.cache_window import MOST_BUDGETS_SEARCHED
 from acms.prompt.tool_outputs import LEAST_SHOWN
 from acms.recall.pipeline import (
     Gathered,
@@ -117,12 +117,12 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
         if fits and asked.profile:
             needs_recall = await reader.indexes.profiles.find(asked.profile) is not None
         if needs_recall:
-            size = CANDIDATES + len(rest)
+            size = CANDIDATES + len(rest)  # the shown messages are ranked too, but are no candidates
             ranked = await rank_log(
                 reader, context, gathered.version, asked.query, size, asked.markers, asked.weights
             )
             known = await gather_known_facts(reader, ranked, asked)
-            if fits:  # everything else is there in its own words
+            if fits:  # the facts of this log are left out: the messages they were made from are shown
                 known = replace(known, known=[fact for fact in known.known if fact.context != context])
             terms = Terms(
                 answers_only=True,
@@ -151,13 +151,14 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
 async def _gather_turn(
     reader: Reader, context: str, at: int | None, frame: chat_messages.ChatFrame, budget: int
 ) -> Gathered:
-    """Read the newest messages that a budget could hold, and on to the message that began the newest turn."""
+    """Read the newest messages that a budget could hold, and on to the question before them if they are tool calls."""
     wanted = budget
     while True:
         gathered = await gather_newest(reader.storage, context, at, frame, wanted, reader.stage)
         units = gathered.units
-        has_begun = not _ends_with_call(units) or _find_turn_start(units) < len(units)
-        if gathered.whole or has_begun or wanted > FAR * budget:
+        # Only a turn that ends with tool calls can begin further back.
+        has_turn_start = not _ends_with_call(units) or _find_turn_start(units) is not None
+        if gathered.whole or has_turn_start or wanted > MOST_BUDGETS_SEARCHED * budget:
             return gathered
         wanted *= 4
 
@@ -167,19 +168,22 @@ def _ends_with_call(units: Sequence[Unit[Entry]]) -> bool:
     return bool(units) and len(units[-1].entries) > 1
 
 
-def _find_turn_start(units: Sequence[Unit[Entry]]) -> int:
-    """Return the index of the user message followed by tool calls only; the number of units when there is none."""
+def _find_turn_start(units: Sequence[Unit[Entry]]) -> int | None:
+    """Return the index of the user's question after which only the assistant and its tools spoke.
+
+    None if the units do not end with a tool call, or if no question is among them.
+    """
     if not _ends_with_call(units):
-        return len(units)
+        return None
     index = len(units) - 1
     while index >= 0 and units[index].entries[0].role in (Role.ASSISTANT, Role.TOOL):
         index -= 1
     is_question = 0 <= index < len(units) - 1 and units[index].entries[0].role is Role.USER
-    return index if is_question else len(units)
+    return index if is_question else None
 
 
 def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Frame) -> Steps[ChatPlan]:
-    """Choose and write a prompt within the budget."""
+    """Choose and write a prompt within the budget; try again with less while the written messages exceed it."""
     if material.ranked is not None and material.candidates is not None and asked.rerank:
         from acms.recall.rerank import rerank_candidates
 
@@ -207,7 +211,10 @@ def _too_much(budget: int, required: int) -> TokenBudgetExceededError:
 def _plan_within(
     material: Material, asked: Recall, counter: TokenCounter, text: Frame, limit: int
 ) -> Steps[ChatPlan]:
-    """Choose and write a prompt of about `limit` tokens, by the sum of its messages."""
+    """Choose and write a prompt whose messages, each counted alone, have at most `limit` tokens.
+
+    Shown are the leading system messages (`kept`), the newest messages, and answers from the past before the question.
+    """
     frame = chat_messages.ChatFrame(counter)
     leading = [build_window_candidate(unit, frame, material.labels) for unit in material.leading]
     newest = [build_window_candidate(unit, frame, material.labels) for unit in material.rest]
@@ -216,8 +223,10 @@ def _plan_within(
     if leading or newest:
         room -= chat_messages.PRIMER
     turn_start = _find_turn_start(material.rest)
-    turn_tokens = sum(candidate.tokens for candidate in newest[turn_start:])
-    if _is_question_in_front(newest, turn_start, turn_tokens, room):
+    turn_tokens = 0
+    if turn_start is not None:
+        turn_tokens = sum(candidate.tokens for candidate in newest[turn_start:])
+    if turn_start is not None and _belongs_in_front(newest[turn_start], turn_tokens, room):
         question = newest.pop(turn_start)
         kept.append(Choice(question, True, "keep", "what the newest turn began with"))
         room -= question.tokens
@@ -235,11 +244,10 @@ def _plan_within(
     return ChatPlan(written, tokens, _explain_choices(material, asked, chosen, choices, items))
 
 
-def _is_question_in_front(newest: Sequence[Candidate], turn_start: int, turn_tokens: int, room: int) -> bool:
+def _belongs_in_front(question: Candidate, turn_tokens: int, room: int) -> bool:
     """Return whether a turn is too long to be shown whole, so that its question goes in front of its newest part."""
-    if turn_start == len(newest) or turn_tokens <= room * 2 / 3:
-        return False
-    return newest[turn_start].tokens <= room // 2
+    is_long_turn = turn_tokens > room * 2 / 3
+    return is_long_turn and question.tokens <= room // 2
 
 
 def _write_messages(
@@ -270,7 +278,8 @@ def _choose_past(
 ) -> Steps[_Chosen]:
     """Choose answers from the past within their share, then the newest messages in the remaining tokens.
 
-    `turn_tokens` are those of the newest turn, which calls tools and is not cut for the past.
+    `kept` are shown in any case, `room` are the tokens left beside them. `turn_tokens` are those of the newest turn
+    if it calls tools: it is not cut for the past.
     """
     has_summary = any(candidate.unit.entries[0].kind is Kind.SUMMARY for candidate in newest)
     share = RECALL_SHARE - SUMMARIES_SHARE if has_summary else RECALL_SHARE

@@ -83,7 +83,7 @@ class KVPinRegistry:
         """
         validation.validate_key(key)
         if key.startswith(self._reserved):
-            raise ValidationError(f"{key!r} is where pins lie", field="key")
+            raise ValidationError(f"{key!r} is reserved for the list of pins", field="key")
         if metadata is None:
             metadata = PinMetadata(
                 label=label,
@@ -208,9 +208,10 @@ class PinnedKV:
         if format is not None and not callable(format):
             raise ValidationError(f"must be a function, not {type(format).__name__}", field="format")
         self._format = format or pin_index.format_pin
-        self._reserve = self._floor(reserve)
+        self._reserve = self._validate_reserve(reserve)
 
-    def _floor(self, reserve: int) -> int:
+    def _validate_reserve(self, reserve: int) -> int:
+        """Return the tokens kept for the pins; an error if the strategy could not keep so many."""
         found = validation.validate_integer(reserve, "reserve", most=validation.BUDGET)
         if found and isinstance(self._strategy, Omit):
             raise ValidationError("has no meaning where all is left out", field="reserve")

@@ -40,7 +40,7 @@ from acms.prompt import steps as content
 from acms.prompt.cache_forecast import describe_cache_mismatch, diagnosis_agrees, predict_cache
 from acms.prompt.fit import fit_prompt
 from acms.prompt.fit_state import compose_message
-from acms.prompt.manifest import Manifest, Read, canonical, part_of_request
+from acms.prompt.manifest import Manifest, canonical, part_of_request
 from acms.prompt.manifest_writer import add_candidates, ledger_of_manifest, write_manifest
 from acms.prompt.resolve import (
     Request,
@@ -49,6 +49,7 @@ from acms.prompt.resolve import (
     build_recall_scope,
     cache_marks,
     lay_out_messages,
+    list_reads,
     tokens_for_recall,
     unused_hints,
 )
@@ -73,6 +74,8 @@ __all__ = ["Rendered", "Report", "Request"]
 CONDENSED = "did not fit whole: shown are its ends and, of the output of a tool, what the question names or stands out"
 OTHERS_WHOLE = 2_000
 """Tokens up to which a prompt shows the other sessions of its namespace whole, and no more than a quarter of it."""
+CONDENSED_OUTPUTS = 12
+"""Condensed tool outputs that a prompt could hold: several of them and the conversation fit."""
 OVERTAKEN = (
     "the next request of this prompt loses the provider's cache: the record of where this one shows what was recalled "
     "could not be stored (other renders of the prompt stored theirs first)"
@@ -322,6 +325,7 @@ class _Renderer:
         self._entries: dict[str, Any] = {}
 
     def _emit(self, event: Event) -> None:
+        """Pass an event to the listeners; note which pins were loaded, and which are not shown."""
         for listener in self._listeners:
             emit_event(listener, event)
         if isinstance(event, PinsSkipped):
@@ -351,7 +355,7 @@ class _Renderer:
         previous: Manifest | None,
         span: RenderSpan,
     ) -> Rendered:
-        """Read, decide, write and report."""
+        """Read, decide, write and report; `read` turns the content of a plugin into steps."""
         request = Request(render_id=self._id, budget=self._budget, codec=self._codec, tell=self._emit)
         message_limit = None
         stable = None
@@ -388,7 +392,10 @@ class _Renderer:
         names = content.name_steps(steps)
         path = f"{resolved.tree.id}/{names[history]}"
         stable = await self._build_stable_history(steps, history, recall, resolved)
-        logs, items = list(resolved.logs), dict(self._items)
+        logs, items = (
+            list(resolved.logs),
+            dict(self._items),
+        )  # without those of this history, for each new try
         tries = 0
         while True:
             with span.stage("recall"):
@@ -448,8 +455,7 @@ class _Renderer:
             recall=recall,
             codec=self._codec,
             budget=max(0, self._limit - rest.tokens - floors),
-            condensed_tokens=self._limit
-            // 12,  # several condensed outputs and the conversation fit one prompt
+            condensed_tokens=self._limit // CONDENSED_OUTPUTS,
             question_follows=question_follows,
             has_tools=bool(self._tools),
             record_name=self._name_record(names[history_index], log, recall),
@@ -482,7 +488,9 @@ class _Renderer:
         empty = {path: Scope(id=path.rpartition("/")[2]) for path in recalls}
         fitted = await self._fit(replace_scopes(tree, empty), resolved, self._limit)
         shown = _visible_entry_ids(fitted.placed)
-        left: int | None = None
+        left: int | None = (
+            None  # tokens beside a history that is shown whole; None: only the recalls' own limits count
+        )
         if all(resolved.shows(step.session, shown) for step in recalls.values()):
             left = None if self._limit is None else self._limit - fitted.tokens
         else:
@@ -504,6 +512,7 @@ class _Renderer:
         return replace_scopes(tree, scopes)
 
     async def _write_recall(self, session: Readable, items: ContextItems) -> Composed:
+        """Return recalled items as one block of excerpts."""
         context_id = await session.context_id()
         context = None if context_id is None else await session.storage.context(context_id)
         pieces = excerpts.write_pieces(
@@ -525,6 +534,7 @@ class _Renderer:
             items: ContextItems = await step.session.recall_for_prompt(
                 step.query, budget=tokens, others_whole=others_whole, exclude=exclude, **options
             )
+            # Messages of the user that only repeat the query: excluded, and searched again without them.
             echoes = {item.id for item in items if item.role is Role.USER and item.content.strip() == query}
             if echoes <= exclude:
                 break
@@ -551,7 +561,7 @@ class _Renderer:
     # ── fit ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _fit(self, tree: Scope, resolved: Resolved, limit: int | None) -> Fitted:
-        """Fit a tree; each summary it requests is requested only once per render."""
+        """Fit a tree: answer each request for a summary that the fit yields, the same one only once per render."""
         steps = fit_prompt(tree, self._codec, limit, tools=self._tools, budget=self._budget)
         try:
             need = next(steps)
@@ -579,6 +589,7 @@ class _Renderer:
             count = await self._count(payload)
             if limit is None or self._budget is None or count.upper_bound <= self._budget:
                 return _FittedPrompt(fitted, placed, payload, count, marks, limit)
+            # The codec counts more than the fit did: fit again with that much less.
             limit = min(limit, fitted.tokens) - max(1, count.upper_bound - self._budget)
 
     def _drop_repeated(self, tree: Scope, fitted: Fitted, resolved: Resolved) -> Scope | None:
@@ -639,6 +650,7 @@ class _Renderer:
     def _build_rendered(
         self, resolved: Resolved, prompt: _FittedPrompt, previous: Manifest | None, span: RenderSpan
     ) -> Rendered:
+        """Return the result of a render, with its warnings and how to write its manifest, and emit its events."""
         fitted, codec = prompt.fitted, self._codec
         for namespace in self._pin_namespaces:
             truncated = pin_index.find_truncated_pins(namespace, fitted)
@@ -666,7 +678,7 @@ class _Renderer:
             tools=self._tools,
             marks=prompt.marks,
             entries={id: entry for id, entry in self._entries.items() if id in shown},
-            reads=_list_reads(resolved, self._items.values()),
+            reads=list_reads(resolved, self._items.values()),
             left=left,
             steps=fitted.steps,
         )
@@ -688,6 +700,7 @@ class _Renderer:
         return rendered
 
     def _emit_results(self, rendered: Rendered, fitted: Fitted, left_out: int, span: RenderSpan) -> None:
+        """Emit an event for each step of the fit, and one for the finished prompt."""
         for step in fitted.steps:
             event = ScopeShrunk(
                 render_id=self._id,
@@ -743,7 +756,7 @@ def _wrap_recalls(nodes: Sequence[Atom | Composed]) -> tuple[Node, ...]:
 
 
 def _report_older_atom(atom: Atom, path: str) -> Left:
-    """Return that a message is older than the start of a history."""
+    """Return the ledger's record of a message that is older than the start of a history."""
     ids = tuple([id for message in atom.messages for id in message.sources])
     tokens = sum([message.tokens or 0 for message in atom.messages])
     return Left(ids, path, "window", "older than the newest messages, with which the history begins", tokens)
@@ -779,18 +792,3 @@ def _warn_of_cuts(placed: Sequence[Placed]) -> list[str]:
         for one in placed
         if one.rendition == "cut" and one.message.sources and not one.pieces
     ]
-
-
-def _list_reads(resolved: Resolved, recalls: Iterable[ContextItems]) -> tuple[Read, ...]:
-    """Return which logs were read, up to which version, and from which on."""
-    reads: dict[tuple[str, int], Read] = {}
-    for log in resolved.logs:
-        gathered = log.gathered
-        if gathered.context:
-            first = 0 if gathered.whole else log.first
-            read = Read(gathered.context, gathered.version, first, log.lineage, log.summary)
-            reads[gathered.context, gathered.version] = read
-    for items in recalls:
-        if items.context:
-            reads.setdefault((items.context, items.version), Read(items.context, items.version))
-    return tuple(reads.values())

@@ -120,6 +120,7 @@ class RenderLog:
         return self
 
     async def _known(self) -> bool:
+        """Look up the context; return whether it exists and its store keeps records."""
         self._context = self._context or await self._find() or ""
         return bool(self._context) and isinstance(self._storage, HasRecords)
 
@@ -170,7 +171,10 @@ class RenderLog:
                 await self._replace_record(self._storage, name, {})
 
     async def _add_row(self, storage: HasRecords, row: _Row, epoch: int) -> None:
-        """Add a row behind the others, unless something was erased since it was made."""
+        """Add a row to the newest record, unless something was erased since it was made.
+
+        Rows that leave no space for it go to the next record of the ring, whose oldest record they replace.
+        """
         for _ in range(_ATTEMPTS):
             if (await self._storage.head(self._context)).epoch != epoch:
                 return
@@ -188,9 +192,11 @@ class RenderLog:
                 return
             except ConflictError:
                 continue
-        raise ConflictError("other renders kept theirs")
+        raise ConflictError(f"other renders were written first in {_ATTEMPTS} attempts")
 
     async def _drop_row(self, storage: HasRecords, id: str) -> None:
+        """Delete the row of a render from the newest record, if it is there."""
+
         def drop(data: Mapping[str, Json]) -> Mapping[str, Json]:
             rows = data.get("rows", ())
             kept = [row for row in rows if row[0] != id]
@@ -387,6 +393,7 @@ def _quote_entry(id: str) -> Written:
 
 
 def _pack_row(kind: KindOf, manifest: Manifest, request: str, at: int, head: Head) -> _Row:
+    """Return a render as a row of at most `ROW_BYTES`: without the caller's text, then with fewer candidates."""
     if not manifest.reads:
         manifest = replace(manifest, reads=(Read(head.context, head.version),))
     outline = _pack_manifest(replace(manifest, candidates=()))

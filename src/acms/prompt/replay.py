@@ -65,6 +65,7 @@ def _redact_as_rendered(entry: Entry, mode: Privacy | None) -> Entry:
 
 
 async def _load_entries(storage: StorageBackend, ids: Sequence[str]) -> dict[str, Entry]:
+    """Return entries by id; `GoneError` or `ExpiredError` if the content of one is not there any more."""
     found: dict[str, Entry] = {}
     for start in range(0, len(ids), BATCH):
         batch = ids[start : start + BATCH]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import isawaitable
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +19,7 @@ from acms.ports import Codec
 from acms.prompt import excerpts
 from acms.prompt import steps as content
 from acms.prompt.fit_state import smallest_limit
+from acms.prompt.manifest import Read
 from acms.prompt.steps import (
     Fixed,
     Hint,
@@ -33,10 +34,13 @@ from acms.prompt.steps import (
 )
 from acms.prompt_types import CacheMark, Tool
 from acms.recall.pipeline import Gathered
+from acms.results import ContextItems
 
 if TYPE_CHECKING:
     from acms.prompt.summaries import SummaryRun
 
+JOINING_TOKENS = 8
+"""Tokens that a joined text may have more than its parts."""
 MARGIN = 1.25
 """How much more of a log is read than a budget holds by the session's own count."""
 
@@ -87,7 +91,7 @@ class Resolved:
     summary_runs: dict[str, SummaryRun] = field(default_factory=dict)
 
     def shows(self, view: Readable, seen: set[str]) -> bool:
-        """Return whether all active entries of a log are among the entries that are shown."""
+        """Return whether a log was read whole, and all its entries are among those that are shown (`seen`)."""
         return any(
             log.complete
             and (log.view.session_id, log.view.storage) == (view.session_id, view.storage)
@@ -154,6 +158,7 @@ class Resolver:
         )
 
     async def _read_step(self, step: Step, name: str, path: str, budget: ContentBudget) -> tuple[Node, ...]:
+        """Return the nodes of a step; `path` is that of its scope. A recall gets an empty scope, to be filled later."""
         match step:
             case WrittenMessage(message):
                 return (Atom((message,)),)
@@ -191,11 +196,13 @@ class Resolver:
     async def _build_shrinking_scope(
         self, step: Shrinking, name: str, path: str, budget: ContentBudget
     ) -> Scope:
+        """Read a content that shrinks, no more of it than its limits can show, and return it as a scope."""
         strategy, ceiling = step.strategy, step.ceiling
         if step.share is not None and self._limit is not None:
             ceiling = smallest_limit(ceiling, int(step.share * self._limit))
         cap = strategy.tokens if isinstance(strategy, Truncate) else None
         keeps_start = isinstance(strategy, Truncate) and strategy.keep is Keep.START
+        # To keep the start, a log must be read whole: it is read from its end.
         tokens = None if keeps_start else smallest_limit(budget.tokens, ceiling, cap)
         inner = ContentBudget(
             tokens=tokens,
@@ -232,7 +239,10 @@ class Resolver:
     async def _build_summarised_scope(
         self, step: SummarisedContent, name: str, path: str, room: int | None
     ) -> Scope:
-        """Return a content with the summary that is stored for it; of a log no more is read than that goes on from."""
+        """Return the scope of a content that may be summarised, with the stored summary of it.
+
+        A log is read only from where its stored summary ends, and as far back as `room` tokens reach.
+        """
         if step.id in self._resolved.summary_runs:
             raise ValidationError(f"two summaries of one prompt are named {step.id!r}", field="id")
         run: SummaryRun = step.summaries.run(
@@ -283,7 +293,10 @@ class Resolver:
     async def _gather(
         self, session: Readable, limit: int | None, count: int | None, budget: ContentBudget
     ) -> Gathered:
-        """Read back until a limit is filled by the codec's count, too; without a limit, everything."""
+        """Read the newest `count` messages, or those that fill `limit` tokens, or everything if both are None.
+
+        The session's count decides what is read; more is read until the limit is filled by the codec's count too.
+        """
         scale = (budget.tokens or 0) if budget.shrinks else 0
         counts_alike = session.counter.name == self._codec.counter.name
         wanted = None if limit is None else int(limit * MARGIN)
@@ -299,7 +312,7 @@ class Resolver:
     async def _with_first(
         self, step: Log, gathered: Gathered, atoms: Sequence[Atom], budget: ContentBudget
     ) -> list[Atom]:
-        """Return the atoms of a log with some in front that are never left out, also when they were not read."""
+        """Return the atoms of a log with those that `step.first` names in front, where they are never left out."""
         session = step.session
         rows = [row for row in await session.storage.get(step.first) if row is not None]
         units = [Unit((entry,)) for entry in session.stage.redact_entries(rows)]
@@ -308,7 +321,9 @@ class Resolver:
         return [*(atom._replace(mandatory=True) for atom in front), *rest]
 
     def _build_atoms(self, gathered: Gathered, session: Readable, budget: ContentBudget) -> list[Atom]:
+        """Return the units of a log as atoms, with labels on those that may be outdated."""
         units = gathered.units
+        # Where the beginning stays, only the last unit counts as recent: those before it may be shown without it.
         newest, older = units, units[:0]
         if budget.begins:
             newest, older = units[-1:], units[:-1]
@@ -327,6 +342,7 @@ class Resolver:
     async def _add_log(
         self, gathered: Gathered, view: Readable, complete: bool, *, first: int = 0, summary: str = ""
     ) -> None:
+        """Note that a log was read, from version `first` on, for the manifest and the other steps."""
         lineage: tuple[tuple[str, int], ...] = ()
         if gathered.context:
             lineage = (await view.storage.context(gathered.context)).lineage
@@ -353,24 +369,25 @@ def _rename_duplicate_scopes(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def tokens_for_recall(step: Recalling, codec: Codec, left: int | None = None) -> tuple[int, int]:
-    """Return the tokens a recall may fill, and those around them, when so many are left; None is no limit."""
-    frame = (
-        codec.cost(excerpts.write_frame(codec)) + 8
-    )  # a joined text may have so many tokens more than its parts
+    """Return the tokens that recalled text may fill, and those of the message around it.
+
+    `left` are the tokens that both may have together; None is no limit.
+    """
+    frame = codec.cost(excerpts.write_frame(codec)) + JOINING_TOKENS
     tokens = step.tokens or 0
     if left is not None:
         tokens = max(0, min(tokens, left - frame))
     return tokens, frame
 
 
-def build_recall_scope(step: Recalling, name: str, tokens: int, found: Composed | None = None) -> Scope:
-    """Return the scope of a recall: the pieces found, or an empty one with its budget before the recall is made.
+def build_recall_scope(step: Recalling, name: str, tokens: int, block: Composed | None = None) -> Scope:
+    """Return the scope of a recall with the block of its pieces, or an empty one before the recall is made.
 
     It is fitted as moving content even when it is laid out in its place, so that a history leaves tokens for it.
     """
     return Scope(
         id=name,
-        children=(found,) if found is not None and found.pieces else (),
+        children=(block,) if block is not None and block.pieces else (),
         priority=step.priority,
         strategy=Truncate(tokens),
         moves=True,
@@ -387,8 +404,8 @@ def lay_out_messages(placed: Sequence[Placed]) -> tuple[Placed, ...]:
     moving = [one for one in placed if one.moves]
     if not moving:
         return tuple(placed)
-    asked = [place for place, one in enumerate(stable) if one.message.role is Role.USER]
-    end = asked[-1] if asked else len(stable)
+    questions = [index for index, one in enumerate(stable) if one.message.role is Role.USER]
+    end = questions[-1] if questions else len(stable)
     while 0 < end < len(stable) and stable[end - 1].atom == stable[end].atom:
         end -= 1
     return (*stable[:end], *moving, *stable[end:])
@@ -402,18 +419,19 @@ def cache_marks(
     When there is a hint and a log is shown, the end of the content that stays is marked too: the next turn reads up to
     there.
     """
-    found: list[CacheMark] = []
+    marks: list[CacheMark] = []
     for hint, scope_count in resolved.hints:
         names = {node.id for node in tree.children[:scope_count] if isinstance(node, Scope)}
         messages = 0
         while messages < len(placed) and placed[messages].path.split("/", 2)[1] in names:
             messages += 1
         if messages or tools:
-            found.append(CacheMark(messages=messages, id=hint.id, version=hint.version, ttl=hint.ttl))
+            marks.append(CacheMark(messages=messages, id=hint.id, version=hint.version, ttl=hint.ttl))
     stable_end = next((index for index, one in enumerate(placed) if one.moves), len(placed))
-    if found and any(one.first for one in placed[found[-1].messages : stable_end]):
-        found.append(CacheMark(messages=stable_end))
-    return tuple(found)
+    # Only messages of a log have a first version.
+    if marks and any(one.first for one in placed[marks[-1].messages : stable_end]):
+        marks.append(CacheMark(messages=stable_end))
+    return tuple(marks)
 
 
 def unused_hints(resolved: Resolved, marks: Sequence[CacheMark]) -> list[str]:
@@ -424,3 +442,18 @@ def unused_hints(resolved: Resolved, marks: Sequence[CacheMark]) -> list[str]:
         for hint, _ in resolved.hints
         if hint.id not in known
     ]
+
+
+def list_reads(resolved: Resolved, recalls: Iterable[ContextItems]) -> tuple[Read, ...]:
+    """Return each log that was read or recalled from, with the first and the last version that was read."""
+    reads: dict[tuple[str, int], Read] = {}
+    for log in resolved.logs:
+        gathered = log.gathered
+        if gathered.context:
+            first = 0 if gathered.whole else log.first
+            read = Read(gathered.context, gathered.version, first, log.lineage, log.summary)
+            reads[gathered.context, gathered.version] = read
+    for items in recalls:
+        if items.context:
+            reads.setdefault((items.context, items.version), Read(items.context, items.version))
+    return tuple(reads.values())

@@ -651,17 +651,18 @@ class StableHistory:
         return HistoryRead(gathered, atoms, front, front_entries, is_whole, labels)
 
     async def _gather_turn(self) -> tuple[Gathered, list[Atom]]:
-        """Read back until the budget is filled and the newest turn has begun."""
+        """Read back until the budget is filled and, if the log ends with tool calls, their question is read."""
         wanted = max(1, int(self.budget * MARGIN))
         while True:
             gathered = await self.session.said(budget=wanted)
             atoms = self._build_atoms(gathered.units, gathered.labels.by_id(gathered.units))
             turn_start = cache_window.find_turn_start(atoms, question_follows=self.question_follows)
-            has_begun = turn_start < len(atoms) or self.question_follows
-            has_begun = has_begun or not cache_window.ends_with_call(atoms)
+            # Only a turn that ends with tool calls can begin further back.
+            may_begin_earlier = cache_window.ends_with_call(atoms) and not self.question_follows
+            has_turn_start = turn_start < len(atoms) or not may_begin_earlier
             is_filled = self._cost(self._cutter.cut(atoms, {})) > self.budget
-            is_far = wanted > cache_window.FAR * self.budget
-            if gathered.whole or is_far or (is_filled and has_begun):
+            is_far = wanted > cache_window.MOST_BUDGETS_SEARCHED * self.budget
+            if gathered.whole or is_far or (is_filled and has_turn_start):
                 return gathered, atoms
             wanted *= 2
 
@@ -732,7 +733,7 @@ class StableHistory:
         tokens = depth if self.recall.tokens is None else min(depth, self.recall.tokens)
         counted = self.codec.counter.name == self.session.counter.name
         while tokens > frame_cost:
-            items: Sequence[Any] = await self._search_once(tokens - frame_cost)
+            items: Sequence[Any] = await self._search_cached(tokens - frame_cost)
             if not take_all:
                 # Score alone fills the first 60 %; the rest must be a fifth as relevant as the best.
                 items = cache_window.select_answers(items, int(tokens * 0.6), 0.2)
@@ -749,8 +750,11 @@ class StableHistory:
             tokens = tokens - over if over < tokens // 2 else tokens * depth // (depth + over) - 1
         return ()
 
-    async def _search_once(self, tokens: int) -> ContextItems:
-        """Search the past: once for a window that cannot go on, and for the one that begins then."""
+    async def _search_cached(self, tokens: int) -> ContextItems:
+        """Search the past within a number of tokens, and note the result in `items`.
+
+        A result is kept: when the stored window does not fit and a new one is planned, the search is not repeated.
+        """
         if tokens not in self._items_by_tokens:
             self._items_by_tokens[tokens] = await self.search(tokens)
         self.items = self._items_by_tokens[tokens]

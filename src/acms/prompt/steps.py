@@ -115,7 +115,7 @@ class Readable(Protocol):
 
 
 @runtime_checkable
-class Elsewhere(Protocol):
+class SessionAtService(Protocol):
     """A session at a service, which renders the prompts that read it."""
 
     @property
@@ -296,6 +296,7 @@ def _encode_data_url(data: bytes, mime: str) -> str:
 
 
 def _parse_neutral_message(value: Mapping[str, Any], field: str) -> PromptMessage:
+    """Read a message with the fields of `ingest`; `field` names it in errors."""
     unknown = set(value) - _FIELDS - _OTHERS
     if unknown:
         raise ValidationError(f"unknown field {sorted(unknown, key=str)[0]!r}", field=field)
@@ -304,7 +305,7 @@ def _parse_neutral_message(value: Mapping[str, Any], field: str) -> PromptMessag
     parts = value.get("parts")
     call_id, content = value.get("tool_call_id"), value.get("content", "")
     try:
-        if value.get("is_error"):
+        if value.get("is_error"):  # the content becomes a failed result of its own
             call_id = validation.validate_name(call_id, "tool_call_id")
             parts = [ToolResult(call_id, _validate_text(content, "content"), True)]
             call_id = content = None
@@ -386,9 +387,9 @@ def parse_tools(given: Sequence[object]) -> tuple[Tool, ...]:
 
 
 def message_of_entry(entry: Entry, counter: str, label: str = "") -> PromptMessage:
-    """Return a message or a summary of a log as it stands in a prompt; its tokens were counted when it was stored.
+    """Return a message or a summary of a log as it stands in a prompt.
 
-    With a label if it may be outdated: then it has no parts.
+    `counter` names the counter of its stored tokens. `label`, if it may be outdated, is written into its text.
     """
     if entry.kind is Kind.SUMMARY:
         text = chat_messages.wrap_text(attach_label(entry.content, label), chat_messages.SUMMARY)
@@ -397,6 +398,7 @@ def message_of_entry(entry: Entry, counter: str, label: str = "") -> PromptMessa
     name: str | None = None
     if entry.actor is not None and role is not Role.TOOL:
         name = chat_messages.name_of(entry.actor, role)
+    # The result of a tool whose call is not shown is quoted in a message of the user.
     if role is Role.USER and any(isinstance(part, ToolResult) for part in entry.parts):
         text = chat_messages.wrap_text(entry.content, chat_messages.ORPHAN)
         return PromptMessage(role=role, parts=(Text(text),), name=name, sources=(entry.id,))
@@ -425,9 +427,9 @@ def _escape_part(part: Part) -> Part:
 def messages_of_entry(
     entry: Entry, counter: str, vendors: Sequence[str], label: str = ""
 ) -> tuple[PromptMessage, ...]:
-    """Return an entry of a log as it stands in a prompt: a vendor's own compaction word for word, if it is for it.
+    """Return an entry of a log as it stands in a prompt.
 
-    With a label it is a summary like any other: its text with the label.
+    A compaction by one of the `vendors` is given back word for word, unless a label says that it is outdated.
     """
     compacted_parts = [part for part in entry.parts if isinstance(part, Raw) and part.vendor in vendors]
     if entry.kind is not Kind.SUMMARY or not compacted_parts or label:
@@ -480,7 +482,7 @@ def build_atoms(
     does not change.
     """
     newest_first: list[Atom] = []
-    position = 0
+    position = 0  # tokens of the log before the unit
     for unit in reversed(units):
         last = unit.entries[-1]
         if last.kind is Kind.MESSAGE and not last.replaces:
@@ -496,15 +498,15 @@ def build_atoms(
     return newest_first
 
 
-def as_readable(session: Readable | Elsewhere) -> Readable:
-    """Return the session of a step; a session at a service is read there, never here."""
+def cast_to_readable(session: Readable | SessionAtService) -> Readable:
+    """Give any session the type that steps have; one at a service is never read here, but sent there."""
     return cast("Readable", session)
 
 
 def find_render_service(steps: Sequence[Step]) -> Any:
     """Return the service that renders some steps, or None when all sessions are read in this process."""
     sessions = _sessions_of_steps(steps)
-    services = {session.home if isinstance(session, Elsewhere) else None for session in sessions}
+    services = {session.home if isinstance(session, SessionAtService) else None for session in sessions}
     if len(services) > 1:
         raise ValidationError(
             "reads sessions of this process and of a service, or of two: one place must render it",
@@ -523,6 +525,7 @@ def render_logs(steps: Sequence[Step]) -> Iterator[RenderLog]:
 
 
 def _sessions_of_steps(steps: Sequence[Step]) -> Iterator[Readable]:
+    """Yield the session of each step that reads one, also of steps inside steps."""
     for step in steps:
         if isinstance(step, Log | Recalling):
             yield step.session
@@ -586,15 +589,16 @@ def has_moving_content(step: Step) -> bool:
 
 def depth_of_steps(steps: Sequence[Step]) -> int:
     """Return how many levels of steps and nodes are in some steps."""
-    found = 0
+    depth = 0
     level: list[Step | Node] = list(steps)
     while level:
-        found += 1
+        depth += 1
         level = [below for one in level for below in _list_children(one)]
-    return found
+    return depth
 
 
 def _list_children(one: Step | Node) -> Sequence[Step | Node]:
+    """Return the steps or nodes directly inside a step or a scope."""
     match one:
         case Shrinking() | SummarisedContent():
             return one.steps
@@ -611,23 +615,28 @@ def _has_moving_node(node: Node) -> bool:
 
 
 def name_steps(steps: Sequence[Step]) -> list[str]:
-    """Return a unique name for each step: its kind, with a number from the second one on."""
+    """Return a unique name for each step: its own name or else its kind, with a number from the second one on.
+
+    A number that is taken by the own name of an earlier step ("summary-2") is skipped.
+    """
     numbers: dict[str, int] = {}
     names: list[str] = []
     for step in steps:
-        name = _base_name_of_step(step).replace("/", "-")
-        number = numbers.get(name, 0) + 1
-        while number > 1 and f"{name}-{number}" in numbers:
+        base = _base_name_of_step(step).replace("/", "-")  # "/" separates the names of a path
+        number = numbers.get(base, 0) + 1
+        while number > 1 and f"{base}-{number}" in numbers:
             number += 1
-        numbers[name] = number
+        numbers[base] = number
+        name = base
         if number > 1:
-            name = f"{name}-{number}"
+            name = f"{base}-{number}"
             numbers[name] = 1
         names.append(name)
     return names
 
 
 def _base_name_of_step(step: Step) -> str:
+    """Return the own name of a step, or else its kind."""
     match step:
         case WrittenMessage(message):
             return message.role.value
@@ -668,7 +677,7 @@ def select_newest_atoms(units: Sequence[Atom], messages: int) -> list[Atom]:
 
 
 def find_older_summaries(units: Sequence[Unit[Entry]], cover: Cover) -> list[Unit[Entry]]:
-    """Return the active summaries from before some units: they say most about the past in the fewest tokens."""
+    """Return the active summaries that are not among some units, oldest first; the cover holds all of them."""
     known = {entry.id for unit in units for entry in unit.entries}
     summaries: list[Entry] = []
     for entry in cover.shown:

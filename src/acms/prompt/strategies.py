@@ -14,7 +14,7 @@ from acms.model import Text
 from acms.plan.nodes import Atom, Composed, Keep, NeedSummary, Omit, Piece, Summarise, Truncate, Window
 from acms.plan.prefix_cache import find_start, window_length
 from acms.ports import Codec
-from acms.prompt.fit_state import LOWEST, Leaf, Section, by_rank, compose_message, omit_leaves
+from acms.prompt.fit_state import LOWEST_RANK, Leaf, Section, compose_message, omit_leaves, sort_by_rank
 from acms.prompt.truncate import cut_messages, cut_text, shorten_text
 from acms.prompt_types import PromptMessage
 from acms.text.chat_messages import SUMMARY, wrap_text
@@ -79,7 +79,7 @@ def truncate_section(section: Section, over: int, codec: Codec, keep: Keep) -> N
             continue
         shorten_leaf(section, leaf, target, codec, keep, "truncate", cut_reason)
         if section.spare() < leaf.tokens:
-            return  # its floor: the next one is not left out before this
+            return  # a floor holds this unit, and the next is not left out before it
     if section.used <= target or last.gone:
         return
     shorten_leaf(section, last, target, codec, keep, "truncate", cut_reason)
@@ -88,7 +88,7 @@ def truncate_section(section: Section, over: int, codec: Codec, keep: Keep) -> N
 
 
 def move_window(section: Section, over: int, scale: int, strategy: Window) -> None:
-    """Move the start of the shown messages to a line of a grid from which everything after it fits.
+    """Leave out the oldest messages: the shown ones start at a line of a grid from which everything after it fits.
 
     The grid is measured by `scale`, the limit, halved until the available tokens are more than half of it, so the grid
     stays the same while the rest of the prompt grows or shrinks a little.
@@ -149,7 +149,7 @@ def summarise_section(
         return
     frame = codec.cost(_summary_message(strategy, ""))
     sums = [0, *accumulate([leaf.full for leaf in leaves])]
-    # With a summary of full size, the units left are to take half of the target.
+    # The units replaced must have at least these tokens: then, beside a summary of full size, the rest takes half.
     least = sums[-1] + frame + strategy.tokens - (target - target // 2)
     wanted = min(most, bisect_left(sums, least, lo=1)) if most else 0
     allowed = min(strategy.tokens, sums[wanted] - frame - 1)
@@ -178,6 +178,7 @@ def _count_replaceable(leaves: Sequence[Leaf], section: Section) -> int:
 def _shrink_summarised(
     section: Section, leaves: Sequence[Leaf], target: int, codec: Codec, strategy: Summarise
 ) -> None:
+    """Shrink a section that shows a summary: its oldest units go first, then the summary is cut, then it goes."""
     for leaf in leaves:
         if leaf.gone or leaf.mandatory:
             continue
@@ -252,7 +253,7 @@ def drop_pieces(section: Section, leaf: Leaf, target: int, codec: Codec) -> None
     node, pieces = leaf.node, leaf.pieces
     if not isinstance(node, Composed) or len(pieces) < 2:
         return
-    best_first = by_rank(pieces)
+    best_first = sort_by_rank(pieces)
 
     def compose_best(count: int) -> tuple[PromptMessage, int]:
         message = compose_message(node, [pieces[index] for index in sorted(best_first[:count])])
@@ -276,7 +277,7 @@ def drop_pieces(section: Section, leaf: Leaf, target: int, codec: Codec) -> None
         if cost >= leaf.tokens:
             return
     leaf.pieces = tuple([pieces[index] for index in sorted(best_first[:count])])
-    leaf.write((message,), (cost,), "pieces", LOWEST)
+    leaf.write((message,), (cost,), "pieces", LOWEST_RANK)
 
 
 def shorten_leaf(
@@ -320,7 +321,7 @@ def _cut_leaf(
     if isinstance(node, Atom):
         return ((), *cut_messages(node.messages, leaf.whole or (leaf.full,), room, codec, keep))
     pieces = list(leaf.pieces)
-    index = by_rank(pieces)[-1]
+    index = sort_by_rank(pieces)[-1]
     whole = next(piece for piece in node.pieces if piece.id == pieces[index].id)
 
     def write(text: str) -> PromptMessage:

@@ -225,7 +225,7 @@ class SummaryRun:
         text = self.stored
         mark = summary_coverage.parse_watermark(entry.metadata) if entry is not None else None
         if not text:
-            found = Match()
+            found = Match()  # nothing is stored, which needs no reason
         elif self.counter.count(text) > self.tokens:
             found = Match(reason=f"it has more than {self.tokens} tokens")
         else:
@@ -233,19 +233,19 @@ class SummaryRun:
         self.reason = found.reason
         if not found.covers:
             if not whole:
-                return None
+                return None  # what the stored text covers was not read: the caller must read the whole log
             text, mark = "", None
         shown = {one.id: one for one in entries}
         self._known = known = _LoadedContent(atoms, shown, stamp, text, mark, found.covers)
         role = summary_coverage.role_of_summary(self.role, atoms, whole=whole)
         if whole:
             return Loaded(Summarise(self.id, text, found.covers, self.tokens, role), tuple(atoms))
-        known.hidden = found.covers - 1
+        known.hidden = found.covers - 1  # one atom, the summary, stands for the atoms it covers
         first = Atom((summary_coverage.build_summary_message(text, role),))
         return Loaded(Summarise(self.id, text, 1, self.tokens, role), (first, *atoms[found.covers :]))
 
     async def of_log(self, view: Readable, *, room: int | None = 0) -> tuple[Loaded, Gathered]:
-        """Read the part of a log that the stored summary continues from, or all of it without a match, and load it.
+        """Read a log from where its stored summary ends, or all of it if the summary does not match, and load it.
 
         The newest messages that fill `room` tokens are read in any case, all of them for None: a log that fits as a
         whole is shown without a summary.
@@ -272,9 +272,10 @@ class SummaryRun:
             return None
 
     async def asked(self, need: NeedSummary) -> str:
-        """Return a text for a question; renders that ask the same at the same time share one answer."""
+        """Have the summarizer write a text; renders that need the same one at the same time share it."""
         turns = summary_coverage.turns_of_atoms(need.atoms, need.existing, self._loaded().entries)
-        if len(turns) == (1 if need.existing else 0):
+        turns_of_existing = 1 if need.existing else 0
+        if len(turns) == turns_of_existing:
             raise ProviderError("there is no text to summarise", provider=self.model)
         counter_name = getattr(self.counter, "name", "")
         digest = summary_coverage.chain_digests(
@@ -283,7 +284,7 @@ class SummaryRun:
         key = (id(asyncio.get_running_loop()), id(self.summarizer), digest)
         with _guard:
             question = _questions.setdefault(key, _Question())
-        self._kept.append(question)
+        self._kept.append(question)  # it lives as long as a render refers to it
         async with question.lock:
             if not question.text and question.error is None:
                 try:
@@ -331,7 +332,7 @@ class SummaryRun:
                 await self.pin.pin(self.id)
 
     async def _stamp(self) -> None:
-        """Record that a text matches a newer state of the log, which then need not be read whole again."""
+        """Store the current state of the log with a text that still matches it, so that it need not be read whole."""
         known = self._known
         if known is None or known.mark is None or not known.stamp or known.mark.stamp == known.stamp:
             return
@@ -342,6 +343,8 @@ class SummaryRun:
             await self._write(known.text, mark)
 
     async def _write(self, text: str, mark: Watermark) -> None:
+        """Store a text, unless one that another process stored meanwhile covers at least as much."""
+
         def change(entry: KVEntry | None) -> tuple[Json, Mapping[str, Json]] | None:
             kept: dict[str, Json] = {}
             if entry is not None:

@@ -47,6 +47,7 @@ class CallCutter:
         return cut_atoms
 
     def _cut_atom(self, atom: Atom, limit: int | None, question: str) -> Atom:
+        """Return an atom with each part cut to a limit, and note the tokens of what was cut."""
         if limit is None:
             if not _is_call(atom):
                 return atom
@@ -65,6 +66,7 @@ class CallCutter:
         return atom._replace(messages=messages)
 
     def _cut_message(self, message: PromptMessage, limit: int, question: str) -> PromptMessage:
+        """Return a message with each part cut to a limit; itself if nothing has to be cut."""
         known = message.tokens if message.counter == self._codec.counter.name else None
         if message.role is Role.TOOL and known is not None and known <= limit:
             return message
@@ -75,6 +77,7 @@ class CallCutter:
         return replace(message, parts=parts, tokens=None, counter="")
 
     def _cut_part(self, part: Part, limit: int, question: str, entry: str) -> Part:
+        """Return the arguments of a call or the output of a tool, cut to a limit; other parts unchanged."""
         counter = self._codec.counter
         if isinstance(part, ToolCall):
             arguments = condense.condense_arguments(part.arguments, limit, counter)

@@ -9,7 +9,7 @@ from acms.model import Part, Text, ToolCall, ToolResult
 from acms.plan.nodes import Keep
 from acms.ports import Codec, TokenCounter
 from acms.prompt_types import PromptMessage
-from acms.text.condense import condense_arguments, find_level
+from acms.text.condense import condense_arguments, find_level, fits_budget
 
 MARK = "[…]"
 """Marks the part cut off a text."""
@@ -18,11 +18,11 @@ MARK = "[…]"
 def shorten_text(text: str, budget: int, counter: TokenCounter, keep: Keep | None = None) -> str:
     """Return the most of a text that a budget holds, with a mark where it was cut; "" when nothing fits.
 
-    Its head, its tail, or with None two thirds head and one third tail. The longest such text is found by bisection,
-    so it ends on a token boundary; a long text is never counted whole.
+    `keep` names the end that is kept: its head, its tail, or with None two thirds head and one third tail. The longest
+    such text is found by bisection, so it ends on a token boundary.
     """
 
-    def at(kept: int) -> str:
+    def cut_to(kept: int) -> str:
         if keep is Keep.START:
             return f"{text[:kept].rstrip()} {MARK}"
         if keep is Keep.END:
@@ -32,18 +32,18 @@ def shorten_text(text: str, budget: int, counter: TokenCounter, keep: Keep | Non
 
     if budget <= 0:
         return ""
-    if len(text) <= 16 * budget and counter.count(text) <= budget:
+    if fits_budget(text, budget, counter):
         return text
     low, high = 0, min(len(text), max(4, budget))
-    while high < len(text) and counter.count(at(high)) <= budget:
+    while high < len(text) and counter.count(cut_to(high)) <= budget:
         low, high = high, min(len(text), high * 2)
     while low < high:
         middle = (low + high + 1) // 2
-        if counter.count(at(middle)) <= budget:
+        if counter.count(cut_to(middle)) <= budget:
             low = middle
         else:
             high = middle - 1
-    return at(low) if low and counter.count(at(low)) <= budget else ""
+    return cut_to(low) if low and counter.count(cut_to(low)) <= budget else ""
 
 
 def cut_messages(
@@ -55,6 +55,7 @@ def cut_messages(
     result. Reasoning and media are never cut, and a role never changes.
     """
     cut, cut_costs = list(messages), list(costs)
+    # Each step: the indexes of the messages that it may cut, and the function that cuts one of them.
     results = [index for index, message in enumerate(messages) if _has_result(message)]
     texts = [index for index in range(len(messages)) if index not in results]
     steps: list[tuple[list[int], Callable[..., tuple[PromptMessage, int]]]]
@@ -88,7 +89,7 @@ def _cut_message(
 def _cut_calls(
     message: PromptMessage, cost: int, room: int, codec: Codec, keep: Keep | None
 ) -> tuple[PromptMessage, int]:
-    """Return a message of which the calls have shorter arguments, inside valid JSON."""
+    """Return a message with shorter arguments in its calls, still valid JSON; unchanged if that saves nothing."""
     costs = [codec.counter.count(part.arguments) for part in message.parts if isinstance(part, ToolCall)]
     most = max(1, find_level(costs, sum(costs) - (cost - room)))
     parts: list[Part] = []
@@ -106,11 +107,13 @@ def cut_text(
 ) -> tuple[str, PromptMessage, int]:
     """Return the longest cut of a text whose message costs at most `room`, the message, and its cost.
 
-    When not even the mark fits, the mark is returned: the caller must check the cost.
+    `write` makes the message of a text. When not even the mark fits, the mark is returned: the caller must check the
+    cost.
     """
     least = write(MARK)
     price = codec.cost(least)
-    limit = room - (price - codec.counter.count(MARK))
+    framing = price - codec.counter.count(MARK)
+    limit = room - framing
     while limit > 0:
         content = shorten_text(text, limit, codec.counter, keep)
         if not content:
@@ -139,7 +142,10 @@ def _text_of_message(message: PromptMessage) -> str:
 
 
 def _replace_text(message: PromptMessage, text: str) -> PromptMessage:
-    """Return a message with another text, in the place of the first; it has to be counted again."""
+    """Return a message whose first tool result, or else first text, is replaced; other texts are dropped.
+
+    Its stored token count is dropped too: it has to be counted again.
+    """
     kind = ToolResult if _has_result(message) else Text
     parts: list[Part] = []
     is_replaced = False

@@ -69,6 +69,7 @@ class WindowRecord:
             return None
 
     async def _load(self, context: Context) -> CacheWindow | None:
+        """Read this log's own record, else that of the nearest ancestor, and return the window to continue."""
         record = await self._storage.record(context.id, self._name)
         if record is not None:
             self._revision = record.rev
@@ -102,7 +103,7 @@ class WindowRecord:
         `replaces` says that a new window began: the stored one is finished, and is dropped if its successor cannot be
         stored.
         """
-        if self._revision is None:
+        if self._revision is None:  # the record could not be read, so it is not overwritten
             return True
         others = {budget: packed for budget, packed in self._windows.items() if budget != self.budget}
         try:

@@ -287,7 +287,7 @@ class _PastCandidates:
             if not has_valid_part:
                 return "superseded", f"says what {demotion.by} replaced; include_superseded=True shows it"
         copy = self._best_copies.get(family)
-        if copy is not None and is_single and _marked_alike(self._corpus, one, copy):
+        if copy is not None and is_single and _has_no_other_markers(self._corpus, one, copy):
             return "duplicate", f"says the same as v{self._corpus.snapshot.version(copy - 1)}"
         return None
 
@@ -413,8 +413,8 @@ def _single_candidates(
         yield _make_candidate((*fields, "", is_external, leader_score, distance))
 
 
-def _marked_alike(corpus: Corpus, one: Candidate, other: int) -> bool:
-    """Whether an entry carries no marker that another one lacks."""
+def _has_no_other_markers(corpus: Corpus, one: Candidate, other: int) -> bool:
+    """Return whether all markers of a candidate are on the entry of version `other` too."""
     return not one.markers or set(one.markers) <= set(corpus.snapshot.doc(other - 1).markers)
 
 
@@ -581,6 +581,7 @@ class OmissionReasons:
         return None if doc is None else self._explain_message(doc)
 
     def _explain_message(self, doc: Doc) -> Verdict:
+        """Return why a message or a summary was no candidate."""
         corpus, ranking = self._corpus, self._ranking
         at = corpus.position_of(doc.version - 1)
         if at < 0:

@@ -302,6 +302,7 @@ class Embedding:
         return True
 
     async def _wait(self, futures: Sequence[asyncio.Future[None]], end: float | None) -> None:
+        """Wait until the futures are done or `end`; if some are late, do not wait again for BACKOFF seconds."""
         loop = asyncio.get_running_loop()
         timeout = None if end is None else max(0.0, end - loop.time())
         _, late = await asyncio.wait(futures, timeout=timeout)
@@ -569,6 +570,7 @@ class Embedding:
     def _build_rows(
         self, version: int, passages: Sequence[Passage], vectors: dict[str, NDArray[np.float32]]
     ) -> list[Derived]:
+        """Return the vectors of an entry's passages as rows of the store; `vectors` are by text."""
         if not passages:  # an empty row, so that the entry is not asked for again
             return [Derived(version=version, space=self.space, data=b"")]
         rows: list[Derived] = []

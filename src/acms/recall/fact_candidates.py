@@ -20,7 +20,7 @@ from acms.model import Source
 from acms.ports import Frame
 from acms.recall.corpus import K1, Corpus
 from acms.recall.index import Floats
-from acms.recall.planner import LABEL, Candidate
+from acms.recall.planner import LABEL_TOKENS, Candidate
 from acms.recall.query import Query
 from acms.recall.ranking import CANDIDATES, CUTOFF, Ranking
 from acms.recall.scoring import LIFT, SIGMA, order_by_cost
@@ -162,7 +162,7 @@ class FactIndex:
     def _build_candidate(self, position: int, framing: int) -> Candidate:
         doc = self.doc(position)
         label = self._period_label(doc.version)
-        cost = doc.tokens + framing + (LABEL if label else 0)
+        cost = doc.tokens + framing + (LABEL_TOKENS if label else 0)
         return Candidate(
             Lone(self.corpus.snapshot.doc, doc.version, doc.markers),
             Source.FACT,

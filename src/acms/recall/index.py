@@ -546,6 +546,7 @@ def _documents_of_keys(keys: NDArray[np.uint64]) -> Ints:
 
 
 def _fingerprint_documents(numbers: NDArray[np.uint64], documents: Ints, count: int) -> NDArray[np.uint64]:
+    """Return a hash of the terms of each document, whatever their order: `numbers` are terms, `documents` their own."""
     sums = np.zeros(count, np.uint64)
     if len(numbers):
         first = np.flatnonzero(np.concatenate([[True], documents[1:] != documents[:-1]]))
@@ -623,6 +624,7 @@ class Snapshot:
         return postings
 
     def _read_postings(self, term: int) -> NDArray[np.uint32]:
+        """Return the postings of a term in all segments, with documents numbered across them."""
         parts: list[NDArray[np.uint32]] = []
         for _, segment, count in self.pieces:
             own = segment.postings(term, count)
@@ -683,6 +685,7 @@ class Snapshot:
         return owned
 
     def _doc(self, owner: str, segment: Segment, position: int, version: int) -> Doc:
+        """Return the document at a position of a segment, made from its columns."""
         columns = segment.columns
         label = segment.labels[columns["label"].item(position)]
         group: int = columns["group"].item(position)

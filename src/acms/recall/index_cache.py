@@ -121,8 +121,11 @@ class _LogIndex:
     #: The last corpus built from it, and its cache key.
     cached: tuple[tuple[int, int], Corpus] | None = None
 
-    def ranges(self, version: int) -> list[tuple[str, Segment, int, int]]:
-        """Return the owner and segment of each part of the lineage, with its first and last version up to one."""
+    def ranges_up_to(self, version: int) -> list[tuple[str, Segment, int, int]]:
+        """Return (owner, segment, first, last) for each log of the lineage, `last` being at most `version`.
+
+        A log that begins later is included, with last < first.
+        """
         found: list[tuple[str, Segment, int, int]] = []
         for (owner, first, last), segment in zip(self.lineage, self.segments, strict=True):
             found.append((owner, segment, first, version if last is None else min(last, version)))
@@ -227,6 +230,7 @@ class Indexes:
             self._keep(context, version, epoch, _encode_record(draft, id))
 
     def _keep(self, context: str, version: int, epoch: int, record: bytes) -> None:
+        """Keep an index record for the next index that reads it, and for the store."""
         self._fresh[context, version] = epoch, record
         if len(self._fresh) > CACHED:
             self._fresh.popitem(last=False)
@@ -337,7 +341,7 @@ class Indexes:
             if grown or log.cached is None or log.cached[0] != key:
                 pieces = [
                     (owner, segment, last - segment.base)
-                    for owner, segment, first, last in log.ranges(version)
+                    for owner, segment, first, last in log.ranges_up_to(version)
                     if first <= version
                 ]
                 log.cached = key, Corpus(Snapshot(pieces), cover)
@@ -413,8 +417,10 @@ class Indexes:
     async def _add_vectors(
         self, log: _LogIndex, space: str, rows: Sequence[Derived], version: int, lock: Building
     ) -> None:
+        """Add vectors of a log to the segments that own their entries; many of them off the event loop."""
+
         def add() -> None:
-            for _, segment, first, last in log.ranges(version):
+            for _, segment, first, last in log.ranges_up_to(version):
                 own = [row for row in rows if first <= row.version <= last]
                 segment.add_vectors(space, [(row.version, row.part, row.data) for row in own])
 
@@ -427,7 +433,7 @@ class Indexes:
         """Add the index records of new entries to the segments; return whether there were any."""
         wanted: list[tuple[str, int, int]] = []
         segments: list[Segment] = []
-        for owner, segment, _, last in log.ranges(head.version):
+        for owner, segment, _, last in log.ranges_up_to(head.version):
             start = segment.base + segment.count + 1
             if start <= last:
                 wanted.append((owner, start, last))

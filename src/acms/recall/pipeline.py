@@ -135,6 +135,7 @@ def _build_gathered(
     after: int,
     stage: Stage = OPEN,
 ) -> Gathered:
+    """Return what was read of a log; `after` is the version before the first entry read, 0 for the whole log."""
     hidden = list(folded.hidden)
     if cover:
         kinds = {entry.version: entry.kind for entry in entries}
@@ -247,7 +248,7 @@ async def _gather_back(
             after = unread_end if unread_end >= first else _end_of_previous_stretch(cover, first)
             folded = await _fold_entries(entries, cover, stage, after)
             sufficient = await off_loop(partial(has_enough, folded.units), len(entries) * EACH)
-            if after and not folded.unresolved and sufficient:
+            if after and not folded.unresolved and sufficient:  # no tool group goes on further back
                 return _build_gathered(head, version, entries, cover, folded, after, stage)
             size = 2 * size
     folded = await _fold_entries(entries, cover, stage)

@@ -33,16 +33,23 @@ from acms.results import (
     new_days,
     resolve_speaker,
 )
-from acms.text.condense import bisect_largest, condense_arguments, condense_output, find_level, split_records
+from acms.text.condense import (
+    bisect_largest,
+    condense_arguments,
+    condense_output,
+    find_level,
+    fits_budget,
+    split_records,
+)
 from acms.text.tokenizer import content_terms, split_words
 
 CUT = " […] "
 """Marks text left out because it did not fit."""
 
 
-LABEL = 20
+LABEL_TOKENS = 20
 """Estimated tokens of a label; its real tokens are counted with the text."""
-COUNTED = 16_384
+MOST_CACHED_COUNTS = 16_384
 """Cached counts of items: a few megabytes."""
 
 
@@ -87,7 +94,7 @@ class TextFrame:
         key = item.id, item.role, item.actor_id, day, is_external(item), hash(item.content)
         count = self._known_counts.get(key)
         if count is None:
-            if len(self._known_counts) >= COUNTED:
+            if len(self._known_counts) >= MOST_CACHED_COUNTS:
                 self._known_counts.clear()
             count = self._count(format_item(item, day) + SEPARATOR)
             self._known_counts[key] = count
@@ -210,7 +217,7 @@ def append_label(one: Candidate, label: str) -> Candidate:
     """Return a candidate of one entry with a label beside its text; unchanged without one."""
     if not label or len(one.costs) > 1:
         return one
-    tokens = one.tokens + LABEL
+    tokens = one.tokens + LABEL_TOKENS
     return one._replace(label=f"{one.label} {label}".lstrip(), costs=(tokens,), tokens=tokens)
 
 
@@ -348,9 +355,8 @@ def fit_to_budget(
         excess = max(joined, added) - budget
         if excess <= 0 or limit < 0:
             return items, choices
-        limit = max(
-            -1, limit - excess
-        )  # with -1 only what must be shown is chosen, and no further try can help
+        # With -1 only what must be shown is chosen, and no further try can help.
+        limit = max(-1, limit - excess)
 
 
 def _count_joined(items: Sequence[ContextItem], counter: TokenCounter, frame: Frame) -> int:
@@ -391,7 +397,7 @@ def trim_entry(entry: Entry, spans: Sequence[Span]) -> Entry:
 
     The spans are those of the stored text; for a redacted entry they are mapped to the redacted text.
     """
-    if isinstance(entry, Cleared):
+    if isinstance(entry, Cleared):  # its text is redacted
         if entry.privacy is Privacy.BLOCK:
             return entry
         spans = entry.moved(spans)
@@ -556,6 +562,7 @@ def _join_records(content: str, spans: Sequence[tuple[int, int]], chosen: Sequen
 def _build_item(
     choice: Choice, entry: Entry, tokens: int, frame: Frame, session_id: str | None, *, dated: bool
 ) -> ContextItem:
+    """Return a chosen entry whole as an item; `tokens` are those of its stored text with its frame."""
     one = choice.candidate
     role = rendered_role(entry)
     redaction = day = None
@@ -606,6 +613,7 @@ def cut_group(
         if excess > 0 and can_shrink:
             cut[index] = _cut_item(item, max(0, item.token_count - excess), counter, frame)
             excess -= item.token_count - cut[index].token_count
+    # A tool call and its answers are shown together or not at all.
     has_empty_member = len(items) > 1 and any(_is_empty(item) for item in cut)
     if excess > 0 or has_empty_member:
         return [_empty_item(item) for item in items]
@@ -617,6 +625,7 @@ def _is_empty(item: ContextItem) -> bool:
 
 
 def _cut_part(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame) -> ContextItem:
+    """Return an item within a budget: a tool call with shorter arguments, any other with its text cut."""
     if item.token_count <= budget:
         return item
     if any(isinstance(part, ToolCall) for part in item.parts):
@@ -625,6 +634,7 @@ def _cut_part(item: ContextItem, budget: int, counter: TokenCounter, frame: Fram
 
 
 def _cut_item(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame) -> ContextItem:
+    """Return an item with its text cut to a budget, frame included; of its parts only tool results are kept."""
     results = [part for part in item.parts if isinstance(part, ToolResult)]
     parts: tuple[Part, ...] = tuple([replace(part, output="") for part in results])
     framing = frame.cost(item.role, parts, _speaker_of_item(item))
@@ -678,7 +688,7 @@ def cut_middle(text: str, budget: int, counter: TokenCounter) -> str:
 
     if budget <= 0:
         return ""
-    if len(text) <= 16 * budget and counter.count(text) <= budget:  # a far longer text is not counted
+    if fits_budget(text, budget, counter):
         return text
     size = bisect_largest(len(text), fits)
     return cut_to(size) if size else ""

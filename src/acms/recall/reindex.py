@@ -129,6 +129,7 @@ async def _plan_ranges(
 
 
 async def _iterate_contexts(storage: StorageBackend) -> AsyncIterator[Context]:
+    """Yield every context of a store, page by page."""
     after: str | None = None
     while True:
         page = await storage.contexts(ContextQuery(after=after, limit=500))
@@ -181,6 +182,7 @@ class _Reindexer:
     async def _write_records(
         self, context: str, entries: Sequence[Entry], stored: Mapping[int, bytes]
     ) -> None:
+        """Store the index records of some entries that are missing or differ from the `stored` ones, by version."""
         rows: list[Derived] = []
         for entry in entries:
             record = index_record.encode_index_record(entry, entry.id.rsplit("_", 1)[-1])

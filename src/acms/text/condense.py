@@ -22,6 +22,8 @@ CUT = "[…]"
 """Marks omitted text; the first mark in an output says how much was omitted, and from which entry."""
 MARK = re.compile(r"\[…[^\]\n]*\]")
 """Any mark of a cut."""
+MOST_CHARACTERS_PER_TOKEN = 128
+"""Characters of the longest tokens that tokenizers have, which are runs of blanks."""
 ENDS = 2
 """Records at the beginning and at the end that are shown before any other."""
 SHORT_STRING = 40
@@ -49,12 +51,15 @@ def split_records(text: str) -> list[TextSpan]:
 
 
 def find_level(costs: Sequence[int], budget: int) -> int:
-    """Return the most that each of some costs may keep so that together they fit a budget."""
+    """Return the largest cap for some costs so that their sum, each cut to the cap, is within a budget.
+
+    Without costs, or if all of them fit as they are, nothing needs a cap: the largest cost (or the budget) is returned.
+    """
     remaining = budget
     ascending = sorted(costs)
     for index, cost in enumerate(ascending):
         share = remaining // (len(ascending) - index)
-        if cost > share:
+        if cost > share:  # and so are all that follow: each gets the same
             return max(0, share)
         remaining -= cost
     return ascending[-1] if ascending else budget
@@ -72,7 +77,7 @@ def condense_output(
     that stand out, until the budget is filled. The first mark says how much is left out, and the id of the entry that
     holds all of it. The choice is cached as spans, without the text: a history shows the same outputs every turn.
     """
-    if _fits_limit(text, tokens, counter):
+    if fits_budget(text, tokens, counter):
         return text
     key = hash(text), len(text), tokens, counter.name, hash(question), entry
     spans = _known_choices.get(key)
@@ -91,7 +96,7 @@ def keep_ends(text: str, tokens: int, counter: TokenCounter, *, entry: str = "")
 
     Only the mark is returned if no text fits beside it.
     """
-    if _fits_limit(text, tokens, counter):
+    if fits_budget(text, tokens, counter):
         return text
 
     def fits(spans: Sequence[TextSpan]) -> bool:
@@ -100,12 +105,11 @@ def keep_ends(text: str, tokens: int, counter: TokenCounter, *, entry: str = "")
     return _join_spans(text, _choose_ends(text, tokens, fits), entry)
 
 
-def _fits_limit(text: str, tokens: int, counter: TokenCounter) -> bool:
-    """Return whether a text has no more than so many tokens; a text far too long is not counted."""
-    if len(text) <= tokens and text.isascii():
-        return True
-    # A token has at most some 64 characters: longer runs of blanks or dashes are several.
-    return len(text) <= 64 * max(tokens, 0) and counter.count(text) <= tokens
+def fits_budget(text: str, tokens: int, counter: TokenCounter) -> bool:
+    """Return whether a text has no more than so many tokens; a text too long for that is not counted."""
+    if len(text) > MOST_CHARACTERS_PER_TOKEN * max(tokens, 0):
+        return False
+    return counter.count(text) <= tokens
 
 
 def _choose_spans(text: str, tokens: int, counter: TokenCounter, question: str, entry: str) -> list[TextSpan]:
@@ -134,7 +138,7 @@ def _choose_ends(text: str, tokens: int, fits: Callable[[Sequence[TextSpan]], bo
         tail = size // 3
         return [(0, size - tail), (len(text) - tail, len(text))]
 
-    limit = min(len(text) - 1, 16 * max(tokens, 0))
+    limit = min(len(text) - 1, MOST_CHARACTERS_PER_TOKEN * max(tokens, 0))
     size = bisect_largest(limit, lambda size: fits(ends_of_size(size)))
     return ends_of_size(size) if size else []
 
@@ -245,7 +249,7 @@ def condense_arguments(arguments: str, tokens: int, counter: TokenCounter) -> st
     Of JSON only string values change, each to its head and tail with a mark of how much is missing; names, numbers and
     all else stay as written. Arguments that are no JSON are cut as one text.
     """
-    if _fits_limit(arguments, tokens, counter):
+    if fits_budget(arguments, tokens, counter):
         return arguments
     strings = _find_string_values(arguments) if _is_json(arguments) else None
     lengths = [len(arguments)] if strings is None else [len(value) for _, value in strings]
@@ -266,6 +270,7 @@ _STRING = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?', re.DOTALL)
 
 
 def _is_json(text: str) -> bool:
+    """Return whether a text is JSON."""
     try:
         json.loads(text)
     except ValueError:

@@ -126,6 +126,7 @@ class _Split(NamedTuple):
 
 
 def _split_sentences(lines: Sequence[Line], cost: Callable[[str], int]) -> _Split:
+    """Return the sentences of all lines, each text once with its cost and how often it occurs."""
     lead_costs = {speaker: cost(f"\n- {speaker}: ") for speaker in {line.speaker for line in lines}}
     unique: dict[str, _Sentence] = {}
     by_line: list[list[_Sentence]] = []
@@ -276,6 +277,7 @@ def _find_context_span(
 def _find_context_start(
     text: str, breaks: Sequence[tuple[int, int]], start: int, words: int, tight: bool
 ) -> int:
+    """Return where the words before a detail begin: within its clause, and so many, or more until one has content."""
     clipped = max(0, start - _BEFORE)
     first = clipped
     # A label right before a detail, such as "path: ", names it and ends no clause.
@@ -296,6 +298,7 @@ def _find_context_start(
 
 
 def _find_context_end(text: str, breaks: Sequence[tuple[int, int]], end: int, words: int, tight: bool) -> int:
+    """Return where the words after a detail end: within its clause, so many at most."""
     last = min(len(text), end + _AFTER)
     index = bisect_left(breaks, (end, 0))
     if index < len(breaks):
@@ -638,6 +641,7 @@ def _join_sentences(sentences: Sequence[_Sentence], chosen: Sequence[_Sentence])
 
 
 def _collect_all_pieces(lines: Sequence[Line], split: _Split) -> list[Piece]:
+    """Return everything as pieces of a summary: marked lines whole, others by their sentences."""
     pieces: list[Piece] = []
     for number, line in enumerate(lines):
         parts = [line.text] if line.anchor else [one.text for one in split.by_line[number]]

@@ -396,6 +396,7 @@ def _names_in_piece(piece: str) -> tuple[Name, ...]:
 
 
 def _match_names(piece: str) -> Iterator[Name]:
+    """Yield the names in a piece that add terms to those of its words: amounts, "C++", paths, identifiers, dates."""
     for match in _NAME.finditer(piece):
         text = match.group()
         if match["grouped"] or match["short"]:
@@ -436,7 +437,7 @@ def _split_by_case(text: str) -> list[str]:
 
 
 def _expand_amount(match: re.Match[str]) -> str:
-    """Return an amount as its digits alone: of 48,000 and of 48k it is 48000."""
+    """Return an amount as plain digits: 48,000 and 48k both become 48000."""
     if match["grouped"]:
         return match["grouped"].replace(",", "")
     whole, _, rest = match["short"].partition(".")
@@ -445,7 +446,7 @@ def _expand_amount(match: re.Match[str]) -> str:
 
 
 def _exclude_own_terms(numbers: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
-    """Return the terms that are none of its own, each once."""
+    """Return the terms `numbers` without 0 and without those in `own`, each once."""
     return tuple(dict.fromkeys(number for number in numbers if number and number not in own))
 
 
