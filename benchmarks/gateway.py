@@ -263,7 +263,7 @@ def measure_locked(options: argparse.Namespace) -> None:
     """Measure requests while another process holds the store."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "log.db"
-        with running_gateway(GatewayConfig(budget=900), f"sqlite:///{file}") as running:
+        with running_gateway(GatewayConfig(budget=900), f"sqlite:///{file}", memory_timeout=2.0) as running:
             long = Conversation(running.client, "openai-chat")
             for turn in range(12):
                 long.say(f"Turn {turn} " + "ledger invoice " * 40)

@@ -61,19 +61,19 @@ def build_pages() -> dict[str, str]:
     seen: set[int] = set()
     for name in MODULES:
         module = importlib.import_module(name)
-        summary, _, _ = _clean(module.__doc__).partition("\n")
+        summary, _, _ = _clean_docstring(module.__doc__).partition("\n")
         names: list[str] = []
-        lines = [f"# {name}", "", _clean(module.__doc__), ""]
+        lines = [f"# {name}", "", _clean_docstring(module.__doc__), ""]
         for public in listed_by(module):
             value = getattr(module, public)
             if id(value) not in seen:
                 seen.add(id(value))
                 names.append(f"`{public}`")
-                lines += _member(module, public, value)
+                lines += _member_lines(module, public, value)
         path = f"reference/{name}.md"
         pages[path] = "\n".join(lines)
         index += [f"## [{name}]({path})", "", summary, "", ", ".join(names), ""]
-    pages["reference.md"] = "\n".join([*index, *_limits()])
+    pages["reference.md"] = "\n".join([*index, *_limit_lines()])
     return pages
 
 
@@ -110,7 +110,7 @@ def _signature_of(value: Any) -> str:
     return re.sub(r"((?:: |-> ))'([^']*)'", r"\1\2", shown)
 
 
-def _member(module: ModuleType, name: str, value: Any) -> list[str]:
+def _member_lines(module: ModuleType, name: str, value: Any) -> list[str]:
     lines = [f"## {name}", ""]
     if isinstance(value, enum.EnumMeta):
         lines += [_clean_docstring(value.__doc__), "", ", ".join(f"`{member.value}`" for member in value), ""]

@@ -82,11 +82,11 @@ def _run_page(page: Path) -> None:
                 exec(code, namespace)
 
 
-@pytest.mark.parametrize("page", [page for page in WITH_CODE if any(_blocks(page))], ids=_name)
+@pytest.mark.parametrize("page", [page for page in WITH_CODE if any(_python_blocks(page))], ids=_page_name)
 def test_python_blocks_can_be_pasted_line_by_line(page: Path) -> None:
     """The plain interpreter ends a statement at a blank line, and needs one after an indented block."""
     refused: list[str] = []
-    for first_line, _, source in _blocks(page):
+    for first_line, _, source in _python_blocks(page):
         refused += _lines_refused_by_the_interpreter(page, first_line, source)
     assert not refused
 
@@ -98,12 +98,12 @@ def _lines_refused_by_the_interpreter(page: Path, first_line: int, source: str) 
     for number, line in enumerate([*source.splitlines(), ""], first_line):
         statement.append(line)
         try:
-            complete = compile_statement("\n".join(statement), _name(page)) is not None
+            complete = compile_statement("\n".join(statement), _page_name(page)) is not None
         except SyntaxError as error:
-            return [f"{_name(page)}:{number}: {error.msg}"]
+            return [f"{_page_name(page)}:{number}: {error.msg}"]
         if complete:
             statement.clear()
-    return [f"{_name(page)}:{first_line}: incomplete"] if any(statement) else []
+    return [f"{_page_name(page)}:{first_line}: incomplete"] if any(statement) else []
 
 
 def test_the_tutorial_prints_the_same_when_it_is_run_again(
@@ -111,14 +111,14 @@ def test_the_tutorial_prints_the_same_when_it_is_run_again(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     tutorial = ROOT / "docs" / "tutorial.md"
-    _run(tutorial)
+    _run_page(tutorial)
     first = capsys.readouterr().out
-    _run(tutorial)
+    _run_page(tutorial)
     assert "Decision: PostgreSQL 18" in first
     assert capsys.readouterr().out == first
 
 
-def _slugs(page: Path) -> set[str]:
+def _heading_slugs(page: Path) -> set[str]:
     text = _FENCE.sub("", page.read_text(encoding="utf-8"))
     return {
         re.sub(r"[^\w\- ]", "", heading.lower().replace("`", "")).strip().replace(" ", "-")

@@ -103,14 +103,20 @@ def serve_app(app: ASGIApp, lifespan: str = "on") -> Generator[tuple[str, asynci
 
 @contextmanager
 def running_gateway(
-    config: GatewayConfig | None = None, url: str = "memory://", engine: ACMSConfig | None = None
+    config: GatewayConfig | None = None,
+    url: str = "memory://",
+    engine: ACMSConfig | None = None,
+    memory_timeout: float = 60.0,
 ) -> Generator[Running]:
-    """Serve a gateway in front of a scripted upstream."""
+    """Serve a gateway in front of a scripted upstream; its memory may take a minute, however busy the machine is."""
     upstream = Upstream()
     with serve_app(upstream.app, "off") as (upstream_url, _):
         upstreams = {"anthropic": upstream_url, "openai": upstream_url}
         made = create_gateway(
-            url, replace(config or GatewayConfig(), upstreams=upstreams), engine=engine, embedder=None
+            url,
+            replace(config or GatewayConfig(), upstreams=upstreams, memory_timeout=memory_timeout),
+            engine=engine,
+            embedder=None,
         )
         with serve_app(made) as (gateway_url, loop):
             headers = {"authorization": "Bearer sk-test"}

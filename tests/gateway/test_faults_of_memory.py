@@ -60,7 +60,7 @@ def locked(file: Path) -> Generator[None]:
 
 def test_a_locked_store_holds_nobody_up(tmp_path: Path) -> None:
     file = tmp_path / "log.db"
-    with running_gateway(GatewayConfig(budget=900), f"sqlite:///{file}") as running:
+    with running_gateway(GatewayConfig(budget=900), f"sqlite:///{file}", memory_timeout=2.0) as running:
         client = Conversation(running.client, "openai-chat")
         for turn in range(12):
             client.say(f"Turn {turn} " + "ledger invoice " * 40)

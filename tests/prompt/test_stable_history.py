@@ -749,7 +749,7 @@ async def test_a_document_that_is_longer_than_the_budget_is_still_there_for_the_
     budget: int, query: str
 ) -> None:
     rng = random.Random(3)
-    document = " ".join(said(rng) for _ in range(budget // 5))
+    document = " ".join(random_sentence(rng) for _ in range(budget // 5))
     async with ACMS("document", open_storage("memory://"), None) as session:
         await session.ingest("user", f"Here is the report:\n{document}\nThat is all.")
         await session.ingest("assistant", "I have read it. What do you want to know?")

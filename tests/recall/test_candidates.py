@@ -343,7 +343,7 @@ def test_what_is_out_of_force_is_told_by_what() -> None:
     log = two_episodes()
     log.edit(1, "orders live in sqlite")
     log.retract(2)
-    items = recalled(log, "orders", 1000)
+    items = recall_from_log(log, "orders", 1000)
     for version, reason in ((1, "replaced by v5"), (2, "retracted by v6")):
         verdict = items.ledger.why(log.entries[version - 1].id)
         assert (verdict.rule, verdict.reason) == ("hidden", reason)

@@ -172,9 +172,9 @@ def test_what_was_taken_out_of_an_item_is_told() -> None:
 
 def test_words_alone_rank_without_the_embedder() -> None:
     with serving("memory://", embedder=HashEmbedder()) as service:
-        context = _closed(service, QUESTION, DECISION, *SMALL)
-        assert _recall(service, context)["tier"] == "hash/64"
-        words = _recall(service, context, wordsOnly=True)
+        context = _context_with_closed_episode(service, QUESTION, DECISION, *SMALL)
+        assert _post_recall(service, context)["tier"] == "hash/64"
+        words = _post_recall(service, context, wordsOnly=True)
         assert words["tier"] == "words"
         assert DECISION in [item["content"] for item in words["items"]]
-        assert _recall(service, context, wordsOnly=True, atVersion=1)["version"] == 1
+        assert _post_recall(service, context, wordsOnly=True, atVersion=1)["version"] == 1

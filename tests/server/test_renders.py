@@ -63,7 +63,7 @@ def test_a_request_is_compared_with_any_other(keeping: Service) -> None:
     context = keeping.talk("The kettle whistles.")
     for number in range(3):
         body = {"budget": 600, "system": f"Rule {number // 2}.", "user": "Which kettle?"}
-        _post(keeping, f"/contexts/{context}/prompt", f"req-{number}", body)
+        _post_ok(keeping, f"/contexts/{context}/prompt", f"req-{number}", body)
     newest, middle, oldest = [one["id"] for one in keeping.get(f"/contexts/{context}/renders")["data"]]
     path = f"/contexts/{context}/renders"
     assert keeping.get(f"{path}/{newest}")["data"]["previous"] == middle

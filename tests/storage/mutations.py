@@ -204,7 +204,9 @@ FAULTS = [
     ),
     Fault(
         "replacements of the future are in force", "memory",
-        edit_source(Read, "last_version", ("if self.at is not None:", "if self.at is not None and not self.replacing:")),
+        edit_source(
+            Read, "last_version", ("if self.at is not None:", "if self.at is not None and not self.replacing:")
+        ),
         "test_t11_what_was_read_at_a_version_is_read_there_for_ever",
     ),
     Fault(
