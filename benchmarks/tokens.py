@@ -1,10 +1,13 @@
 """Throughput and per-message cost of the token counters.
 
 Run:  python benchmarks/tokens.py [--data PATH] [--passes N] [--json]
+      python benchmarks/tokens.py --bound PATH [PATH ...]
 
 MB/s of UTF-8 on one thread and microseconds for one 60-token message, medians of interleaved passes. Needs
 tiktoken for the comparison row; its vocabulary is rebuilt from toktok's wheel, so nothing is downloaded.
 `--data` is a folder of conversations in JSON files, of which every string value counts as one message.
+`--bound` compares the first bound for Claude with the counts of ctok (Python 3.12 or later), on 2 kB pieces of the text
+files in each folder.
 """
 
 from __future__ import annotations
@@ -104,6 +107,46 @@ def seconds(count: Count, texts: list[str]) -> float:
     return time.perf_counter() - start
 
 
+def pieces(folder: Path, size: int = 2_000, most: int = 200) -> list[str]:
+    """Up to `most` pieces of the text files in a folder, evenly spread."""
+    found: list[str] = []
+    for path in sorted(folder.glob("**/*")):
+        if not path.is_file():
+            continue
+        try:
+            data = path.read_bytes()
+            data.decode("utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        starts = range(0, len(data) - size // 2, size)
+        found += [data[start : start + size].decode("utf-8", "ignore") for start in starts]
+    return found[:: -(-len(found) // most)] if found else []
+
+
+def bounds(folders: list[Path]) -> None:
+    """Print the bound for Claude over the count of ctok, for both tokenizers."""
+    from ctok import token_count
+
+    from acms.providers.codecs.anthropic import AnthropicMessages
+
+    print(f"{'folder':40}{'tokenizer':>11}{'pieces':>8}{'median':>8}{'least':>8}{'over':>8}")
+    for folder in folders:
+        texts = pieces(folder)
+        for model, version in (("claude-opus-4-5", "3.0"), ("claude-opus-5", "4.8")):
+            codec = AnthropicMessages(model)
+            factor = codec.calibration.default * (1 + codec.calibration.margin)
+            frame = token_count("a", version) - 1
+            counts = [token_count(text, version) - frame for text in texts]
+            ratios = [
+                factor * codec.counter.count(text) / count for text, count in zip(texts, counts, strict=True)
+            ]
+            if not ratios:
+                continue
+            over = sum(ratio < 1 for ratio in ratios) / len(ratios)
+            row = f"{statistics.median(ratios):8.2f}{min(ratios):8.2f}{over:8.1%}"
+            print(f"{folder.name[:39]:40}{version:>11}{len(ratios):8}{row}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -114,7 +157,13 @@ def main() -> None:
         "--size", type=int, default=1_000_000, help="characters of each generated corpus, about"
     )
     parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--bound", type=Path, nargs="+", help="folders of texts: measure the bound for Claude"
+    )
     args = parser.parse_args()
+    if args.bound:
+        bounds(args.bound)
+        return
 
     counters: dict[str, Count] = {"BPETokenCounter": BPETokenCounter().count}
     if reference := tiktoken_count():

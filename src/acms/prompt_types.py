@@ -97,6 +97,11 @@ class Count:
     #: Tokens of the tools, which `tokens` include; always by the codec's own counter.
     tools: int = 0
 
+    @property
+    def margin(self) -> int:
+        """Tokens of a budget that are kept free because the count is not exact."""
+        return self.upper_bound - self.tokens
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheMark:

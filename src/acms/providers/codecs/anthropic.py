@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from acms.ports import RequestCounter, TokenCounter
 from acms.prompt_types import CacheMark, CacheRates, Count, Exactness, PromptMessage, Tool, Usage
 from acms.providers.codecs import anthropic_answers, anthropic_blocks
 from acms.providers.codecs.answers import get_token_count, split_usage
-from acms.providers.codecs.anthropic_rules import BREAKPOINTS, check_payload, find_claude_family
+from acms.providers.codecs.anthropic_rules import BREAKPOINTS, ESTIMATE, check_payload, find_claude_family
 from acms.providers.codecs.anthropic_turns import (
     BEGINNING,
     Arranged,
@@ -29,7 +28,7 @@ from acms.providers.codecs.calibration import Calibration
 from acms.providers.codecs.framing import serialize_tool
 from acms.providers.codecs.given_fields import Fields, Key, given_fields, key_of_part
 from acms.providers.codecs.request_count import CountingCodec, request_counts
-from acms.providers.tokens import default_counter
+from acms.providers.codecs.weighted_counter import WeightedTokenCounter
 from acms.text.chat_messages import NO_RESULT
 
 __all__ = ["AnthropicMessages"]
@@ -41,10 +40,10 @@ _ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
 class AnthropicMessages(CountingCodec):
     """Prompts for Claude, as arguments of `messages.create`.
 
-    The tokenizer is not public. Raw tokens are those of o200k_base and of a cautious frame; a budget is compared with
-    their bound by `calibration`, which starts at the highest ratio measured for Claude (2.3 or 2.4 times as many;
-    English has 1.2 or 1.5) and learns from reported counts. `bound="bytes"` relies on no measurement: raw tokens are
-    three for every byte, the most that the tokenizer can make of any text.
+    The tokenizer is not public. Raw tokens are those of o200k_base and characters, weighted by script, and a cautious
+    frame. A budget is compared with their bound by `calibration`, which starts at 1.15 and learns from reported counts.
+    `bound="bytes"` relies on no measurement: raw tokens are three for every byte, the most that the tokenizer can make
+    of any text.
 
     Leading messages of the system and the developer become `system`; a later one keeps its position on models that
     accept it, otherwise it is sent as user text, marked as a reminder. Messages of one role are joined, results follow
@@ -92,17 +91,18 @@ class AnthropicMessages(CountingCodec):
         self.rates = CacheRates(cached=family.cached, write=1.25, long=2.0)
         #: Whether reasoning that is sent back is refused unless all before it is as it was when it was produced.
         self.binds_reasoning = family.binds
-        self.calibration = calibration or Calibration(family.ratio, margin=margin)
-        self.counter: TokenCounter = (
-            anthropic_blocks.BytesCounter() if bound == "bytes" else default_counter()
-        )
+        self.calibration = calibration or Calibration(ESTIMATE, margin=margin)
+        self._weighted = WeightedTokenCounter("claude", family.weights)
+        self.counter: TokenCounter = anthropic_blocks.BytesCounter() if bound == "bytes" else self._weighted
         #: Whether recalled entries are sent as search results, which answers cite by the ids of the entries.
         self.search_results = search_results
         self.request_counts = request_counts(request_counter)
         self._family = family
         self._bound = bound == "bytes"
         self._sizes = anthropic_blocks.Sizes()
-        self._prices = anthropic_blocks.Prices(self.counter, image=family.image, sizes=self._sizes)
+        self._prices = anthropic_blocks.Prices(
+            self.counter, image=family.image, sizes=self._sizes, chars_per_token=2
+        )
         self._beginning = self._prices.text(BEGINNING)
         self._system_frame = anthropic_blocks.BLOCK + self._prices.reminder
 
@@ -207,9 +207,9 @@ class AnthropicMessages(CountingCodec):
 
     def cost(self, message: PromptMessage) -> int:
         """Return the raw tokens of one message; an upper bound where it has to be mapped."""
-        if message.tokens and len(message.parts) == 1 and message.counter == self.counter.name:
+        if self._has_stored_count(message):
             # One fit costs a history of thousands of messages: use the count that a message already has.
-            tokens = self._add_frame(message.tokens, message)
+            tokens = self._cost_of_stored_count(message)
             if tokens is not None:
                 return tokens
         parts = self._restore_blocks(message).parts
@@ -220,18 +220,22 @@ class AnthropicMessages(CountingCodec):
             return tokens + self._prices.reminder * len(parts)
         return tokens + self._count_name(message)
 
-    def _add_frame(self, tokens: int, message: PromptMessage) -> int | None:
-        """Return the cost of a message of one part whose text has `tokens` tokens: the text and what surrounds it.
+    def _has_stored_count(self, message: PromptMessage) -> bool:
+        if self._bound or not message.tokens:
+            return False
+        return len(message.parts) == 1 and message.counter == self._weighted.base.name
 
-        None if the part is not sent as it is, so that its stored count does not apply.
-        """
+    def _cost_of_stored_count(self, message: PromptMessage) -> int | None:
+        """Return the cost of a message of one part from its stored count, or None if its text is sent changed."""
         only = message.parts[0]
+        stored = message.tokens or 0
         if isinstance(only, ToolResult) and only.output != NO_RESULT:
-            return tokens + self._prices.result("")
+            return self._weighted.weigh(stored, only.output) + self._prices.result("")
         if not isinstance(only, Text):
             return None
         if self.search_results and anthropic_blocks.split_recalled_passages(only):
             return None
+        tokens = self._weighted.weigh(stored, only.text)
         tokens += self._system_frame if message.role in _SYSTEM else anthropic_blocks.BLOCK
         return tokens if message.name is None else tokens + self._count_name(message)
 
@@ -296,7 +300,7 @@ class AnthropicMessages(CountingCodec):
             # The provider is taken to add this to a system prompt where something can be cited: it says there are some.
             tokens += 300
         if tools:
-            tokens += math.ceil(self._family.tools / self._family.typical)
+            tokens += self._family.tools
             tokens += sum([self._prices.tool(tool) for tool in tools])
         return tokens
 

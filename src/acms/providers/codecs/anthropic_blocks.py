@@ -455,8 +455,10 @@ def _shorten_media_key(ref: str) -> str:
 class Prices:
     """The raw tokens of parts and of the blocks that they become."""
 
-    def __init__(self, counter: TokenCounter, *, image: int, sizes: Sizes) -> None:
+    def __init__(self, counter: TokenCounter, *, image: int, sizes: Sizes, chars_per_token: int = 4) -> None:
         self._count = counter.count
+        #: Characters of a signature for each raw token; an id takes half as many.
+        self._chars_per_token = chars_per_token
         self._image = image
         self._sizes = sizes
         self._bytes = isinstance(counter, BytesCounter)
@@ -485,7 +487,7 @@ class Prices:
     def id(self, text: str) -> int:
         """Return the cost of an id."""
         length = min(max(len(text), ID[0]), ID[1])
-        return PER_BYTE * length if self._bytes else length // 2 + 1
+        return PER_BYTE * length if self._bytes else 2 * length // self._chars_per_token + 1
 
     def call(self, id_: str, of: str, written: str) -> int:
         """Return the cost of a call, which pays for the frame of its answer as well."""
@@ -499,7 +501,7 @@ class Prices:
 
     def signed(self, text: str, signature: str) -> int:
         """Return the cost of reasoning that is sent back."""
-        hidden = len(signature) if self._bytes else len(signature) // 4
+        hidden = len(signature) if self._bytes else len(signature) // self._chars_per_token
         return BLOCK + max(self._count(text) if text else 0, hidden)
 
     def fields(self, fields: Mapping[str, Json] | None) -> int:

@@ -15,15 +15,43 @@ from acms.model import Json
 from acms.providers.codecs.anthropic_blocks import USERS, is_server_tool_block, text_of
 from acms.providers.codecs.checks import refuse, require
 from acms.providers.codecs.framing import check_strings
+from acms.providers.codecs.weighted_counter import ScriptWeights
 
 __all__ = ["Claude", "check_payload", "find_claude_family"]
 
-OLD, NEW = 2.3, 2.4
-"""Tokens of Claude for each of o200k_base, at most, until there are reports: by its earlier and its newer tokenizer.
+OLD = ScriptWeights(
+    token=1.15,
+    capital=0.51,
+    accented=0.28,
+    cyrillic=0.17,
+    two_bytes=0.36,
+    indic=1.32,
+    georgian=0.76,
+    symbol=3.4,
+    han=0.18,
+    hangul=0.35,
+    emoji=1.75,
+    spaces=0.73,
+)
+NEW = ScriptWeights(
+    token=1.46,
+    capital=1.45,
+    cyrillic=0.02,
+    two_bytes=0.21,
+    indic=1.1,
+    georgian=0.14,
+    symbol=4.5,
+    hangul=0.07,
+    emoji=1.75,
+    spaces=0.67,
+)
+"""Weights of raw tokens for the earlier tokenizer of Claude and the newer one.
 
-The highest of 2 kB pieces of conversations, code and messages in fourteen languages were 2.27 (Thai) and 2.34; English
-has 1.15-1.2 and 1.4-1.6, code up to 1.6 and 2.2. Measured with ctok 1.3.0, which reproduces the provider's own counts.
+Fitted 2026-11 by quantile regression to ctok 1.3.0, which reproduces the provider's own counts, and divided by
+`ESTIMATE`. docs/figures.md has the texts and the result on pieces held out.
 """
+ESTIMATE = 1.15
+"""Tokens of Claude for each raw one, at most, until there are reports."""
 
 
 class Claude(NamedTuple):
@@ -33,9 +61,8 @@ class Claude(NamedTuple):
     least: int = 4_096
     #: Tokens of the system prompt that comes with tools.
     tools: int = 804
-    #: Tokens for each of o200k_base, at most and in English.
-    ratio: float = NEW
-    typical: float = 1.5
+    #: Weights of raw tokens for its tokenizer.
+    weights: ScriptWeights = NEW
     #: Tokens of an image of unknown size, at most.
     image: int = 4_784
     #: Whether it goes on from a last message of the assistant.
@@ -51,7 +78,7 @@ class Claude(NamedTuple):
 
 _5_5 = Claude(least=512, system=True, binds=True, cached=0.05)
 _4_8 = Claude(least=1_024, tools=410, system=True)
-_4_5 = Claude(least=4_096, tools=588, ratio=OLD, typical=1.2, image=1_600, prefill=True)
+_4_5 = Claude(least=4_096, tools=588, weights=OLD, image=1_600, prefill=True)
 _4 = _4_5._replace(least=1_024, tools=346)
 
 _FAMILIES = (
