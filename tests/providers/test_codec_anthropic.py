@@ -704,8 +704,8 @@ def test_each_kind_of_text_has_a_close_bound(text: str, earlier: int, newer: int
     repeated = "\n".join([text] * 40)
     for model, tokens in (("claude-opus-4-5", earlier), ("claude-opus-5", newer)):
         codec = AnthropicMessages(model)
-        empty = codec.count(codec.render([says("user", "a")])).upper_bound
-        count = codec.count(codec.render([says("user", repeated)]))
+        empty = codec.count(codec.render([make_message("user", "a")])).upper_bound
+        count = codec.count(codec.render([make_message("user", repeated)]))
         assert tokens <= count.upper_bound <= 1.5 * tokens + empty
         assert count.margin == count.upper_bound - count.tokens > 0
 
