@@ -62,7 +62,10 @@ async def read_pages(
 async def read_appends(
     storage: StorageBackend, context: str, *, after: int = 0, at: int | None = None
 ) -> AsyncIterator[list[Entry]]:
-    """Read a log up to a version one append at a time, also of a deleted context: half of one cannot be verified."""
+    """Read a log up to a version, one append at a time, because half of an append cannot be verified.
+
+    Deleted contexts are read too.
+    """
     batch: list[Entry] = []
     async for page in read_pages(storage, context, after=after, at=at, deleted=True):
         for entry in page:

@@ -207,9 +207,9 @@ class _DraftBuilder:
         return drafts
 
     def _find_episodes(self) -> dict[int, str | None]:
-        """Return the episodes of the other side's messages that are added, in order, with why each was closed.
+        """Return the episodes of the messages that are added from the other side, in order, with why each was closed.
 
-        That is the reason of a close after the newest version that both sides share, or None for an open episode.
+        Only a close since the two sides parted counts; None for an episode that was not closed since then.
         """
         episodes: dict[int, str | None] = dict.fromkeys(
             sorted(slot.entry.episode for slot in self._plan.added)
@@ -217,7 +217,7 @@ class _DraftBuilder:
         for entry in self._theirs.entries:
             if entry.episode not in episodes or entry.version <= self._theirs.common:
                 continue
-            if entry.kind is Kind.EPISODE:
+            if entry.kind is Kind.EPISODE:  # closed by a call
                 episodes[entry.episode] = str(entry.data.get("reason", "manual"))
             elif entry.closes is not None and not entry.replaces:  # an original message, not an edit of one
                 episodes[entry.episode] = entry.closes

@@ -91,7 +91,10 @@ class Log:
         self.current_facts = FactHistory(facts, self.cover)
 
     def compare(self, known: Vector) -> None:
-        """Build the slots and base facts: this side now, and as the other side, which has seen `known`, last saw it."""
+        """Build the slots, one for each message, and the base facts.
+
+        The base is what the other side last saw of this log: all that `known` covers.
+        """
         self._known = known
         known_replacing = self._select_known(self.replacing.values())
         self._base_cover = self.cover

@@ -36,7 +36,7 @@ class Bar(NamedTuple):
 
 
 def build_waterfall(use: Mapping[str, int], width: float) -> list[Segment]:
-    """Return the parts of a request side by side, by their tokens; the rest of the budget comes last."""
+    """Return the parts of a request in the order of `PARTS`, by their tokens; the last of `PARTS` are the free ones."""
     used = {name: max(0, use.get(name, 0)) for name in PARTS}
     total = sum(used.values()) or 1
     segments: list[Segment] = []

@@ -141,14 +141,16 @@ class ACMSSession:
                 items, _ = self._restore_turn(fewer, spare + more, given)
         return ModelInputData(repair_value(items), repair_value(data.model_data.instructions))
 
-    async def _render_items(self, prompt: Prompt, written: int, budget: int) -> tuple[list[Any], int]:
-        """Return the items of a request behind its instructions, and the tokens that are left."""
+    async def _render_items(
+        self, prompt: Prompt, instruction_count: int, budget: int
+    ) -> tuple[list[Any], int]:
+        """Return the items of a request behind its first messages, the instructions, and the tokens that are left."""
         rendered = await prompt.render(budget)
-        messages = rendered.messages[written:]
+        messages = rendered.messages[instruction_count:]
         # Twice as many, because reasoning in between may not be shown.
         newest = 2 * sum(len(message.sources) for message in messages)
         items = _restore_items(
-            rendered.payload["input"][written:], messages, await self.memory.entries(newest)
+            rendered.payload["input"][instruction_count:], messages, await self.memory.entries(newest)
         )
         return items, budget - rendered.tokens.upper_bound
 

@@ -619,7 +619,8 @@ class Stale:
     def of_many(self, others: Iterable[Stale], find: Callable[[str], int | None]) -> Stale:
         """Return the demotions that this log and others know, for an index of many logs.
 
-        `find` returns the number of a document in that index by message id, or None.
+        `find` returns the number of a document in that index by message id, or None. In such an index `holds` and `of`
+        are asked for the document's number plus one instead of a version.
         """
         demoted: dict[str, tuple[int, tuple[Span, ...]]] = {}
         for one in (*others, self):
@@ -635,6 +636,7 @@ class Stale:
     def of(self, docs: Iterable[Doc | Entry]) -> Demotion | None:
         """Return the demotion of the first demoted entry, or None."""
         for doc in docs:
+            # The version comes first, since it needs no reading of the document.
             if doc.version in self._versions and doc.id in self._demoted:
                 return self._demote(*self._demoted[doc.id])
         return None

@@ -133,7 +133,7 @@ def read_call(item: Mapping[str, Any]) -> list[Part] | None:
         return None
     if form.payload:
         request = item.get(form.payload)
-        held = {form.payload, form.id_field}
+        held = {form.payload, form.id_field}  # fields that the call holds; the `Raw` part has the others
     else:
         request = {field: value for field, value in item.items() if field not in _FRAME}
         held = {*request, form.id_field}

@@ -94,9 +94,10 @@ def _check_metadata(value: Json, field: str) -> None:
 
 
 def _check_policy(value: Json, field: str) -> None:
+    """Check a stored policy: unlike a change of one, it has no nulls."""
     values = validation.require_object(value, field)
-    policy.merge_policy({}, values)
-    for name, one in values.items():
+    policy.merge_policy({}, values)  # checks every field
+    for name, one in values.items():  # in a change, null resets a field; such a field is not stored
         if one is None:
             raise ValidationError("must not be null", field=f"{field}.{name}")
 

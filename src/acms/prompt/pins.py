@@ -250,6 +250,7 @@ class PinnedKV:
         return pin_index.build_pin_block(
             self.namespace,
             texts,
+            # A summary never instructs: a block with one is the user's, whatever role was asked for.
             role=Role.USER if any(map(summary_coverage.is_stored, found)) else self._role,
             priority=self._priority,
             how=self._strategy,

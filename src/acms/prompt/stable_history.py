@@ -214,7 +214,11 @@ class StableHistory:
         return window._replace(blocks=(*window.blocks, self._build_block(read, index, pieces)))
 
     def _shows_enough(self, placed: PlacedHistory, window: CacheWindow) -> bool:
-        """Return whether a window made for another budget shows as much as one that would begin now."""
+        """Return whether a window made for another budget shows as much as one that would begin now.
+
+        It does not if its recall was made for much less, if it fills too little of the budget, or if the messages
+        before it would fit now too.
+        """
         assert self._record is not None
         if self._record.made_for == self._record.budget:
             return True
@@ -222,7 +226,8 @@ class StableHistory:
         if is_same_question and self._record.made_for < 0.8 * self._record.budget:
             return False  # its recall left out answers that the larger budget has tokens for
         cost = self._cost(placed.nodes)
-        whole_history_fits = window.start > 0 and window.start + cost <= self.budget
+        hidden_tokens = window.start
+        whole_history_fits = 0 < hidden_tokens <= self.budget - cost
         return cost >= self.budget * LEAST_FILLED and not whole_history_fits
 
     def _tokens_left(self, window: CacheWindow, read: HistoryRead) -> int:
@@ -659,6 +664,7 @@ class StableHistory:
             turn_start = cache_window.find_turn_start(atoms, question_follows=self.question_follows)
             # Only a turn that ends with tool calls can begin further back.
             may_begin_earlier = cache_window.ends_with_call(atoms) and not self.question_follows
+            # The index is the number of atoms if no question was found.
             has_turn_start = turn_start < len(atoms) or not may_begin_earlier
             is_filled = self._cost(self._cutter.cut(atoms, {})) > self.budget
             is_far = wanted > cache_window.MOST_BUDGETS_SEARCHED * self.budget

@@ -537,9 +537,10 @@ def _sessions_of_steps(steps: Sequence[Step]) -> Iterator[Readable]:
 
 
 def find_history_and_recall(steps: Sequence[Step]) -> tuple[int, int | None] | None:
-    """Return the indexes of the one history of a prompt and of the recall of the same session.
+    """Return the index of the history that keeps its position between turns, and that of the recall beside it.
 
-    None if the prompt has no such history, or several.
+    None unless exactly one step shows the newest messages of a session in a window with slack. A recall with `in_place`
+    is none, since the caller chose its position.
     """
     histories = [index for index, step in enumerate(steps) if _session_of_history(step) is not None]
     if len(histories) != 1:

@@ -78,8 +78,9 @@ class Grants:
     ) -> Grant:
         """Share a namespace with a principal of the same tenant, for these actions and no others.
 
-        `by` is the principal who shares it; without it the operator does, which is recorded in the audit trail here.
-        `NotFoundError` for a key that is unknown or another tenant's.
+        `by` is the principal who shares it. Without it the operator does, and this method records that in the audit
+        trail; what a request does, the service records. `principal` is a subject or the id of a key; `NotFoundError`
+        for a key that is unknown or another tenant's.
         """
         _check_names(tenant, namespace)
         allowed = {validation.parse_choice(action, Action, "actions") for action in actions}

@@ -165,7 +165,8 @@ class Tokens:
         try:
             header = jwt.get_unverified_header(token)
             claims = await self._decode(token, header.get("kid"), header.get("alg"))
-            if claims["exp"] <= self.clock() - self._config.skew_seconds:
+            # PyJWT compared it with the system's clock; `clock` may be another one. It may be a string of digits.
+            if int(claims["exp"]) <= self.clock() - self._config.skew_seconds:
                 raise jwt.ExpiredSignatureError
             return claims
         except jwt.ExpiredSignatureError:

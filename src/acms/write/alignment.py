@@ -98,6 +98,7 @@ def align_messages(
             alignment.appended.append(index)
             continue
         row = rows[row_index]
+        # Matched only by its place with a message that was erased: whether it is the same message is a guess.
         if index not in matching.anchored and not row.legible:
             alignment.erased.append(index)
         elif _is_changed(item, row, restore=retract, edited=index in matching.edited):

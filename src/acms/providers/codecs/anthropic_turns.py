@@ -395,20 +395,22 @@ class Arranging:
                 last.shown[-1] = SentPart(Text(final.text.rstrip()), index)
 
     def _trim_turn(self, turn: Turn, *, is_continued: bool) -> None:
-        """Leave out reasoning where it would be refused: not first, last, or in an answer to be continued.
+        """Leave out reasoning that the API refuses.
 
-        Also leave out older compactions if a newer one leads the prompt.
+        That is all of it if the turn begins with something else, or is an answer to be continued, and any at the very
+        end of a turn without calls. Also leave out compactions if the prompt begins with a newer one.
         """
         shown = turn.shown
         if self._leading_compaction is not None and any(map(_is_effective_compaction, shown)):
             self._notes[OLDER_COMPACTION_OMITTED] = None
             shown = [sent for sent in shown if not _is_effective_compaction(sent)]
         length = len(shown)
+        # Compactions may come before the reasoning.
         first = next((sent for sent in shown if not _is_compaction(sent)), None)
-        begins_otherwise = first is not None and not _is_reasoning(first)
-        # There the model goes on with its own tools, and needs its reasoning.
-        pauses_in_tools = shown and anthropic_blocks.server_tool_reference(shown[-1].part) is not None
-        if begins_otherwise or (is_continued and not pauses_in_tools):
+        begins_without_reasoning = first is not None and not _is_reasoning(first)
+        # Within calls of the provider's own tools the model goes on, and needs its reasoning.
+        ends_in_server_tools = shown and anthropic_blocks.server_tool_reference(shown[-1].part) is not None
+        if begins_without_reasoning or (is_continued and not ends_in_server_tools):
             shown = [sent for sent in shown if not _is_reasoning(sent)]
         while shown and not turn.calls and _is_reasoning(shown[-1]):
             shown.pop()

@@ -324,7 +324,10 @@ class OpenAICodec(CountingCodec):
         return bool(parts)
 
     def _remember_frame(self, message: PromptMessage) -> int:
-        """Return the tokens of a message without its one text, and remember them; more where the name is mapped."""
+        """Return the tokens of a message of one text beside that text, and remember them by role and name.
+
+        A name that the API has no field for is written before a user's text; other such names are left out.
+        """
         role, name = message.role, message.name
         frame = self.framing.role(role)
         if name is not None and self._accepts_name(message):

@@ -98,13 +98,13 @@ class Appender:
                 answer_caller(pending, failure)
 
     async def _look_up_lineages(self, waiting: Sequence[PendingAppend]) -> None:
-        """Set the lineage of each operation's context: the segments that it inherits."""
+        """Set each operation's lineage, the segments that its context inherits; none if there is no such context."""
         lineages = {pending.op.context: self._db.lineages.get(pending.op.context) for pending in waiting}
         unknown = [context for context, lineage in lineages.items() if lineage is None]
         if unknown:
             heads = await self._db.ask(*[("head", {"context": context}) for context in unknown])
             for context, rows in zip(unknown, heads, strict=True):
-                with suppress(SessionNotFoundError):  # the statement does not find it either
+                with suppress(SessionNotFoundError):  # missing or deleted: the append refuses it and says why
                     lineages[context] = self._db.read_head(context, rows).lineage
         for pending in waiting:
             pending.lineage = lineages[pending.op.context] or ()
