@@ -168,7 +168,7 @@ def test_in_a_terminal_two_prompts_stand_side_by_side(
 
 
 def test_a_prompt_says_how_it_was_made_to_fit(talk: list[str]) -> None:
-    shown = run("render", "user_123", "--codec", "anthropic", "--budget", "150").stdout
+    shown = run("render", "user_123", "--codec", "anthropic", "--budget", "80").stdout
     assert re.search(r"^window prompt/history: \d+ → \d+ tokens$", shown, re.MULTILINE)
 
 

@@ -386,14 +386,14 @@ import asyncio, gc, os, sys
 from pathlib import Path
 from acms.errors import HandleError
 from acms.storage.sqlite.store import SQLiteStorage
-from tests.faults._work import add, contexts, sound
+from tests.faults._work import append_keys, assert_store_sound, shared_contexts
 
 path, what = Path(sys.argv[1]), sys.argv[2]
 storage, unopened = SQLiteStorage(path), SQLiteStorage(path)
 loop = asyncio.new_event_loop()
 if what != "unopened":
-    (context,) = loop.run_until_complete(contexts(storage, 1))
-    loop.run_until_complete(add(storage, context, "parent before"))
+    (context,) = loop.run_until_complete(shared_contexts(storage, 1))
+    loop.run_until_complete(append_keys(storage, context, "parent before"))
 if what == "closed":
     loop.run_until_complete(storage.aclose())
 to_child, to_parent = os.pipe(), os.pipe()
@@ -401,8 +401,8 @@ child = os.fork()
 if child == 0:
     async def use(handle):
         try:
-            (context,) = await contexts(handle, 1)
-            await add(handle, context, "child")
+            (context,) = await shared_contexts(handle, 1)
+            await append_keys(handle, context, "child")
             return "ok"
         except HandleError as error:
             assert error.options
@@ -424,9 +424,9 @@ if what == "parent-closes":
     os.write(to_child[1], b"x")
 _, status = os.waitpid(child, 0)
 assert os.waitstatus_to_exitcode(status) == 0
-(context,) = loop.run_until_complete(contexts(storage, 1))
-loop.run_until_complete(add(storage, context, "parent after"))
-found = loop.run_until_complete(sound(storage))[context]
+(context,) = loop.run_until_complete(shared_contexts(storage, 1))
+loop.run_until_complete(append_keys(storage, context, "parent after"))
+found = loop.run_until_complete(assert_store_sound(storage))[context]
 loop.run_until_complete(storage.aclose())
 print(*(entry.key.replace(" ", "-") for entry in found), flush=True)
 """

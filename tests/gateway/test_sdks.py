@@ -74,7 +74,7 @@ def test_openai_responses(running: Running, streams: bool) -> None:
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_anthropic(streams: bool) -> None:
-    with running_gateway(GatewayConfig(budget=7_500)) as running:
+    with running_gateway(GatewayConfig(budget=4_500)) as running:
         client = anthropic.Anthropic(base_url=running.url, api_key="sk-test", max_retries=0)
         messages: list[Any] = []
         for turn in range(TURNS):

@@ -145,7 +145,7 @@ async def test_what_was_recalled_is_at_the_beginning_of_a_fork_too(codec: str, s
         if "<recalled>" in json.dumps(parent.last.payload):
             child = await parent.hand_over("Go and look for the drill.", "child")
             grows = parent.grows(child)
-            assert grows or parent.last.tokens.upper_bound > 4000
+            assert grows or parent.last.tokens.upper_bound > 3_900
             grown += grows
         await parent.close()
     assert grown

@@ -54,7 +54,7 @@ async def test_the_server_counts_what_it_receives(api: Any, tools: tuple[Tool, .
     async with ModelServer() as server, ServerTokenCounter(server.url, api=api) as counter:
         session = await sample_session()
         prompt = Prompt(codec_of(api, counter)).tools(tools).history(session).user("What goes where?")
-        for budget in (500, 900):
+        for budget in (600, 900):
             rendered = await prompt.render(budget=budget)
             expected = await counter.count_request(rendered.payload, model="gemini-3-pro")
             assert rendered.tokens.exactness is Exactness.SERVER

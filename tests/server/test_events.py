@@ -177,7 +177,7 @@ async def test_clients_that_take_nothing_hold_one_page_together_which_is_read_an
     read: list[int] = []
     serialized: list[int] = []
     monkeypatch.setattr(pages, "FRESH", 3600.0)
-    read_page, serialize = pages.PageReader.load, events.serialize_entry
+    read_page, serialize = pages.PageReader._load, events.serialize_entry
 
     async def counted_read(self: Any, *given: Any) -> pages.Page:
         page = await read_page(self, *given)
@@ -188,7 +188,7 @@ async def test_clients_that_take_nothing_hold_one_page_together_which_is_read_an
         serialized.append(entry.version)
         return serialize(entry)
 
-    monkeypatch.setattr(pages.PageReader, "load", counted_read)
+    monkeypatch.setattr(pages.PageReader, "_load", counted_read)
     monkeypatch.setattr(events, "serialize_entry", counted_serialize)
     async with (
         guarded_service("memory://", ServerConfig(auth="off")) as service,

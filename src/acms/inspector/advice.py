@@ -89,7 +89,7 @@ def _suggest_version(reason: str) -> str:
     """Return the versions at which a hidden entry was active, if the reason says when it ended."""
     if "include_superseded" in reason:
         return "includeSuperseded"
-    ended = re.search(r"since v(\d+)", reason)
+    ended = re.search(r"by v(\d+)", reason)
     return "" if ended is None else f"a version before v{ended[1]}"
 
 

@@ -24,7 +24,7 @@ from acms.log.native_items import AGENTS, is_understood
 from acms.log.repair import repair_value
 from acms.model import Entry, Json, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.ports import Embedder, StorageBackend, TokenCounter
-from acms.prompt import Prompt
+from acms.prompt import Prompt, Rendered
 from acms.prompt_types import PromptMessage, Tool
 from acms.providers.codecs import OpenAIResponses
 from acms.runtime.loops import PerLoop
@@ -144,15 +144,31 @@ class ACMSSession:
     async def _render_items(
         self, prompt: Prompt, instruction_count: int, budget: int
     ) -> tuple[list[Any], int]:
-        """Return the items of a request behind its first messages, the instructions, and the tokens that are left."""
+        """Return the items of a request behind its first messages, the instructions, and the tokens that are left.
+
+        They are items as they were stored, which may have more fields. If these do not fit, fewer messages are shown.
+        """
         rendered = await prompt.render(budget)
+        items, left = await self._restore_rendered_items(rendered, instruction_count, budget)
+        if left >= 0:
+            return items, left
+        with suppress(FitError):
+            fewer = await prompt.render(budget + left)
+            items, left = await self._restore_rendered_items(fewer, instruction_count, budget)
+            if left >= 0:
+                return items, left
+        return rendered.payload["input"][instruction_count:], budget - rendered.tokens.upper_bound
+
+    async def _restore_rendered_items(
+        self, rendered: Rendered, instruction_count: int, budget: int
+    ) -> tuple[list[Any], int]:
         messages = rendered.messages[instruction_count:]
+        given = rendered.payload["input"]
         # Twice as many, because reasoning in between may not be shown.
         newest = 2 * sum(len(message.sources) for message in messages)
-        items = _restore_items(
-            rendered.payload["input"][instruction_count:], messages, await self.memory.entries(newest)
-        )
-        return items, budget - rendered.tokens.upper_bound
+        items = _restore_items(given[instruction_count:], messages, await self.memory.entries(newest))
+        payload = {**rendered.payload, "input": [*given[:instruction_count], *items]}
+        return items, budget - self._codec.count(payload).upper_bound
 
     def _restore_turn(self, items: list[Any], spare: int, given: Sequence[Any]) -> tuple[list[Any], int]:
         """Replace the end of the shown items by the current turn as it was given, if they have the same contents.

@@ -139,6 +139,10 @@ def diagnosis_agrees(prediction: CachePrediction, usage: Usage, *, asked: bool =
     return diagnosis.changed is prediction.changed
 
 
+COUNT_ERROR = 0.05
+"""Share by which a predicted count may exceed that of a provider whose tokenizer is not public."""
+
+
 def describe_cache_mismatch(prediction: CachePrediction, usage: Usage, *, asked: bool = False) -> str:
     """Describe the difference between a prediction and the provider's report; "" when there is none.
 
@@ -146,6 +150,8 @@ def describe_cache_mismatch(prediction: CachePrediction, usage: Usage, *, asked:
     by the provider is reported beside the predicted one, also when no token was missed but the reasons differ.
     """
     missed = prediction.predicted_tokens - usage.cached_tokens
+    if missed <= prediction.predicted_tokens * COUNT_ERROR:
+        missed = 0
     if missed <= 0 and diagnosis_agrees(prediction, usage, asked=asked) is not False:
         return ""
     diagnosis = _describe_diagnosis(usage.diagnosis, asked=asked)

@@ -736,7 +736,9 @@ class StableHistory:
         """
         assert self.recall is not None
         frame_cost = self.codec.cost(excerpts.write_frame(self.codec))
-        tokens = depth if self.recall.tokens is None else min(depth, self.recall.tokens)
+        if self.recall.tokens is not None:
+            depth = min(depth, self.recall.tokens)
+        tokens = depth
         counted = self.codec.counter.name == self.session.counter.name
         while tokens > frame_cost:
             items: Sequence[Any] = await self._search_cached(tokens - frame_cost)

@@ -190,13 +190,13 @@ class Chroma:
                     configuration={"hnsw": {"space": "cosine", "ef_construction": 200, "ef_search": 200}},
                     metadata={"space": ascii(space)},
                 )
-            found = call(found)
+            answer = call(found)
         except NotFoundError:
             if space is not None:
                 raise
             return None
         self._collections[collection] = found
-        return found
+        return answer
 
 
 def _is_chromadb_installed() -> bool:
