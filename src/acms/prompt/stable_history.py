@@ -274,7 +274,7 @@ class StableHistory:
         else:
             left = max(most, int(budget * CUT_EXCHANGE)) - sum(costs[start:])
             left -= self._cost([self._write_block(pieces)]) if pieces else 0
-            start, limits = self._fill_last_exchange(whole_atoms[:end], costs, limits, start, left)
+            start, limits = self._fill_last_exchange(whole_atoms[:end], costs, limits, start, max(0, left))
             pieces = self._drop_visible_pieces(pieces, self._cutter.cut(whole_atoms[start:], limits))
         shown = self._cutter.cut(whole_atoms[start:], limits, cache_window.question_of(read.front))
         is_whole = start == 0 and read.whole
