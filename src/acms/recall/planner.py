@@ -39,8 +39,8 @@ from acms.text.condense import (
     condense_output,
     find_level,
     fits_budget,
-    split_records,
 )
+from acms.text.records import Record, complete_blocks, split_records
 from acms.text.tokenizer import content_terms, split_words
 
 CUT = " […] "
@@ -484,26 +484,31 @@ def _apply_label(item: ContextItem, one: Candidate, counter: TokenCounter, frame
 def _excerpt_item(
     item: ContextItem, budget: int, counter: TokenCounter, frame: Frame, query: str
 ) -> ContextItem:
-    """Show the sentences of an item that share the most words with the query, in their order, within a budget."""
+    """Show the sentences of an item that share the most words with the query, within a budget.
+
+    Each is shown with the object, section or function it stands in; all in the order of the text.
+    """
     framing = frame.cost(item.role, (), _speaker_of_item(item))
     query_terms = set(content_terms(split_words(query)))
-    spans = split_records(item.content)
+    records = split_records(item.content)
     shared: list[int] = []
-    for start, end in spans:
-        terms = content_terms(split_words(item.content[start:end]))
+    for record in records:
+        terms = content_terms(split_words(item.content[record.start : record.end]))
         shared.append(len(query_terms.intersection(terms)))
-    best_first = sorted(range(len(spans)), key=lambda index: -shared[index])
+    best_first = sorted(range(len(records)), key=lambda index: -shared[index])
+    blocks = complete_blocks(item.content, records, [index for index in best_first if shared[index]])
+    order = list(dict.fromkeys([*blocks, *best_first]))
     chosen: list[int] = []
     content = ""
-    for index in best_first:
-        wider = _join_records(item.content, spans, sorted([*chosen, index]))
+    for index in order:
+        wider = _join_records(item.content, records, sorted([*chosen, index]))
         if counter.count(wider) > budget - framing:
             break
         chosen.append(index)
         content = wider
-    if not content and spans:  # not even the best sentence fits whole
-        start, end = spans[best_first[0]]
-        content = cut_middle(item.content[start:end].strip(), budget - framing, counter)
+    if not content and records:  # not even the best sentence fits whole
+        best = records[order[0]]
+        content = cut_middle(item.content[best.start : best.end].strip(), budget - framing, counter)
     if not content:
         return _empty_item(item)
     tokens = counter.count(content) + framing
@@ -541,20 +546,26 @@ def _restore_result_part(item: ContextItem, whole: ContextItem) -> ContextItem:
     return replace(item, parts=())
 
 
-def _join_records(content: str, spans: Sequence[tuple[int, int]], chosen: Sequence[int]) -> str:
-    """Join records in order, with a mark wherever records before, between or after them are omitted."""
+def _join_records(content: str, records: Sequence[Record], chosen: Sequence[int]) -> str:
+    """Join records in order, with a mark wherever records before, between or after them are omitted.
+
+    A record that begins a line keeps its indentation and begins one here.
+    """
     text = ""
     next_index = 0
     for index in chosen:
-        start, end = spans[index]
+        start, end, _ = records[index]
         record = content[start:end]
+        begins_line = start > 0 and content[start - 1] == "\n"
         if index == next_index:
             text += record
+        elif begins_line:
+            text = f"{text.rstrip()}\n{CUT.strip()}\n{record}".lstrip("\n")
         else:
             text = (text.rstrip() + CUT).lstrip() + record.lstrip()
         next_index = index + 1
     text = text.rstrip()
-    if chosen and next_index < len(spans):
+    if chosen and next_index < len(records):
         text += CUT.rstrip()
     return text
 

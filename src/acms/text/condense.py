@@ -16,7 +16,7 @@ from math import log
 
 from acms.log.encoding import quote_json
 from acms.ports import TokenCounter
-from acms.text.tokenizer import find_sentence_spans
+from acms.text.records import Record, complete_blocks, split_records
 
 CUT = "[…]"
 """Marks omitted text; the first mark in an output says how much was omitted, and from which entry."""
@@ -24,30 +24,18 @@ MARK = re.compile(r"\[…[^\]\n]*\]")
 """Any mark of a cut."""
 MOST_CHARACTERS_PER_TOKEN = 128
 """Characters of the longest tokens that tokenizers have, which are runs of blanks."""
+MOST_BLOCKS = 200
+"""Records whose blocks are shown with them; in a room for more, single records say enough."""
 ENDS = 2
 """Records at the beginning and at the end that are shown before any other."""
 SHORT_STRING = 40
 """Characters of a string in a call's arguments that is never cut: ids, names, paths."""
 
-_BETWEEN = re.compile(r"(?<=[}\]]),\s*")
-"""Between two records of a text in one line: JSON."""
-_PLAIN_WORD = re.compile(r"[^\W\d_]{3,}(?![\w-]*\d)")
-_ANY_WORD = re.compile(r"\w{2,}")
-
 TextSpan = tuple[int, int]
 """Start and end of a part of a text."""
 
-
-def split_records(text: str) -> list[TextSpan]:
-    """Return the spans of the sentences, lines and records of a text; together they are the whole text."""
-    spans: list[TextSpan] = []
-    for start, end in find_sentence_spans(text):
-        position = start
-        for match in _BETWEEN.finditer(text, start, end):
-            spans.append((position, match.end()))
-            position = match.end()
-        spans.append((position, end))
-    return [(start, end) for start, end in spans if start < end]
+_PLAIN_WORD = re.compile(r"[^\W\d_]{3,}(?![\w-]*\d)")
+_ANY_WORD = re.compile(r"[^\W_]{2,}|\d")
 
 
 def find_level(costs: Sequence[int], budget: int) -> int:
@@ -74,8 +62,9 @@ def condense_output(
     """Return a tool's output within `tokens`: unchanged if it fits, "" if not even a mark fits.
 
     The first and last records are kept, then alternately records that share rare words with the question and records
-    that stand out, until the budget is filled. The first mark says how much is left out, and the id of the entry that
-    holds all of it. The choice is cached as spans, without the text: a history shows the same outputs every turn.
+    that stand out, until the budget is filled; each with the object, section or function around it. The first mark says
+    how much is left out, and the id of the entry that holds all of it. The choice is cached as spans, without the text:
+    a history shows the same outputs every turn.
     """
     if fits_budget(text, tokens, counter):
         return text
@@ -122,13 +111,15 @@ def _choose_spans(text: str, tokens: int, counter: TokenCounter, question: str, 
     if len(records) >= 6:  # the text has a structure
         order = _order_records(text, records, question)
         count = bisect_largest(len(order), lambda size: fits(_sort_records(records, order[:size])))
-        if count > 2 * ENDS:
+        if count > 2:  # more than the first and the last record
             return _sort_records(records, order[:count])
     return _choose_ends(text, tokens, fits)
 
 
-def _sort_records(records: Sequence[TextSpan], indexes: Sequence[int]) -> list[TextSpan]:
-    return [records[index] for index in sorted(indexes)]
+def _sort_records(records: Sequence[Record], indexes: Sequence[int]) -> list[TextSpan]:
+    """Return the spans of some records in the order of the text."""
+    chosen = [records[index] for index in sorted(indexes)]
+    return [(record.start, record.end) for record in chosen]
 
 
 def _choose_ends(text: str, tokens: int, fits: Callable[[Sequence[TextSpan]], bool]) -> list[TextSpan]:
@@ -157,32 +148,36 @@ def bisect_largest(most: int, holds: Callable[[int], bool]) -> int:
     return low
 
 
-def _order_records(text: str, records: Sequence[TextSpan], question: str) -> list[int]:
-    """Return the indexes of records in the order in which they are chosen."""
+def _order_records(text: str, records: Sequence[Record], question: str) -> list[int]:
+    """Return the indexes of records in the order in which they are chosen, each with the block it stands in."""
     count = len(records)
-    ends = [*range(ENDS), *range(count - ENDS, count)]
+    outer_ends = [0, count - 1]
+    inner_ends = [*range(1, ENDS), *range(count - ENDS, count - 1)]
     asked = _rank_by_question(text, records, question)
     distinctive = _rank_by_rarity(text, records)
     alternating: list[int] = []
     for pair in zip(asked, distinctive, strict=False):
         alternating += pair
-    return list(dict.fromkeys([*ends, *alternating, *asked, *distinctive]))
+    alternating += [*asked, *distinctive]
+    best_block = complete_blocks(text, records, asked[:1])
+    blocks = complete_blocks(text, records, alternating[:MOST_BLOCKS])
+    return list(dict.fromkeys([*outer_ends, *best_block, *inner_ends, *blocks, *alternating]))
 
 
-def _rank_by_question(text: str, records: Sequence[TextSpan], question: str) -> list[int]:
+def _rank_by_question(text: str, records: Sequence[Record], question: str) -> list[int]:
     """Return the indexes of records that share words with a question, the rarest words first."""
     asked = _find_words(_ANY_WORD, question, (0, len(question)))
     if not asked:
         return []
-    shared = [asked & _find_words(_ANY_WORD, text, record) for record in records]
+    shared = [asked & _find_words(_ANY_WORD, text, record[:2]) for record in records]
     worth = _sum_rarities(shared)
     matching = [index for index, value in enumerate(worth) if value > 0]
     return sorted(matching, key=lambda index: -worth[index])
 
 
-def _rank_by_rarity(text: str, records: Sequence[TextSpan]) -> list[int]:
+def _rank_by_rarity(text: str, records: Sequence[Record]) -> list[int]:
     """Return the indexes of all records, those first whose words occur in the fewest others."""
-    words = [_find_words(_PLAIN_WORD, text, record) for record in records]
+    words = [_find_words(_PLAIN_WORD, text, record[:2]) for record in records]
     rarities = [total / max(1, len(own)) for total, own in zip(_sum_rarities(words), words, strict=True)]
     return sorted(range(len(records)), key=lambda index: -rarities[index])
 

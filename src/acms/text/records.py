@@ -1,0 +1,244 @@
+"""Split a text into records, and find those that belong together.
+
+A record is a sentence, a line or an element of JSON. One line of an object, a section or a function says little without
+the lines around it. A record is therefore shown with its block: the records at its depth or deeper, and the one that
+opens them. Depth is what the outputs of tools have in common: indentation in code, YAML and printed JSON, brackets in
+JSON without line breaks.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from acms.text.tokenizer import find_sentence_spans
+
+LARGEST_BLOCK = 24
+"""Records of a block: most objects and functions are smaller, and of a larger one the nearest records are enough."""
+LARGEST_PARAGRAPH = 12
+"""Records of a paragraph at the outermost depth; longer ones are logs, lists and tables, whose lines stand alone."""
+LONG_ELEMENT = 400
+"""Characters from which on an array or object in a line is split into its elements."""
+TABLE_HEADER = 2
+"""Records at the beginning of a long paragraph that name the columns of a table."""
+
+_LINE = re.compile(r"[^\n]*(?:\n+|\Z)")
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]|,\s*', re.DOTALL)
+_BRACKETS = re.compile(r"[\[{]+")
+_CLOSING = re.compile(r"\s*[\])}]")
+_HEADING = re.compile(r"\s*(#{1,6})\s")
+_EMPTY_LINE = re.compile(r"\n[ \t\r]*\n")
+
+
+class Record(NamedTuple):
+    """A sentence, a line or an element of JSON within a text."""
+
+    start: int
+    end: int
+    #: Blanks before its line, or brackets around it within the line.
+    depth: int
+
+
+def split_records(text: str) -> list[Record]:
+    """Return the records of a text in their order; together they are the whole text."""
+    records: list[Record] = []
+    start = 0
+    for match in _LINE.finditer(text):
+        line = text[start : match.end()]
+        if not line.strip():  # blank lines belong to the next record
+            continue
+        records += _split_line(line, start)
+        start = match.end()
+    if records and start < len(text):
+        records[-1] = records[-1]._replace(end=len(text))
+    return records
+
+
+def _split_line(line: str, offset: int) -> list[Record]:
+    """Return the records of a line that begins `offset` characters behind the beginning of its text."""
+    content = line.lstrip()
+    last_line = line.rstrip("\n").rpartition("\n")[2]
+    depth = len(last_line) - len(last_line.lstrip())
+    if content[0] in "[{":
+        if len(content) <= LONG_ELEMENT:
+            return [Record(offset, offset + len(line), depth)]
+        elements = _split_json(line)
+        if len(elements) > 1:
+            return [Record(offset + start, offset + end, depth + inner) for start, end, inner in elements]
+    return [Record(offset + start, offset + end, depth) for start, end in find_sentence_spans(line)]
+
+
+def _split_json(line: str) -> list[Record]:
+    """Return the elements of the long arrays and objects in a line; short ones stay whole."""
+    cuts: list[tuple[int, int]] = [(0, 0)]
+    opened: list[
+        tuple[int, list[int]]
+    ] = []  # of each open bracket: its position, and the commas directly inside
+    for match in _JSON_TOKEN.finditer(line):
+        token = match[0][0]
+        if token in "[{":
+            opened.append((match.start(), []))
+        elif token == "," and opened:
+            opened[-1][1].append(match.end())
+        elif token in "]}" and opened:
+            start, commas = opened.pop()
+            if match.end() - start > LONG_ELEMENT:
+                cuts += [(comma, len(opened) + 1) for comma in commas]
+    cuts.sort()
+    ends = [position for position, _ in cuts[1:]] + [len(line)]
+    elements: list[Record] = []
+    for (start, depth), end in zip(cuts, ends, strict=True):
+        brackets = _BRACKETS.match(line, start)
+        if brackets is not None:
+            depth += len(brackets[0]) - 1
+        elements.append(Record(start, end, depth))
+    return elements
+
+
+class Outline:
+    """The records of a text, and which of them belong together."""
+
+    def __init__(self, text: str, records: Sequence[Record]) -> None:
+        contents = [text[record.start : record.end] for record in records]
+        headings = [_HEADING.match(content) for content in contents]
+        self._depths = [record.depth for record in records]
+        self._outermost = min(self._depths, default=0)
+        #: Of each record whether it says enough alone: an object in one line, or one sentence of a longer line.
+        self._is_complete = [
+            _BRACKETS.match(content.lstrip()) is not None or _is_sentence(text, record)
+            for content, record in zip(contents, records, strict=True)
+        ]
+        self._closes = [_CLOSING.match(content) is not None for content in contents]
+        #: Level of each heading of Markdown, 0 for other records.
+        self._levels = [len(match[1]) if match else 0 for match in headings]
+        #: Of each record the nearest before it that stands less deep, -1 if none does.
+        self._openers = _find_openers(self._depths)
+        #: Of each record the nearest behind it that stands less deep, and the nearest that stands no deeper.
+        self._ends = _find_ends(self._depths, deeper_by=0)
+        self._child_ends = _find_ends(self._depths, deeper_by=1)
+        #: Records at which a paragraph or a section begins, in their order.
+        self._borders = [
+            index
+            for index, depth in enumerate(self._depths)
+            if depth == self._outermost and (self._levels[index] or _follows_empty_line(contents, index))
+        ]
+        self._headings = [index for index, level in enumerate(self._levels) if level]
+
+    def list_block(self, index: int) -> list[int]:
+        """Return the indexes of a record and of those it should be read with, the most important first.
+
+        That is the record, the one that opens its block, the heading above it, and the others from near to far.
+        """
+        start, end = self._find_block(index)
+        important = [start]
+        if self._is_flat(index) and end - start > LARGEST_PARAGRAPH:
+            important = list(range(start, start + TABLE_HEADER))
+            start, end = index, index + 1
+        elif end - start > LARGEST_BLOCK:
+            reach = LARGEST_BLOCK // 2
+            start, end = max(start, index - reach), min(end, index + reach + 1)
+        heading = self._find_heading(index)
+        if heading is not None:
+            important.append(heading)
+        near = sorted(range(start, end), key=lambda other: abs(other - index))
+        return list(dict.fromkeys([index, *important, *near]))
+
+    def _is_flat(self, index: int) -> bool:
+        """Return whether a record stands at the outermost depth and opens nothing: it may be a line of a log."""
+        opens = self._child_ends[index] > index + 1 or self._levels[index] > 0
+        return self._depths[index] == self._outermost and not opens
+
+    def _find_block(self, index: int) -> tuple[int, int]:
+        """Return the start and end of the largest block around a record that is not too large, else of the smallest."""
+        if self._levels[index]:
+            return index, self._find_section_end(index)
+        if self._child_ends[index] > index + 1:
+            start, end = index, self._with_closing_bracket(self._child_ends[index])
+        elif self._is_complete[index]:
+            return index, index + 1
+        else:
+            start, end = self._find_siblings(index)
+        while self._depths[start] > self._outermost:
+            wider_start, wider_end = self._find_siblings(start)
+            if wider_end - wider_start > LARGEST_BLOCK or wider_start == start:
+                break
+            start, end = wider_start, wider_end
+        return start, end
+
+    def _find_siblings(self, index: int) -> tuple[int, int]:
+        """Return the start and end of the records around one that stand as deep, with those that enclose them.
+
+        At the outermost depth that is its paragraph.
+        """
+        if self._depths[index] > self._outermost:
+            return max(0, self._openers[index]), self._with_closing_bracket(self._ends[index])
+        number = bisect_right(self._borders, index)
+        start = self._borders[number - 1] if number else 0
+        end = self._borders[number] if number < len(self._borders) else len(self._depths)
+        return start, end
+
+    def _with_closing_bracket(self, end: int) -> int:
+        return end + 1 if end < len(self._closes) and self._closes[end] else end
+
+    def _find_heading(self, index: int) -> int | None:
+        """Return the heading of the section in which a record stands; for a heading, of the section around its own."""
+        above = self._headings[: bisect_left(self._headings, index)]
+        level = self._levels[index]
+        return next((other for other in reversed(above) if not level or self._levels[other] < level), None)
+
+    def _find_section_end(self, heading: int) -> int:
+        level = self._levels[heading]
+        below = self._headings[bisect_right(self._headings, heading) :]
+        return next((other for other in below if self._levels[other] <= level), len(self._levels))
+
+
+def _is_sentence(text: str, record: Record) -> bool:
+    """Return whether a record is one sentence of a longer line that is not indented."""
+    if record.depth > 0:
+        return False
+    borders = (record.start, record.end)
+    return any(0 < border < len(text) and text[border - 1] != "\n" for border in borders)
+
+
+def _find_openers(depths: Sequence[int]) -> list[int]:
+    """Return of each record the nearest before it that stands less deep, -1 if none does."""
+    openers: list[int] = []
+    outer: list[int] = []
+    for index, depth in enumerate(depths):
+        while outer and depths[outer[-1]] >= depth:
+            outer.pop()
+        openers.append(outer[-1] if outer else -1)
+        outer.append(index)
+    return openers
+
+
+def _find_ends(depths: Sequence[int], *, deeper_by: int) -> list[int]:
+    """Return of each record the nearest behind it that is less deep than it and so many more, else their number."""
+    ends = [len(depths)] * len(depths)
+    waiting: list[int] = []
+    for index, depth in enumerate(depths):
+        while waiting and depth < depths[waiting[-1]] + deeper_by:
+            ends[waiting.pop()] = index
+        waiting.append(index)
+    return ends
+
+
+def _follows_empty_line(contents: Sequence[str], index: int) -> bool:
+    """Return whether a record is the first, or stands behind an empty line."""
+    if index == 0:
+        return True
+    before, own = contents[index - 1], contents[index]
+    gap = before[len(before.rstrip()) :] + own[: len(own) - len(own.lstrip())]
+    return _EMPTY_LINE.search(gap) is not None
+
+
+def complete_blocks(text: str, records: Sequence[Record], ranked: Iterable[int]) -> list[int]:
+    """Return ranked records, each followed by those it should be read with; no index twice."""
+    outline = Outline(text, records)
+    completed: dict[int, None] = {}
+    for index in ranked:
+        if index not in completed:
+            completed.update(dict.fromkeys(outline.list_block(index)))
+    return list(completed)

@@ -1,0 +1,83 @@
+"""A tool's output that is longer than the budget: the record that answers is shown with the lines around it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from acms import ACMS, Prompt
+from acms.codecs import OpenAIChat
+
+NAMES = [
+    f"{shop}-{part}" for shop in ("orders", "billing", "search", "cart") for part in ("api", "db", "cache")
+]
+SERVICES = [
+    {
+        "service": name,
+        "port": 4_000 + 37 * number,
+        "limits": {"cpu": number, "memory": f"{200 + number} GB"},
+        "tags": ["shop", "live"],
+    }
+    for number, name in enumerate(4 * NAMES)
+    if number < len(NAMES) or not name.startswith("search")  # the services that are asked for stand once
+]
+ASKED = next(service for service in SERVICES if service["service"] == "search-db")
+
+
+def _as_markdown(services: list[dict[str, Any]]) -> str:
+    sections = [
+        f"## {service['service']}\n\nIn production.\n\n- port: {service['port']}\n"
+        f"- memory: {service['limits']['memory']}\n"
+        for service in services
+    ]
+    return "# Services\n\n" + "\n".join(sections)
+
+
+def _as_yaml(services: list[dict[str, Any]]) -> str:
+    records = [
+        f"  - name: {service['service']}\n    port: {service['port']}\n    limits:\n"
+        f"      cpu: {service['limits']['cpu']}\n      memory: {service['limits']['memory']}"
+        for service in services
+    ]
+    return "services:\n" + "\n".join(records)
+
+
+def _as_code(services: list[dict[str, Any]]) -> str:
+    functions = [
+        f"def start_{service['service'].replace('-', '_')}(host):\n    options = load(host)\n\n"
+        f"    port = {service['port']}\n    return run(host, port, options)\n"
+        for service in services
+    ]
+    return "import os\n\n\n" + "\n\n".join(functions)
+
+
+FORMATS: dict[str, Callable[[list[dict[str, Any]]], str]] = {
+    "printed JSON": lambda services: json.dumps({"data": {"items": services}, "next": None}, indent=2),
+    "JSON in one line": lambda services: json.dumps({"data": {"items": services}}),
+    "JSON by name": lambda services: json.dumps(
+        {service["service"]: service for service in services}, indent=2
+    ),
+    "JSON lines": lambda services: "\n".join(map(json.dumps, services)),
+    "Markdown": _as_markdown,
+    "YAML": _as_yaml,
+    "code": _as_code,
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+async def test_the_record_that_answers_is_shown_whole(name: str) -> None:
+    output = FORMATS[name](SERVICES)
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", "Which port does search-db listen on?")
+        call = {"id": "call_1", "name": "services", "arguments": "{}"}
+        await session.ingest("assistant", "", tool_calls=[call])
+        await session.ingest("tool", output, tool_call_id="call_1")
+        rendered = await Prompt(OpenAIChat("gpt-5")).history(session).render(budget=400)
+    (shown,) = [message["content"] for message in rendered.payload["messages"] if message["role"] == "tool"]
+    asked = "search_db" if name == "code" else "search-db"
+    record = shown[shown.index(asked) :].partition("[…")[0]
+    assert str(ASKED["port"]) in record[:200]
+    assert len(shown) < len(output)
