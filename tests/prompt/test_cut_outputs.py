@@ -1,4 +1,4 @@
-"""A tool's output that is longer than the budget: the record that answers is shown with the lines around it."""
+"""Tool calls that are longer than the budget: what is shown of a long output, and of the calls of a long turn."""
 
 from __future__ import annotations
 
@@ -81,3 +81,32 @@ async def test_the_record_that_answers_is_shown_whole(name: str) -> None:
     record = shown[shown.index(asked) :].partition("[…")[0]
     assert str(ASKED["port"]) in record[:200]
     assert len(shown) < len(output)
+
+
+async def test_calls_of_a_long_turn_are_shown_or_named_in_one_line() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", "Rename the field in all modules.")
+        for number in range(16):
+            arguments = json.dumps({"path": f"src/module_{number}.py", "text": f"field_{number} = 1\n" * 40})
+            call = {"id": f"call_{number}", "name": "edit_file", "arguments": arguments}
+            await session.ingest("assistant", "", tool_calls=[call])
+            output = f"1 replacement in {number}\n" + "line of the file\n" * 60 + f"saved {number}"
+            await session.ingest("tool", output, tool_call_id=f"call_{number}")
+        prompt = Prompt(OpenAIChat("gpt-5")).history(session)
+        rendered = await prompt.render(budget=6000)
+        messages = rendered.payload["messages"]
+        again = await prompt.render(budget=6000)
+    assert rendered.tokens.upper_bound <= 6000
+    assert messages[0]["content"] == "Rename the field in all modules."
+    (named,) = [message["content"] for message in messages if "<recalled>" in (message["content"] or "")]
+    shown = [call["function"]["arguments"] for message in messages for call in message.get("tool_calls", ())]
+    times_shown: list[int] = []
+    for number in range(16):
+        path = f'"src/module_{number}.py"'
+        times_shown.append((path in named) + sum(path in arguments for arguments in shown))
+        if path in named:
+            assert f"→ 1 replacement in {number} […] saved {number}" in named.replace("line of the file", "")
+    assert times_shown == sorted(times_shown)  # only the oldest may be missing
+    assert sum(times_shown) >= 12
+    assert max(times_shown) == 1
+    assert again.payload == rendered.payload

@@ -86,7 +86,9 @@ async def test_marked_messages_over_the_budget_are_shown_by_score_with_a_warning
         items = await session.recall("orders", token_budget=26)
         assert [item.source for item in items] == [Source.MARKED] * 4 + [Source.CURRENT]
         assert items.tokens <= 26
-        assert items.ledger.warnings == ("8 relevant marked messages did not fit the budget",)
+        (warning,) = items.ledger.warnings
+        assert warning.startswith("8 relevant marked messages did not fit: they take ")
+        assert warning.endswith(f" tokens, {26 - items.tokens} of 26 for recall are left")
         assert (await session.recall("orders", token_budget=4000)).ledger.warnings == ()
         scores = {verdict.rule: verdict.score for verdict in items.ledger}
         assert scores["score"] >= scores["budget"]
@@ -106,7 +108,8 @@ async def test_a_marked_message_that_answers_less_than_hundreds_of_others_is_sti
         await session.close_episode()
         await ingest_texts(session, "now")
         items = await session.recall("orders", token_budget=40)
-        assert items.ledger.warnings == ("1 relevant marked messages did not fit the budget",)
+        (warning,) = items.ledger.warnings
+        assert warning.startswith("1 relevant marked messages did not fit: they take ")
         verdict = items.ledger.why_not((await message_ids(session))[0])
         assert verdict is not None
         assert verdict.rule == "budget"

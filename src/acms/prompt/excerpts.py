@@ -11,17 +11,21 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 
 from acms.log.encoding import parse_entry_id
-from acms.model import Context, Role, Source, Text, ToolCall
-from acms.plan.nodes import Composed, Piece
-from acms.ports import Codec
+from acms.model import Context, Role, Source, Text, ToolCall, ToolResult
+from acms.plan.nodes import Atom, Composed, Piece
+from acms.ports import Codec, TokenCounter
 from acms.prompt_types import SEPARATOR, PromptMessage, format_paragraph, prefix_speaker
 from acms.results import ContextItem, is_external
-from acms.text import chat_messages
+from acms.text import chat_messages, condense
 from acms.text.tokenizer import content_terms, split_words
 
 TOOL_CALL = "tool call"
 """Speaker of a tool call; its results follow an arrow."""
 ARROW = "→"
+SHORT_CALL = 30
+"""Tokens for the arguments of an earlier call: a path or a query, and the beginnings of long values."""
+SHORT_LINE = 60
+"""Characters of the first and of the last line of the result of an earlier call."""
 
 _BEGIN = datetime.min.replace(tzinfo=UTC)
 
@@ -135,6 +139,44 @@ def _add_result(call: Piece, item: ContextItem) -> Piece:
         sources=(*call.sources, item.id),
         tokens=tokens,
     )
+
+
+def write_short_calls(atoms: Sequence[Atom], counter: TokenCounter) -> tuple[Piece, ...]:
+    """Return each tool call with its results as a piece of one line, cut where it is long.
+
+    Of arguments the short values stay, such as paths; of a result its first and its last line.
+    """
+    pieces: list[Piece] = []
+    for atom in atoms:
+        calls: list[str] = []
+        results: list[str] = []
+        for message in atom.messages:
+            for part in message.parts:
+                if isinstance(part, ToolCall):
+                    arguments = condense.condense_arguments(part.arguments, SHORT_CALL, counter)
+                    calls.append(f"{part.name}({condense.MARK.sub(condense.CUT, arguments)})")
+                elif isinstance(part, ToolResult):
+                    results.append(f" {ARROW} {_shorten_result(part.output)}")
+        if not calls:
+            continue
+        sources = tuple([id for message in atom.messages for id in message.sources])
+        text = format_paragraph(TOOL_CALL, ", ".join(calls) + "".join(results))
+        pieces.append(
+            Piece(
+                chat_messages.escape_closing_mark(text, chat_messages.RECALLED), sources[0], sources=sources
+            )
+        )
+    return tuple(pieces)
+
+
+def _shorten_result(output: str) -> str:
+    """Return the output of a tool in one line: whole, or the beginning of its first and the end of its last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    if len(lines) == 1 and len(lines[0]) <= 2 * SHORT_LINE:
+        return lines[0]
+    return f"{lines[0][:SHORT_LINE].rstrip()} {condense.CUT} {lines[-1][-SHORT_LINE:].lstrip()}"
 
 
 def write_block(pieces: tuple[Piece, ...], codec: Codec, *, first: bool = True) -> Composed:

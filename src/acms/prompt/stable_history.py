@@ -43,6 +43,9 @@ LAST_EXCHANGE = 0.4
 CUT_EXCHANGE = 0.5
 """Share up to which a window is filled with what has to be cut of the last exchange; the rest is for the next turns."""
 
+EARLIER_CALLS = 0.1
+"""Share of the budget for the calls of a long turn that are not shown: a line for each."""
+
 INSTRUCTIONS = 0.9
 """Share of the budget that the system messages of a log may take: the newest message needs the rest."""
 
@@ -250,7 +253,10 @@ class StableHistory:
         costs = self._costs(atoms)
         start = self._choose_start(read, atoms, costs)
         with_question = self._move_question_to_front(read, start, costs, atoms)
+        end = cache_window.find_turn_start(atoms, question_follows=self.question_follows)
         budget = self.budget - self._cost(with_question.front)
+        calls = self._write_earlier_calls(whole_atoms[end:start])
+        budget -= self._cost([self._write_block(calls)]) if calls else 0
         tool_tokens, used_tool_tokens = self._estimate_tool_tokens(whole_atoms, costs, previous_atoms)
         reserve = self._reserve(atoms, costs, tool_tokens, used_tool_tokens)
         pieces: tuple[Piece, ...] = ()
@@ -268,9 +274,11 @@ class StableHistory:
         if sum(costs[start:]) > budget / 2:  # the next turn will not fit in any case
             most = budget
         start, pieces = self._extend_back(atoms, costs, start, most, pieces)
-        end = cache_window.find_turn_start(atoms, question_follows=self.question_follows)
         if start > end:
             read = with_question
+            recalled_ids = {id for piece in pieces for id in piece.sources}
+            calls = self._write_earlier_calls(whole_atoms[end:start])
+            pieces += tuple([call for call in calls if recalled_ids.isdisjoint(call.sources)])
         else:
             left = max(most, int(budget * CUT_EXCHANGE)) - sum(costs[start:])
             left -= self._cost([self._write_block(pieces)]) if pieces else 0
@@ -287,7 +295,7 @@ class StableHistory:
     ) -> CacheWindow:
         atoms, gathered = read.atoms, read.gathered
         blocks: tuple[Block, ...] = ()
-        if self.recall is not None:
+        if self.recall is not None or pieces:
             blocks = (self._build_block(read, self._find_block_index(read.front, atoms), pieces),)
         starts_later = bool(atoms) and not is_whole
         outputs = [(atom.first, limits[atom.first]) for atom in atoms if atom.first in limits]
@@ -426,6 +434,18 @@ class StableHistory:
                 return start, pieces
             start = earlier
             pieces = self._drop_visible_pieces(pieces, atoms[start:])
+
+    def _write_earlier_calls(self, atoms: Sequence[Atom]) -> tuple[Piece, ...]:
+        """Return the calls of the turn that are not shown as pieces of one line, the newest as far as they fit.
+
+        Without them a model repeats what it has done.
+        """
+        calls = excerpts.write_short_calls(atoms, self.codec.counter)
+        most = int(self.budget * EARLIER_CALLS)
+        costs = [self.codec.counter.count(call.text) for call in calls]
+        while calls and sum(costs[-len(calls) :]) > most:
+            calls = calls[1:]
+        return calls
 
     def _drop_visible_pieces(self, pieces: tuple[Piece, ...], atoms: Sequence[Atom]) -> tuple[Piece, ...]:
         """Return recalled pieces without those that a history shows."""
@@ -571,10 +591,10 @@ class StableHistory:
         return max(0, start - len(question))
 
     def _build_block(self, read: HistoryRead, index: int, pieces: Sequence[Piece]) -> Block:
-        assert self.recall is not None
         atoms = read.atoms
         after = read.gathered.version if index >= len(atoms) else atoms[index].first - 1
-        return cache_window.build_recall_block(after, self.recall.query, pieces, self.entries)
+        query = "" if self.recall is None else self.recall.query
+        return cache_window.build_recall_block(after, query, pieces, self.entries)
 
     def _write_block(self, pieces: tuple[Piece, ...], *, is_first: bool = True) -> Composed:
         return excerpts.write_block(pieces, self.codec, first=is_first)

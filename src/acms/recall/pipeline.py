@@ -47,7 +47,12 @@ from acms.recall.planner import (
     inactive_reason,
 )
 from acms.recall.request import Markers, Ranked, Reader, Recall
-from acms.recall.selection import divide_budget, limit_items, split_neighbours
+from acms.recall.selection import (
+    divide_budget,
+    limit_items,
+    split_neighbours,
+    warn_of_marked_messages,
+)
 from acms.results import Certainty, ContextItem, ContextItems
 from acms.runtime.threads import EACH, drive_generator, off_loop
 
@@ -623,9 +628,7 @@ def plan_recall(
     items, choices = yield from fit_to_budget(
         choose, asked.budget, counter, frame, asked.query, offered.trims, dated=offered.dated
     )
-    left_out = [choice for choice in choices if not choice.included and choice.candidate.markers]
-    if left_out:
-        warnings.append(f"{len(left_out)} relevant marked messages did not fit the budget")
+    warnings += warn_of_marked_messages(choices, items, asked.budget)
     return build_recall_result(
         ranked, offered, items, choices, asked.budget, warnings, facts.known, asks=terms.asks
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from acms.recall.planner import LEAST, Candidate, Choice
+from acms.results import ContextItem
 
 NEIGHBOURS = 0.07
 """Share of a budget for messages that are not about the query but near one that is: a twentieth of a request."""
@@ -253,3 +254,20 @@ _make_choice: Callable[[tuple[Candidate, bool, str, str, int]], Choice] = partia
 def _too_large(one: Candidate, remaining: int) -> Choice:
     reason = f"needs {one.tokens} tokens, {max(remaining, 0)} are left"
     return _make_choice((one, False, "budget", reason, 0))
+
+
+def warn_of_marked_messages(
+    choices: Sequence[Choice], items: Sequence[ContextItem], budget: int
+) -> list[str]:
+    """Return a warning if marked messages that answer did not fit, with their tokens and those that are left."""
+    left_out = [
+        choice.candidate for choice in choices if choice.rule == "budget" and choice.candidate.markers
+    ]
+    if not left_out:
+        return []
+    needed = sum([one.tokens for one in left_out])
+    free = max(0, budget - sum([item.token_count for item in items]))
+    return [
+        f"{len(left_out)} relevant marked messages did not fit: they take {needed:,} tokens, "
+        f"{free:,} of {budget:,} for recall are left"
+    ]
