@@ -499,8 +499,8 @@ class StableHistory:
     def _choose_start(self, read: HistoryRead, atoms: Sequence[Atom], costs: Sequence[int]) -> int:
         """Return the index of the first atom that a window shows: of all if they fit, or of the newest.
 
-        At least those of the turn are shown, and the exchange before it if it is short. Of a turn that leaves nothing
-        to grow, the newest half of the budget.
+        At least those of the turn are shown, and the exchange before it if it is short. A turn that leaves nothing to
+        grow begins with half of the budget: with its newest messages, and a line for each call before them.
         """
         budget = self.budget - self._cost(read.front)
         is_whole = read.whole or (self.recall is None and read.gathered.whole)
@@ -511,7 +511,7 @@ class StableHistory:
         turn_start = min(end, max(0, last))
         share = 0.5 if self.recall is None else NEWEST
         leaves_room = turn_start == last or sum(costs[turn_start:]) <= budget * 2 / 3
-        most = budget if leaves_room else int(budget / 2)
+        most = budget if leaves_room else int(budget * (0.5 - EARLIER_CALLS))
         start = cache_window.find_newest_start(costs, int(budget * share), most, turn_start)
         start = cache_window.skip_answers(atoms, start, turn_start)
         if not leaves_room:
