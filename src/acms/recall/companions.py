@@ -40,11 +40,10 @@ def add_companions(corpus: Corpus, ranking: Ranking) -> None:
     """
     is_statement = (corpus.column("length") <= STATEMENT) & (corpus.column("group") < 0)
     leaders = _find_leaders(corpus, ranking, is_statement)
-    if ranking.allowed is not None:
-        is_statement &= ranking.allowed
+    may_accompany = is_statement if ranking.allowed is None else is_statement & ranking.allowed
     leader_by_companion: dict[int, int] = {}
     for leader in leaders:
-        for companion in _find_companions(corpus, ranking, leader, is_statement):
+        for companion in _find_companions(corpus, ranking, leader, may_accompany):
             leader_by_companion.setdefault(companion, leader)
     ranking.set_companions(leader_by_companion)
 
@@ -62,13 +61,13 @@ def _find_leaders(corpus: Corpus, ranking: Ranking, is_statement: NDArray[np.boo
 
 
 def _find_companions(
-    corpus: Corpus, ranking: Ranking, leader: int, is_statement: NDArray[np.bool_]
+    corpus: Corpus, ranking: Ranking, leader: int, may_accompany: NDArray[np.bool_]
 ) -> list[int]:
     """Return the nearest later statement by the speaker of a leader, and the nearest of the other later statements."""
     later = corpus.following(leader)
     is_allowed = np.zeros(len(corpus), bool)
     is_allowed[later[later != leader + 1]] = True  # the next statement is shown as a neighbour
-    is_allowed &= is_statement
+    is_allowed &= may_accompany
     label_codes, labels = corpus.labels
     leader_label = labels[label_codes[leader]]
     speaker = (leader_label.role, leader_label.actor)

@@ -249,9 +249,9 @@ class NamespaceIndex:
             return True
         if not spaces:
             return False
-        return self._indexes.pending_vectors(
-            request.via
-        ) is not log.pending_vectors or not log.seen.keys() >= set(spaces)
+        has_new_vectors = self._indexes.pending_vectors(request.via) is not log.pending_vectors
+        has_unread_spaces = not log.seen.keys() >= set(spaces)
+        return has_new_vectors or has_unread_spaces
 
     async def _read(self, request: _ReadRequest, spaces: Sequence[str]) -> _LogUpdate | None:
         """Read the missing data of a log; None if it was deleted meanwhile."""
