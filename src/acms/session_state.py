@@ -276,7 +276,7 @@ class SharedSession:
             self._mind(context.id)
             if self.reflects is not None and self.config.worker.enabled:
                 await self._composition.catch_up(self, context.id)
-            self.indexes.know(context)
+            self.indexes.cache_lineage(context)
             self.namespace = context.namespace  # it may have been found by its id
             self.context_id = context.id  # last: who sees it writes at once
         return self.context_id

@@ -397,7 +397,7 @@ class View:
 
     async def _labelled(self, gathered: pipeline.Gathered) -> pipeline.Gathered:
         """Return the units with labels for entries that may no longer be true."""
-        if not gathered.made:
+        if not gathered.non_messages:
             return gathered
         shared, at = self._shared, self._at
         moment = shared.clock() if at is None else gathered.newest

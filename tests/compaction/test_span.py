@@ -83,7 +83,7 @@ def test_what_an_append_asked_for_is_done_when_the_log_is_too_long_and_it_frees_
     budget: int | None, wanted: bool
 ) -> None:
     found = choose_from_log(make_log(60), budget=1000, summary_tokens=400)
-    assert (found.before, found.tokens - found.limit) == (1200, 600)
+    assert (found.active_tokens, found.tokens - found.limit) == (1200, 600)
     assert is_worthwhile(CompactionPolicy(budget=budget), found, total=1200) is wanted
     assert not is_worthwhile(CompactionPolicy(budget=budget, enabled=False), found, total=1200)
 
@@ -112,7 +112,7 @@ def test_everything_but_the_newest_messages_is_summarised() -> None:
     assert stretch_versions(found) == list(range(1, 21))
     assert found.spans == ((1, 20),)
     assert found.covers == (1, 20)
-    assert (found.before, found.tokens, found.preserved, found.level) == (600, 400, 10, 1)
+    assert (found.active_tokens, found.tokens, found.preserved, found.level) == (600, 400, 10, 1)
     assert found.limit == 80
 
 

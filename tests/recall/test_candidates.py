@@ -131,7 +131,7 @@ def test_what_is_shown_anyway_is_no_candidate() -> None:
 def test_a_log_of_the_query_alone_offers_nothing() -> None:
     log = Log(BYTES.count)
     log.say("user", "orders")
-    found = candidates_for(log, asks=True)
+    found = candidates_for(log, newest_is_query=True)
     assert (found.past, found.current, turned_down(found)) == ([], [], {1: "query"})
 
 

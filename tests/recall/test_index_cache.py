@@ -679,7 +679,14 @@ async def test_answers_do_not_depend_on_how_much_is_remembered(monkeypatch: pyte
             at, embedding = sessions[0]._shared.indexes, sessions[0]._shared.embedding
             assert embedding is not None
             known = at.profiles
-            held = (at._active_states, at._valid_times, at._learned, at._fresh, at._lineages, known._ids)
+            held = (
+                at._active_states,
+                at._valid_times,
+                at._pending_vectors,
+                at._new_records,
+                at._lineages,
+                known._ids,
+            )
             sizes.append(max(map(len, (*held, known._absent, embedding._queries))))
         return found
 

@@ -91,7 +91,7 @@ def test_words_are_scored_as_the_reference_says(random: Random, size: int, words
     assert np.allclose(found.own, own, rtol=1e-4, atol=1e-5)
     assert np.allclose(found.near, near, rtol=1e-4, atol=1e-5)
     assert np.allclose(found.information, information, rtol=1e-4, atol=1e-5)
-    assert np.allclose(found.plain, found.own + found.near)
+    assert np.allclose(found.without_marks, found.own + found.near)
 
 
 @settings(max_examples=20, deadline=None)
@@ -121,7 +121,7 @@ def test_logs_of_a_namespace_never_reach_into_each_other(
 def test_the_user_counts_more_where_others_speak_too() -> None:
     def plain(*roles: Role) -> list[float]:
         field = field_of([make_entry(version, "orders", role=role) for version, role in enumerate(roles, 1)])
-        return score_messages(field, query_of("orders")).plain.tolist()
+        return score_messages(field, query_of("orders")).without_marks.tolist()
 
     user, assistant = plain(Role.USER, Role.ASSISTANT)
     assert user == pytest.approx(NAMED * assistant)
@@ -134,7 +134,7 @@ def test_a_speaker_who_is_named_counts_more() -> None:
     named = parse_query("orders of Ada", field.speakers)
     assert named.speakers == {"Ada"}
     unnamed = Query(words=named.words)
-    ratio = score_messages(field, named).plain / score_messages(field, unnamed).plain
+    ratio = score_messages(field, named).without_marks / score_messages(field, unnamed).without_marks
     assert ratio.tolist() == pytest.approx([NAMED, 1.0])
 
 
@@ -149,7 +149,7 @@ def test_a_mark_adds_what_it_weighs_and_one_of_weight_0_changes_nothing() -> Non
         return Ranking(field_of(entries), query_of("orders", marker_weights={DECISION: weight}))
 
     without, weightless, lifted = ranked(0.0), ranked(0.0, 3, 4), ranked(1.0, 3, 4)
-    assert weightless.scores.marked.tolist() == without.scores.marked.tolist()
+    assert weightless.scores.with_marks.tolist() == without.scores.with_marks.tolist()
     assert [weightless.score(place) for place in range(4)] == [without.score(place) for place in range(4)]
     assert weightless.marks_of(np.arange(4)) == [0.0] * 4
     # it is added to what is about the question alone

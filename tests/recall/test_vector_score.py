@@ -296,7 +296,7 @@ def test_sign_bits_choose_what_exact_cosines_choose(monkeypatch: pytest.MonkeyPa
         tops.append(len({*exact.positions[:10].tolist()} & {*coded.positions[:10].tolist()}) / 10)
         sets.append(len(exactly & roughly) / len(exactly))
         assert len(coded.positions) == 256
-        assert coded.scores.level == pytest.approx(exact.scores.level, abs=0.05)
+        assert coded.scores.cosine_stats == pytest.approx(exact.scores.cosine_stats, abs=0.05)
     assert np.mean(tops) >= 0.85  # what stands around an entry is not compared exactly
     assert np.mean(sets) >= 0.85
 

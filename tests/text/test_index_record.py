@@ -91,7 +91,7 @@ def test_every_field_is_read_back(draft: Draft) -> None:
             open_calls = {part.call_id for part in calls} - {
                 part.call_id for part in draft.parts if isinstance(part, ToolResult)
             }
-            assert snapshot_of(segment).answered([0]) == (bool(calls), not open_calls)
+            assert snapshot_of(segment).tool_call_state([0]) == (bool(calls), not open_calls)
 
 
 def test_a_name_makes_a_text_no_longer_and_is_found() -> None:
@@ -224,7 +224,7 @@ def test_a_long_text_of_many_different_words_keeps_those_said_most(monkeypatch: 
 def test_a_message_with_very_many_calls_has_a_card() -> None:
     parts = tuple(ToolCall(f"c{number}", "look", "{}") for number in range(256))
     record = index_record.encode_index_record(message_draft("x", parts=parts, group="g1"), NONCE)
-    assert snapshot_of(grow_segment([record])).answered([0]) == (True, False)
+    assert snapshot_of(grow_segment([record])).tool_call_state([0]) == (True, False)
 
 
 def test_labels_and_groups_are_read_as_written() -> None:

@@ -1,8 +1,8 @@
 """Compaction: a job writes a summary that replaces the older part of a log.
 
-Nothing is deleted and nothing waits: new messages never disturb a compaction, and past versions read as before. The
-chosen entries are checked again before the summary is appended. While all of them are still active the same text is
-used, however often another append comes first, so a model is never called twice for one stretch (rule 1.4).
+Nothing is deleted, and past versions read as before. Messages can be appended during a compaction. The chosen entries
+are checked again before the summary is appended: while all of them are active, the same text is used, so a model is
+never called twice for one stretch (rule 1.4).
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ RENEWS = "renews"
 
 
 async def request_compaction(shared: SharedSession, context: str, overrides: Mapping[str, Json]) -> Job:
-    """Enqueue a compaction and return its job, or the unfinished one of this log.
+    """Enqueue a compaction and return its job, or return the unfinished job of this log.
 
-    `ConflictError` if the unfinished job has other settings than the `overrides` of the policy. A job that would redact
-    less than this session requires is withdrawn if it waits, and waited for if it runs.
+    `ConflictError` is raised if the unfinished job has other settings than the `overrides`. A waiting job that would
+    redact less than this session requires is withdrawn; a running one is waited for.
     """
     storage = shared.storage
     service = shared.config.compaction
@@ -175,12 +175,12 @@ async def revert_rewrite(shared: SharedSession, writer: Writer, version: int) ->
             )
         head = await storage.head(context)
         cover = await read.cover_at(storage, context, head, head.version)
-        by = cover.replaced_by(version)
-        if by is not None:
-            newer = next(one for one in cover.replacing if one.version == by)
+        replacing_version = cover.replaced_by(version)
+        if replacing_version is not None:
+            newer = next(other for other in cover.replacing if other.version == replacing_version)
             if await is_undone_by(shared, entry, newer):
-                return by
-            raise superseded_error(version, by)
+                return replacing_version
+            raise superseded_error(version, replacing_version)
         await refuse_expired(storage, context, [entry], cover)
         receipt = await append_undo(shared, writer, context, entry, head)
         if receipt is not None:
@@ -202,7 +202,7 @@ async def read_compactions(
     *,
     stage: sinks.Stage = sinks.OPEN,
 ) -> list[Compaction]:
-    """List the summaries up to a version, oldest first; with `job` only those that it wrote."""
+    """Return the compactions of a log up to a version, oldest first; with `job` only those of that job."""
     head = await storage.head(context)
     version = read.version_of(head, at)
     cover = await read.cover_at(storage, context, head, version)
@@ -362,12 +362,12 @@ async def _compact_log(work: _Work, lease: Lease) -> Done | Retry | Failed | Non
 
 
 async def _find_outdated(storage: StorageBackend, head: Head, cover: Cover) -> Outdated:
-    """Return the active summaries whose entries were retracted or edited since.
+    """Find the active summaries of which some replaced entries were retracted or edited since.
 
-    They can be renewed, from the spans that are left of each, except those behind which the messages cannot be read.
+    A summary can be renewed from its remaining spans if the messages of these can still be read.
     """
-    left: dict[str, tuple[Span, ...]] = {}
-    stuck: set[str] = set()
+    remaining_spans: dict[str, tuple[Span, ...]] = {}
+    unrenewable: set[str] = set()
     for summary in cover.shown:
         if summary.kind is not Kind.SUMMARY:
             continue
@@ -378,18 +378,19 @@ async def _find_outdated(storage: StorageBackend, head: Head, cover: Cover) -> O
         renewed = replace(summary, replaces=spans)
         behind = await read.messages_behind(storage, head.context, head, [renewed])
         if behind == (renewed,):  # retention has deleted its messages: only the summary still has the text
-            stuck.add(summary.id)
+            unrenewable.add(summary.id)
         else:
-            left[summary.id] = spans
-    return Outdated(left, stuck)
+            remaining_spans[summary.id] = spans
+    return Outdated(remaining_spans, unrenewable)
 
 
 def _choose_stretch(
     entries: Sequence[Entry], cover: Cover, work: _Work, outdated: Outdated, *, force: bool
 ) -> Stretch | str:
-    """Return the stretch to summarise, or the reason for none.
+    """Return the stretch to summarise, or the reason why there is none.
 
-    Unless a caller asked for it (`force`), it must free enough tokens; otherwise only outdated summaries are renewed.
+    With `force`, which means that a caller requested the compaction, it may free any number of tokens. Otherwise a
+    stretch that frees too little is reduced to its outdated summaries.
     """
     found = in_force.fold_atomic_groups(in_force.effective_sequence(entries, cover), whole=True)
     stretch = span.choose_stretch(found, work.policy, outdated)
@@ -404,15 +405,15 @@ def _choose_stretch(
 
 
 async def _build_summary(work: _Work, lease: Lease, stretch: Stretch, messages: Sequence[Entry]) -> Draft:
-    """Return the summary that replaces a stretch, written from the messages behind it, with its statistics as data."""
+    """Write the summary of a stretch from the messages behind it; return its draft, with statistics as data."""
     text, coverage = await summarize_stretch(work, stretch, messages)
     tokens = work.counter.count(text)
     lost = await asyncio.to_thread(_find_lost, work.stage.redact_entries(messages), text)
     data: dict[str, Json] = {
         "job": lease.job.id,
         "policy": work.policy.to_json(),
-        "before": stretch.before,
-        "after": stretch.before - stretch.tokens + tokens,
+        "before": stretch.active_tokens,
+        "after": stretch.active_tokens - stretch.tokens + tokens,
         "preserved": stretch.preserved,
         "removed": len(stretch.entries),
         "summarizer": requests.model_name(work.summarizer),
@@ -439,14 +440,14 @@ async def _build_summary(work: _Work, lease: Lease, stretch: Stretch, messages: 
 
 
 def _build_retraction(stretch: Stretch) -> Draft:
-    """Return a retraction of summaries whose entries were all retracted."""
+    """Draft a retraction of summaries whose entries were all retracted."""
     return Draft(
         kind=Kind.RETRACTION,
         created_at=datetime.now(UTC),
         origin=Origin.DERIVED,
         replaces=stretch.spans,
         sources=tuple(entry.id for entry in stretch.entries),
-        data={"reason": "emptied", "after": stretch.before - stretch.tokens},
+        data={"reason": "emptied", "after": stretch.active_tokens - stretch.tokens},
     )
 
 
@@ -465,7 +466,10 @@ async def _append_summary(
     head: Head,
     jobs: tuple[JobDraft, ...],
 ) -> Done | Retry | Failed | None:
-    """Append a summary, and retry after conflicts unless the entries that it replaces were rewritten or erased."""
+    """Append a summary, with retries after conflicts; return the outcome of the job, or None if the append ended it.
+
+    If the entries that it replaces were rewritten meanwhile, the job is retried; if they were erased, it fails.
+    """
     storage, context = work.storage, work.context.id
     while True:
         expect = Expect(rewrites=head.rewrites)
@@ -484,13 +488,12 @@ async def _append_summary(
         current = await storage.get(_ids_of(stretch.entries))
         if any(entry is None or entry.state is not State.LIVE for entry in current):
             return Failed(error="the entries to be summarized were erased or have expired", cancelled=True)
-        rewritten = not span.is_stretch_active(stretch, cover, current)
+        is_active = span.is_stretch_active(stretch, cover, current)
         current_messages = await read.messages_behind(storage, context, head, stretch.entries)
-        rewritten |= _ids_of(current_messages) != _ids_of(messages)
-        # Another summary may have become outdated: choose again.
-        outdated = (await _find_outdated(storage, head, cover)).left
-        rewritten |= not outdated.keys() <= set(_ids_of(stretch.entries))
-        if rewritten:
+        has_same_messages = _ids_of(current_messages) == _ids_of(messages)
+        outdated = await _find_outdated(storage, head, cover)
+        has_new_outdated = not outdated.remaining_spans.keys() <= set(_ids_of(stretch.entries))
+        if not is_active or not has_same_messages or has_new_outdated:
             return Retry(error="the entries to be summarized were rewritten", not_before=datetime.now(UTC))
         if head.rewrites == previous_rewrites:
             raise result  # refused for another reason
@@ -510,7 +513,7 @@ def _emit_compacted(work: _Work, receipt: Receipt, stretch: Stretch, draft: Draf
         version=version,
         first=stretch.covers[0],
         last=stretch.covers[1],
-        tokens_before=stretch.before,
+        tokens_before=stretch.active_tokens,
         tokens_after=int(draft.data["after"]),
     )
     emit_event(work.config.on_event, event)
@@ -520,7 +523,7 @@ def _emit_compacted(work: _Work, receipt: Receipt, stretch: Stretch, draft: Draf
 
 
 async def summarize_stretch(work: _Work, stretch: Stretch, messages: Sequence[Entry]) -> tuple[str, float]:
-    """Return the text of a summary, and the share of the stretch's characters that the summarizer has read."""
+    """Write the text of a summary; return it, and the share of the messages' characters that the summarizer read."""
     return await shorten_turns(
         work.summarizer,
         span.turns_of_entries(work.stage.redact_entries(messages)),
@@ -532,31 +535,30 @@ async def summarize_stretch(work: _Work, stretch: Stretch, messages: Sequence[En
 
 
 async def build_levels(work: _Work, text: str, tokens: int) -> list[Level]:
-    """Return shorter texts of a summary, down to one for the smallest prompt, each shortened from the next longer one.
+    """Return shorter texts of a summary, longest first, each shortened from the one before it.
 
-    The shortest has a tenth of the tokens of the smallest prompt. Each is twice as long as the next, so that one of
-    them uses half of any token budget. A failing model does not fail the compaction: the text is then shortened by the
-    extractive summarizer.
+    The shortest has a tenth of the tokens of the smallest prompt, and each other one twice as many as the next, so that
+    one of them uses half of any token budget. If the model fails, the extractive summarizer shortens the text.
     """
-    sizes: list[int] = []
-    size = max(LEAST, work.policy.smallest_prompt // 10)
-    while 2 * size <= tokens:
-        sizes.append(size)
-        size *= 2
+    limits: list[int] = []
+    limit = max(LEAST, work.policy.smallest_prompt // 10)
+    while 2 * limit <= tokens:
+        limits.append(limit)
+        limit *= 2
     levels: list[Level] = []
-    for size in reversed(sizes):
+    for limit in reversed(limits):
         turns = (Turn(speaker="summary", text=text, version=0, summary=True),)
         try:
             text, _ = await shorten_turns(
                 work.summarizer,
                 turns,
-                limit=size,
+                limit=limit,
                 below=tokens,
                 counter=work.counter,
                 model=work.model,
             )
         except ProviderError:
-            request = SummaryRequest(turns=turns, max_tokens=size, counter=work.counter)
+            request = SummaryRequest(turns=turns, max_tokens=limit, counter=work.counter)
             text = await (await resolve_summarizer(None)).summarize(request)
         if not text:
             break
@@ -583,11 +585,11 @@ async def shorten_turns(
     counter: TokenCounter,
     model: bool,
 ) -> tuple[str, float]:
-    """Return a summary of some turns in at most `limit` tokens, and the share of their characters that was read.
+    """Summarise turns in at most `limit` tokens; return the summary, and the share of their characters that was read.
 
-    A summarizer with a window receives pieces, and then the summaries of these. A `model` is asked for `MODEL_PERCENT`
-    of the tokens, and details that it omits are added as far as they fit. `ProviderError` if the summarizer
-    fails, returns no text, or uses `below` tokens or more.
+    A summarizer with a limited window receives parts of the turns, and then the summaries of these parts. A `model` is
+    asked for `MODEL_PERCENT` of the tokens, and details that it omits are added as far as they fit. `ProviderError` is
+    raised if the summarizer fails, or returns no text or one of `below` tokens or more.
     """
     call = _Call(summarizer, counter)
     if not turns:
@@ -632,7 +634,7 @@ class _Call:
         return ProviderError(reason, provider=requests.model_name(self.summarizer), retryable=retryable)
 
     async def split(self, turns: Sequence[Turn], limit: int) -> Sequence[tuple[Turn, ...]]:
-        """Split turns into parts that fit the window of the summarizer with a summary of `limit` tokens."""
+        """Split turns into parts that each fit the window of the summarizer with a summary of `limit` tokens."""
         window: int | None = getattr(self.summarizer, "window", None)
         if window is None:
             return [tuple(turns)]
@@ -640,7 +642,7 @@ class _Call:
         return await asyncio.to_thread(span.chunk_turns, turns, size, self.counter)
 
     async def summarize(self, parts: Sequence[tuple[Turn, ...]], limit: int) -> AsyncIterator[str]:
-        """Yield a summary of each part, each limited to its share of the tokens."""
+        """Yield a summary of each part; each gets the share of the `limit` tokens that its characters have of all."""
         total = sum(map(_count_characters, parts))
         for part in parts:
             share = limit

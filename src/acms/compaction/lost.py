@@ -1,7 +1,7 @@
 """Losses of a compaction: details, instructions and open questions that are missing from its summary.
 
-A detail is kept only verbatim. A sentence is kept if its words are in one line of the summary: a model may rephrase it.
-A question is open if no other speaker follows it, or if the reply is also a question.
+A detail counts as kept only verbatim. A sentence counts as kept if its words are in one line of the summary: a model
+may rephrase it. A question is open if no other speaker follows it, or if the reply is also a question.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from acms.text.tokenizer import content_terms, find_sentence_spans, split_words
 
 
 def find_lost(entries: Sequence[Entry], summary: str) -> Lost:
-    """Compare messages, oldest first, with the summary that replaces them; return the losses."""
+    """Return what a summary lost of the messages that it replaces, given oldest first."""
     messages = [
         entry
         for entry in entries
@@ -28,12 +28,13 @@ def find_lost(entries: Sequence[Entry], summary: str) -> Lost:
     text = _Text(summary)
     lost: dict[str, list[str]] = {"instruction": [], "marked": [], "question": []}
     for message in messages:
-        kind = None
         if is_instruction(message):
             kind = "instruction"
         elif message.markers:
             kind = "marked"
-        if kind is not None and not text.says(message.content):
+        else:
+            continue
+        if not text.says(message.content):
             lost[kind].append(message.id)
     for id, question in _find_open_questions(messages):
         if not text.says(question):
@@ -72,15 +73,19 @@ class _Text:
 
 
 def _find_lost_details(messages: Sequence[Entry], text: _Text) -> dict[str, list[str]]:
-    """Return by kind the messages that first mention a detail missing from the summary; speaker names do not count."""
-    names = {_speaker_of_entry(message).casefold() for message in messages}
-    known: set[str] = set()
+    """Return by kind of detail the ids of the messages that first mention a detail which the summary lacks.
+
+    Names of speakers do not count as details.
+    """
+    speakers = {_speaker_of_entry(message).casefold() for message in messages}
+    seen: set[str] = set()
     lost: dict[str, list[str]] = {kind: [] for kind in CORE}
     for message in messages:
         for detail in find_details(message.content):
-            if detail.kind not in CORE or detail.text in known or detail.text.casefold() in names:
+            is_speaker = detail.text.casefold() in speakers
+            if detail.kind not in CORE or detail.text in seen or is_speaker:
                 continue
-            known.add(detail.text)
+            seen.add(detail.text)
             if not text.holds(detail.text):
                 lost[detail.kind].append(message.id)
     return {kind: ids for kind, ids in lost.items() if ids}
@@ -92,11 +97,11 @@ def _find_open_questions(messages: Sequence[Entry]) -> Iterable[tuple[str, str]]
     for index, message in enumerate(messages):
         if not _is_question(sentences[index]):
             continue
-        answered = False
+        is_answered = False
         if index + 1 < len(messages):
             is_reply = _speaker_of_entry(messages[index + 1]) != _speaker_of_entry(message)
-            answered = is_reply and not _is_question(sentences[index + 1])
-        if not answered:
+            is_answered = is_reply and not _is_question(sentences[index + 1])
+        if not is_answered:
             yield message.id, sentences[index]
 
 

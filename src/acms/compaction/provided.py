@@ -1,7 +1,7 @@
 """Compactions made by a provider: stored as summaries of the entries before them, and sent back verbatim.
 
-A readable summary replaces these entries for every reader. An opaque one, which only its provider can read, hides
-nothing: prompts for that provider begin with it, and all other readers still see the original messages.
+A readable summary replaces these entries for every reader. An opaque one, which only its provider can read, replaces
+them only in prompts for that provider; all other readers still see the original messages.
 """
 
 from __future__ import annotations
@@ -36,15 +36,18 @@ Stored = Callable[[str, Delivered, int], Awaitable[list[MessageReceipt]]]
 class _Batch(NamedTuple):
     """A compaction and the messages after it, which are appended together."""
 
-    #: The message that holds a compaction, its items up to that, and the message without them; None without one.
+    #: The message that holds a compaction; None for the messages before the first one.
     message: Draft | None = None
+    #: Parts of the message up to the compaction.
     items: tuple[Raw, ...] = ()
+    #: The message without these parts; None if nothing is left.
     rest: Draft | None = None
+    #: The messages after it.
     following: tuple[Draft, ...] = ()
 
 
 def holds_compaction(drafts: Sequence[Draft]) -> bool:
-    """Return whether one of some messages holds a compaction."""
+    """Return whether any of some messages holds a compaction."""
     return any(compaction_text(part) is not None for draft in drafts for part in draft.parts)
 
 
@@ -53,9 +56,10 @@ async def ingest_compactions(
 ) -> list[MessageReceipt]:
     """Append messages, and each compaction among them as a summary of all active entries before it.
 
-    Instructions and an unfinished tool group are not covered. Each compaction is appended atomically with the messages
-    up to the next one: if the call fails between two, repeat it with the same keys. A summary has a receipt like a
-    message, with the position of the message before it; one with no entries to replace stays a part of its message.
+    Instructions and an unfinished tool group are not replaced. Each compaction is appended atomically with the messages
+    up to the next one; if the call fails, it can be repeated with the same keys. A summary has a receipt like a
+    message, with the position of the message before it. A compaction with no entries to replace stays a part of its
+    message.
     """
     context = await shared.ensure()
     receipts: list[MessageReceipt] = []
@@ -70,24 +74,25 @@ async def ingest_compactions(
 
 
 def _split_batches(drafts: Sequence[Draft], shared: SharedSession) -> list[_Batch]:
-    """Split messages into batches that each begin with a message that holds a compaction, except the first one."""
+    """Split messages into batches; each message that holds a compaction begins a new one."""
     batches = [_Batch()]
     for draft in drafts:
-        end = 0
+        compaction_end = 0  # number of parts up to the last compaction
         for number, part in enumerate(draft.parts, 1):
             if compaction_text(part) is not None:
-                end = number
-        if end == 0:
-            last = batches.pop()
-            batches.append(last._replace(following=(*last.following, draft)))
+                compaction_end = number
+        if compaction_end == 0:
+            last_batch = batches.pop()
+            batches.append(last_batch._replace(following=(*last_batch.following, draft)))
             continue
-        items = tuple(part for part in draft.parts[:end] if isinstance(part, Raw))
-        batches.append(_Batch(draft, items, _strip_compaction(draft, draft.parts[end:], shared)))
+        items = tuple(part for part in draft.parts[:compaction_end] if isinstance(part, Raw))
+        rest = _strip_compaction(draft, draft.parts[compaction_end:], shared)
+        batches.append(_Batch(draft, items, rest))
     return [batch for batch in batches if batch.message is not None or batch.following]
 
 
 def _strip_compaction(draft: Draft, parts: Sequence[Part], shared: SharedSession) -> Draft | None:
-    """Return a message without its leading compaction, or None if nothing else is in it."""
+    """Return a message with only the `parts` after its compaction, or None if nothing is left."""
     if all(isinstance(part, Raw) and part.vendor == EXTRA_FIELDS for part in parts):
         return None
     text = canonical_text(parts)
@@ -97,15 +102,16 @@ def _strip_compaction(draft: Draft, parts: Sequence[Part], shared: SharedSession
 async def _append_batch(
     shared: SharedSession, writer: Writer, context: str, batch: _Batch, seen: Seen
 ) -> tuple[Draft | None, Delivered]:
-    """Append a batch, rebuilding its summary whenever another append came first."""
+    """Append a batch; after a concurrent append its summary is built again. Return the summary and the delivery."""
     while True:
         head = await shared.storage.head(context)
         summary = None
         if batch.message is not None:
             summary = await _build_summary(shared, context, head, batch.message, batch.items)
         first = batch.message if summary is None else batch.rest
+        messages = batch.following if first is None else (first, *batch.following)
         request = AppendRequest(
-            batch.following if first is None else (first, *batch.following),
+            messages,
             shared.config.episodes,
             shared.config.retry,
             before=() if summary is None else (summary,),
@@ -126,9 +132,9 @@ async def _append_batch(
 async def _build_summary(
     shared: SharedSession, context: str, head: Head, message: Draft, items: tuple[Raw, ...]
 ) -> Draft | None:
-    """Return a compaction as a summary of all active entries, or None if it replaces none.
+    """Return a compaction as a summary of all active entries, or None if there are none to replace.
 
-    A repeated one returns the summary that was stored before, by its key.
+    If the message was stored before, its key identifies the stored summary, whose spans and data are returned.
     """
     storage = shared.storage
     text = compaction_text(items[-1]) or ""
@@ -170,7 +176,10 @@ async def _build_summary(
 def _covered_entries(found: Sequence[Entry]) -> list[Entry]:
     """Return the entries that a provider's compaction replaces: all except instructions and open tool calls."""
     folded = in_force.fold_atomic_groups(found, whole=True)
-    closed = [entry for unit in folded.units if unit.complete for entry in unit.entries]
+    closed: list[Entry] = []
+    for unit in folded.units:
+        if unit.complete:
+            closed += unit.entries
     hidden = [entry for entry, _ in folded.hidden]
     return [entry for entry in (*closed, *hidden) if not trust.is_instruction(entry)]
 
@@ -205,7 +214,7 @@ async def _build_summary_data(
 
 
 def _build_receipt(context: str, summary: Draft, delivered: Delivered) -> MessageReceipt:
-    """Return the receipt of a summary: its position is that of the message before it."""
+    """Return the receipt of a summary, with the position of the message before it."""
     receipt, start = delivered.receipt, delivered.start
     position = receipt.head.messages
     following = [position for position in receipt.positions[start:] if position is not None]

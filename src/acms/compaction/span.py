@@ -34,8 +34,9 @@ class Stretch:
     entries: tuple[Entry, ...]
     #: Exactly the versions that become inactive: the entries and the versions that they replaced.
     spans: tuple[Span, ...]
-    #: Active tokens before it, and tokens of the entries.
-    before: int
+    #: Tokens of all active entries of the log before the compaction.
+    active_tokens: int
+    #: Tokens of the entries.
     tokens: int
     #: Tokens the summary may have.
     limit: int
@@ -53,14 +54,14 @@ class Stretch:
 
 
 def is_worthwhile(policy: CompactionPolicy, stretch: Stretch, total: int) -> bool:
-    """Return whether to run a compaction requested by an append: the log is still too long, and it frees enough.
+    """Return whether the log is still too long and a compaction frees enough tokens.
 
-    `total` are the tokens of all messages of the log. Each compaction changes every prompt from its position on, so it
-    must free 40 % of the budget. In the last quarter of a cache window 20 % are enough: prompts then show the summary
-    from the next window on, where their start moves anyway.
+    `total` is the number of tokens of all messages of the log. A compaction changes every prompt from its position on,
+    so it must free 40 % of the budget. In the last quarter of a cache window 20 % are enough: prompts then show the
+    summary from the next window on, where their start moves anyway.
     """
     budget = policy.budget or 0
-    if not is_compaction_due(policy, stretch.before, stretch.before):
+    if not is_compaction_due(policy, stretch.active_tokens, stretch.active_tokens):
         return False
     window = grid_step(budget, SLACK)
     is_last_quarter = total % window >= 0.75 * window
@@ -68,12 +69,12 @@ def is_worthwhile(policy: CompactionPolicy, stretch: Stretch, total: int) -> boo
 
 
 class Outdated(NamedTuple):
-    """Active summaries of entries some of which were retracted or edited since."""
+    """Active summaries that are outdated: some of the entries they replaced were retracted or edited since."""
 
-    #: Remaining spans, by id, of the summaries that can be renewed.
-    left: Mapping[str, tuple[Span, ...]] = {}
-    #: Ids of those that cannot, because retention has deleted their source messages: only they still hold the text.
-    stuck: Collection[str] = ()
+    #: By id of a summary that can be renewed: the spans that it replaced, without the changed entries.
+    remaining_spans: Mapping[str, tuple[Span, ...]] = {}
+    #: Ids of summaries that cannot be renewed, because retention has deleted the messages they were made from.
+    unrenewable: Collection[str] = ()
 
 
 UP_TO_DATE = Outdated()
@@ -103,29 +104,36 @@ class _Group(NamedTuple):
 def choose_stretch(
     found: Units, policy: CompactionPolicy, outdated: Outdated = UP_TO_DATE, *, messages: bool = True
 ) -> Stretch | str:
-    """Return the stretch of the active entries to summarise, or the reason why no summary is worthwhile.
+    """Choose the active entries to summarise; return them as a stretch, or the reason why no summary is worthwhile.
 
-    An outdated summary is always included, together with the summaries after it; without `messages` only summaries are.
-    A tool call without an answer stays: its answer may still come.
+    An outdated summary is always included, together with the summaries after it. With `messages=False` only summaries
+    are included. A tool call without an answer is left out: its answer may still come.
     """
     groups = [_Group((entry,), True, entry.tokens) for entry, _ in found.hidden]
     for unit in found.units:
         groups.append(_Group(unit.entries, unit.complete, sum(entry.tokens for entry in unit.entries)))
     groups.sort(key=lambda group: group.sort_key)
-    before = _count_tokens(groups)
-    tail_start = _find_tail_start(groups, policy, before)
+    active_tokens = _count_tokens(groups)
+    tail_start = _find_tail_start(groups, policy, active_tokens)
     older = _select_older(groups, tail_start, policy, outdated)
     summaries = [group for group in older if group.is_summary]
-    new_groups = [group for group in older if messages and not group.is_summary]
-    new, old = _count_tokens(new_groups), _count_tokens(summaries)
-    merged = _select_merged(summaries, policy, new, old, outdated)
-    chosen = {group.first.id for group in (*new_groups, *merged)}
-    entries = _list_entries([group for group in older if group.first.id in chosen], outdated)
-    renews = tuple(entry.version for entry in entries if entry.id in outdated.left)
-    quoted = sum(entry.tokens for entry in entries if _is_verbatim(entry))
+    message_groups = [group for group in older if messages and not group.is_summary]
+    message_tokens, summary_tokens = _count_tokens(message_groups), _count_tokens(summaries)
+    merged = _select_merged(summaries, policy, message_tokens, summary_tokens, outdated)
+    chosen_ids = {group.first.id for group in (*message_groups, *merged)}
+    chosen = [group for group in older if group.first.id in chosen_ids]
+    entries = _list_entries(chosen, outdated)
+    renews = tuple(entry.version for entry in entries if entry.id in outdated.remaining_spans)
+    quoted_tokens = sum(entry.tokens for entry in entries if _is_verbatim(entry))
     merged_tokens = _count_tokens(merged)
-    limit = _compute_limit(policy, new - quoted, quoted, merged_tokens, old - merged_tokens)
-    tokens = new + merged_tokens
+    limit = _compute_limit(
+        policy,
+        message_tokens - quoted_tokens,
+        quoted_tokens,
+        merged_tokens,
+        summary_tokens - merged_tokens,
+    )
+    tokens = message_tokens + merged_tokens
     if not renews and (len(entries) < 2 or tokens <= limit + LEAST // 2):
         return (
             f"{len(entries)} of {len(groups)} messages could be summarised, {tokens} tokens for a summary of up to "
@@ -135,7 +143,7 @@ def choose_stretch(
     return Stretch(
         entries=tuple(entries),
         spans=spans_of_entries(entries),
-        before=before,
+        active_tokens=active_tokens,
         tokens=tokens,
         limit=limit,
         preserved=sum(_count_messages(group.entries) for group in groups) - _count_messages(entries),
@@ -145,11 +153,11 @@ def choose_stretch(
 
 
 def _list_entries(groups: Iterable[_Group], outdated: Outdated) -> list[Entry]:
-    """Return the entries of some groups, outdated summaries with their remaining spans."""
+    """Return the entries of some groups; an outdated summary replaces only its remaining spans."""
     entries: list[Entry] = []
     for group in groups:
         for entry in group.entries:
-            entries.append(replace(entry, replaces=outdated.left.get(entry.id, entry.replaces)))
+            entries.append(replace(entry, replaces=outdated.remaining_spans.get(entry.id, entry.replaces)))
     return entries
 
 
@@ -161,71 +169,80 @@ def _count_tokens(groups: Iterable[_Group]) -> int:
     return sum(group.tokens for group in groups)
 
 
-def _find_tail_start(groups: Sequence[_Group], policy: CompactionPolicy, before: int) -> int:
-    """Return the index of the first group of the newest ones that stay; `before` are the tokens of all groups.
+def _find_tail_start(groups: Sequence[_Group], policy: CompactionPolicy, total_tokens: int) -> int:
+    """Return the index from which on the newest groups stay; `total_tokens` are those of all groups.
 
-    They have at least `preserve_recent_count` messages and the share `keep` of the tokens.
+    The groups that stay have at least `preserve_recent_count` messages and the share `keep` of the tokens.
     """
     start, preserved = len(groups), 0
     while start > 0 and (preserved < policy.preserve_recent_count or not groups[start - 1].complete):
         start -= 1
         preserved += _count_messages(groups[start].entries)
-    evicted = _count_tokens(groups[:start])
-    while start > 0 and evicted > before - policy.keep * before:
+    older_tokens = _count_tokens(groups[:start])
+    while start > 0 and older_tokens > total_tokens - policy.keep * total_tokens:
         start -= 1
-        evicted -= groups[start].tokens
+        older_tokens -= groups[start].tokens
     return start
 
 
 def _select_older(
     groups: Sequence[_Group], tail_start: int, policy: CompactionPolicy, outdated: Outdated
 ) -> list[_Group]:
-    """Return the groups that may be summarised, and every outdated summary.
+    """Return the groups before the tail that may be summarised, and every outdated summary that can be renewed.
 
-    Leading instructions and open tool calls stay. Marked messages and instructions stay unchanged, the newest first,
-    while they take at most a quarter of the budget and leave half of it free: the rest, up to the threshold, is for new
-    messages, so that the next compaction is not due soon.
+    Leading instructions and open tool calls are left out. So are marked messages and other instructions, the newest
+    first, while these take at most a quarter of the budget and half of the budget stays free for new messages, so that
+    the next compaction is not due soon.
     """
     older: list[_Group] = []
     is_leading = True
     for index, group in enumerate(groups):
         is_leading = is_leading and is_instruction(group.first)
-        if group.first.id in outdated.left or (index < tail_start and not is_leading):
+        is_outdated = group.first.id in outdated.remaining_spans
+        if is_outdated or (index < tail_start and not is_leading):
             older.append(group)
-    remaining = (policy.budget or _count_tokens(groups)) // 4
+    verbatim_budget = (policy.budget or _count_tokens(groups)) // 4
     if policy.budget is not None:
-        staying = _count_tokens(groups[tail_start:]) + _count_tokens(
-            group for group in older if group.is_summary
-        )
-        remaining = min(remaining, max(0, int(0.5 * policy.budget) - staying))
+        summaries = [group for group in older if group.is_summary]
+        staying_tokens = _count_tokens(groups[tail_start:]) + _count_tokens(summaries)
+        verbatim_budget = min(verbatim_budget, max(0, int(0.5 * policy.budget) - staying_tokens))
     selected: list[_Group] = []
     for group in reversed(older):
-        tokens = group.tokens
-        if any(map(_is_verbatim, group.entries)) and tokens <= remaining:
-            remaining -= tokens
-        elif group.complete and group.first.id not in outdated.stuck:
+        is_verbatim = any(map(_is_verbatim, group.entries))
+        if is_verbatim and group.tokens <= verbatim_budget:
+            verbatim_budget -= group.tokens
+        elif group.complete and group.first.id not in outdated.unrenewable:
             selected.append(group)
     return selected[::-1]
 
 
 def _select_merged(
-    summaries: Sequence[_Group], policy: CompactionPolicy, new: int, old: int, outdated: Outdated
+    summaries: Sequence[_Group],
+    policy: CompactionPolicy,
+    message_tokens: int,
+    summary_tokens: int,
+    outdated: Outdated,
 ) -> Sequence[_Group]:
-    """Return the earlier summaries to merge into the new one: all, if they are too many or take too many tokens.
+    """Return the earlier summaries to merge into the new one.
 
-    Otherwise those from the first outdated one on, so the reading order is preserved.
+    These are all of them if they are too many or take too many tokens; otherwise those from the first outdated one on,
+    which preserves the reading order. The tokens are those of the messages to summarise and of the earlier summaries.
     """
-    is_crowded = policy.budget is not None and old + new // SHORTER > _budget_of_summaries(policy.budget)
-    if len(summaries) >= 4 or (is_crowded and (len(summaries) > 1 or new > 0)):
+    exceeds_budget = False
+    if policy.budget is not None:
+        expected_tokens = summary_tokens + message_tokens // SHORTER
+        exceeds_budget = expected_tokens > _budget_of_summaries(policy.budget)
+    has_something_to_merge = len(summaries) > 1 or message_tokens > 0
+    if len(summaries) >= 4 or (exceeds_budget and has_something_to_merge):
         return summaries
     for index, group in enumerate(summaries):
-        if group.first.id in outdated.left:
+        if group.first.id in outdated.remaining_spans:
             return summaries[index:]
     return ()
 
 
 def _budget_of_summaries(budget: int) -> int:
-    """Return the tokens that all summaries may take: the other three quarters are for messages."""
+    """Return the tokens that all summaries together may take: a quarter of the budget."""
     return int(budget * 0.25)
 
 
@@ -235,7 +252,10 @@ def _is_verbatim(entry: Entry) -> bool:
 
 
 def _compute_limit(policy: CompactionPolicy, new: int, quoted: int, merged: int, staying: int) -> int:
-    """Return the token limit of a summary of new messages, quoted messages and merged summaries."""
+    """Return the token limit of a summary, from the tokens of its sources.
+
+    These are new messages, quoted messages and merged summaries; `staying` are the tokens of summaries that stay.
+    """
     if policy.summary_tokens is not None:
         return policy.summary_tokens
     limit = new // SHORTER + quoted // 2 + merged
@@ -245,13 +265,13 @@ def _compute_limit(policy: CompactionPolicy, new: int, quoted: int, merged: int,
 
 
 def spans_of_entries(entries: Iterable[Entry]) -> tuple[Span, ...]:
-    """Return the versions of some entries and the versions they replaced, as ascending spans."""
-    pieces: list[Span] = []
+    """Return the versions of some entries and of the entries they replaced, as ascending spans without overlap."""
+    unmerged: list[Span] = []
     for entry in entries:
-        pieces.append((entry.version, entry.version))
-        pieces += entry.replaces
+        unmerged.append((entry.version, entry.version))
+        unmerged += entry.replaces
     spans: list[Span] = []
-    for first, last in sorted(pieces):
+    for first, last in sorted(unmerged):
         previous_first, previous_last = spans[-1] if spans else (0, -1)
         if spans and first <= previous_last + 1:  # overlapping or adjacent
             spans[-1] = (previous_first, max(previous_last, last))
@@ -260,22 +280,23 @@ def spans_of_entries(entries: Iterable[Entry]) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def subtract_spans(found: Iterable[Span], gone: Sequence[tuple[int, int, int]]) -> tuple[Span, ...]:
-    """Return spans without the removed parts `gone`, (first, last, replacing version) in ascending order."""
-    left: list[Span] = []
-    for first, last in found:
-        for start, end, _ in gone:
-            if first <= start and end <= last:
-                if first < start:
-                    left.append((first, start - 1))
-                first = end + 1
-        if first <= last:
-            left.append((first, last))
-    return tuple(left)
+def subtract_spans(spans: Iterable[Span], removed: Sequence[tuple[int, int, int]]) -> tuple[Span, ...]:
+    """Remove parts from spans; parts are (first, last, replacing version) in ascending order."""
+    remaining: list[Span] = []
+    for first, last in spans:
+        next_first = first
+        for removed_first, removed_last, _ in removed:
+            if next_first <= removed_first and removed_last <= last:
+                if next_first < removed_first:
+                    remaining.append((next_first, removed_first - 1))
+                next_first = removed_last + 1
+        if next_first <= last:
+            remaining.append((next_first, last))
+    return tuple(remaining)
 
 
 def is_stretch_active(stretch: Stretch, cover: Cover, current: Iterable[Entry | None]) -> bool:
-    """Return whether all entries that a summary replaces are still active and have their content (rule 1.4)."""
+    """Return whether all entries of a stretch are still active and have content; `current` are the stored entries."""
     for chosen, entry in zip(stretch.entries, current, strict=True):
         if entry is None or entry.state is not chosen.state or cover.replaced_by(chosen.version) is not None:
             return False
@@ -283,14 +304,18 @@ def is_stretch_active(stretch: Stretch, cover: Cover, current: Iterable[Entry | 
 
 
 def turns_of_entries(entries: Iterable[Entry]) -> tuple[Turn, ...]:
-    """Return some entries as turns for a summarizer, without entries that must not leave the engine."""
+    """Convert entries to turns for a summarizer; blocked and empty ones are left out."""
     turns: list[Turn] = []
     for entry in entries:
         if entry.privacy is Privacy.BLOCK or not entry.content.strip():
             continue
         is_summary = entry.kind is Kind.SUMMARY
-        speaker = "summary" if is_summary else resolve_speaker(entry.actor, entry.role) or Role.USER.value
-        markers = entry.markers or ((INSTRUCTION,) if is_instruction(entry) else ())
+        speaker = resolve_speaker(entry.actor, entry.role) or Role.USER.value
+        if is_summary:
+            speaker = "summary"
+        markers = entry.markers
+        if not markers and is_instruction(entry):
+            markers = (INSTRUCTION,)
         turns.append(
             Turn(
                 speaker=speaker,
@@ -327,7 +352,7 @@ def _count_turn(turn: Turn, text: str, counter: TokenCounter) -> int:
 
 
 def _split_turn(turn: Turn, most: int, counter: TokenCounter) -> list[str]:
-    """Return the text of a turn in pieces of whole sentences; a sentence that is longer is cut between its words."""
+    """Split the text of a turn into pieces of whole sentences of at most `most` tokens; longer sentences are cut."""
     if _count_turn(turn, turn.text, counter) <= most:
         return [turn.text]
     pieces: list[str] = []
@@ -348,9 +373,9 @@ def _split_turn(turn: Turn, most: int, counter: TokenCounter) -> list[str]:
 
 
 def complete_summary(text: str, turns: Sequence[Turn], limit: int, count: Callable[[str], int]) -> str:
-    """Return a model's summary within its limit, with omitted marked texts and details added as far as they fit.
+    """Add marked texts and details that a model's summary omits, as far as they fit its token limit.
 
-    Models tend to omit names, numbers and paths, which cannot be reconstructed.
+    Models tend to omit names, numbers and paths, which cannot be reconstructed. A summary over the limit is shortened.
     """
     from acms.text.details import find_details  # these import numpy, and appends import this module
     from acms.text.extract import extract_summary
@@ -363,14 +388,14 @@ def complete_summary(text: str, turns: Sequence[Turn], limit: int, count: Callab
         if turn.markers and turn.text.strip() not in text:
             missing.append(turn)
             continue
-        sentences: list[str] = []
+        missing_sentences: list[str] = []
         for first, last in find_sentence_spans(turn.text):
             sentence = turn.text[first:last]
             if any(detail.text not in text for detail in find_details(sentence)):
-                sentences.append(sentence)
-        if sentences:
-            missing.append(replace(turn, text="".join(sentences), markers=()))
-    # Tokens of a joined text are not the sum of both: shorten what is added until it fits.
+                missing_sentences.append(sentence)
+        if missing_sentences:
+            missing.append(replace(turn, text="".join(missing_sentences), markers=()))
+    # Token counts of joined texts do not add up: shorten the added text until the whole fits.
     remaining = limit - count(text)
     while missing and remaining > 0:
         completed = f"{text}\n{extract_summary(missing, remaining, count)}".strip()

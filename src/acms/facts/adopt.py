@@ -1,4 +1,8 @@
-"""Adoption: a fork receives the facts that its parent later distilled from their common entries."""
+"""Adoption: a fork receives the facts that its parent distilled from their common entries after the fork was made.
+
+Late entries are those that the parent appended after the fork. Runs are the entries that the fork inherited, as
+(owner, first version, last version).
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ _FIELDS = tuple(field.name for field in fields(Draft))
 
 
 def is_inherited(id: str, runs: Iterable[tuple[str, int, int]]) -> bool:
-    """Return whether an entry is among (owner, first, last) runs of a log."""
+    """Return whether an entry is in one of some (owner, first version, last version) runs."""
     parsed = parse_entry_id(id)
     if parsed is None:
         return False
@@ -45,16 +49,16 @@ def is_inherited(id: str, runs: Iterable[tuple[str, int, int]]) -> bool:
 
 
 def filter_adoptable(late: Iterable[Entry], runs: Sequence[tuple[str, int, int]], fork: int) -> list[Entry]:
-    """Keep the entries of a parent that may derive from entries inherited by the fork alone; `late` follow the fork.
+    """Select the late entries of a parent that a fork may adopt: they cite only inherited entries and facts.
 
-    They are facts, retractions that end a fact, and marks of episodes that were reflected on. `runs` are the inherited
-    entries as (owner, first, last). Facts that a fact cites are not checked here: `filter_grounded` does that.
+    These are facts, retractions that end a fact, and marks of episodes that were reflected on. `fork` is the last
+    version that both share. Whether the cited facts come from inherited entries is checked by `filter_grounded`.
     """
     return [entry for entry in late if entry.state is State.LIVE and _is_adoptable(entry, runs, fork)]
 
 
 def _is_adoptable(entry: Entry, runs: Sequence[tuple[str, int, int]], fork: int) -> bool:
-    """Return whether an entry cites inherited entries and facts only, and is of a kind that a fork adopts."""
+    """Return whether an entry is of a kind that a fork adopts, and cites only inherited entries and facts."""
     if entry.kind is Kind.SUMMARY:
         if not is_mark(entry) or entry.covers is None:
             return False
@@ -69,31 +73,32 @@ def _is_adoptable(entry: Entry, runs: Sequence[tuple[str, int, int]], fork: int)
 def filter_grounded(
     entries: Iterable[Entry], known: Mapping[str, Entry | None], runs: Sequence[tuple[str, int, int]]
 ) -> list[Entry]:
-    """Keep the entries that derive from inherited entries alone, directly or through facts that do.
+    """Select the entries that derive from inherited entries alone, directly or through other facts.
 
-    `known` has every entry they cite, directly or not; None if it does not exist. An erased entry supports nothing.
+    `known` has by id every entry that they cite, directly or through others; None if it does not exist. An entry that
+    cites an erased one does not derive from inherited entries.
     """
-    unsupported: set[str] = set()
-    outside: list[Entry] = []
+    ungrounded: set[str] = set()
+    not_inherited: list[Entry] = []
     for id, entry in known.items():
         if entry is None or entry.state is State.ERASED:
-            unsupported.add(id)
+            ungrounded.add(id)
         if entry is None or is_inherited(id, runs):
             continue
-        outside.append(entry)
+        not_inherited.append(entry)
         if entry.kind is not Kind.FACT or not entry.sources:
-            unsupported.add(entry.id)
-    # An entry that cites an unsupported one is unsupported too: repeat until no more are found.
+            ungrounded.add(entry.id)
+    # An entry that cites an ungrounded one is ungrounded too: repeat until no more are found.
     previous_size = -1
-    while previous_size != len(unsupported):
-        previous_size = len(unsupported)
-        for entry in outside:
-            if unsupported.intersection(entry.sources):
-                unsupported.add(entry.id)
+    while previous_size != len(ungrounded):
+        previous_size = len(ungrounded)
+        for entry in not_inherited:
+            if ungrounded.intersection(entry.sources):
+                ungrounded.add(entry.id)
     grounded: list[Entry] = []
     for entry in entries:
-        supported = entry.sources and unsupported.isdisjoint(entry.sources)
-        if is_mark(entry) or supported:
+        has_grounded_sources = entry.sources and ungrounded.isdisjoint(entry.sources)
+        if is_mark(entry) or has_grounded_sources:
             grounded.append(entry)
     return grounded
 
@@ -101,19 +106,18 @@ def filter_grounded(
 def filter_active(
     entries: Sequence[Entry], facts: Sequence[Entry], replacing: Sequence[Entry], fork: int
 ) -> list[Entry]:
-    """Keep the entries that would be active if the log held only the entries known to the fork.
+    """Select the entries that would be active in a log that holds only what the fork knows.
 
-    `entries` derive from inherited entries, `facts` are all late ones, `replacing` all entries that replace others.
-    Later additions and removals for a reason that the fork does not have are ignored. A fact also replaces the entries
+    `entries` derive from inherited entries, `facts` are all late facts, `replacing` all entries of the parent that
+    replace others. Facts and retractions that the fork does not know replace nothing. A fact also replaces the entries
     that its predecessors replaced.
     """
     ids = {entry.id for entry in entries}
     effective: list[Entry] = []
     for entry in replacing:
-        known_to_fork = entry.version <= fork or entry.id in ids
-        # Facts, and retractions that end facts, come from knowledge that the fork may not have.
-        needs_knowledge = entry.kind is Kind.FACT or entry.data.get("reason") in (*ENDED, REVOKED)
-        if known_to_fork or not needs_knowledge:
+        is_known_to_fork = entry.version <= fork or entry.id in ids
+        is_about_facts = entry.kind is Kind.FACT or entry.data.get("reason") in (*ENDED, REVOKED)
+        if is_known_to_fork or not is_about_facts:
             effective.append(entry)
     cover = Cover(effective)
     history = FactHistory(facts, cover)
@@ -128,7 +132,7 @@ def filter_active(
 
 
 def _inherit_replacements(fact: Entry, predecessors: Sequence[Entry]) -> Entry:
-    """Return a fact that also replaces and demotes the entries that its predecessors did."""
+    """Return a fact that also replaces and demotes the entries that its predecessors replaced and demoted."""
     if not predecessors:
         return fact
     spans: set[Span] = set()
@@ -143,31 +147,31 @@ def _inherit_replacements(fact: Entry, predecessors: Sequence[Entry]) -> Entry:
 def draft_adoptions(
     entries: Iterable[Entry], own: Sequence[Entry], cover: Cover, fork_version: int, open_episode: int
 ) -> list[Draft]:
-    """Return the facts, retractions of facts and marks of reflected episodes that a fork adopts from its parent.
+    """Draft copies of a parent's entries for a fork, which cite the originals.
 
-    The drafts cite the originals. `own` are the entries that only the fork has, `cover` says what replaced each of its
-    entries, `fork_version` is the last version that it shares with the parent, and `open_episode` the ordinal of the
-    first episode that had not ended there. Left out are entries that were adopted before, and those the fork has
-    decided differently: it replaced the same entries, or filled the same address.
+    `own` are the entries that only the fork has, `cover` holds the replaced entries of the fork, `fork_version` is the
+    last version that it shares with the parent, and `open_episode` the ordinal of the first episode that had not ended
+    there. Entries that were adopted before are left out, and those that the fork has decided about itself: it replaced
+    the same entries, filled the same address, or reflected on the same episode.
     """
     cited = {id for entry in own for id in entry.sources}
     active_facts = [
         entry for entry in own if entry.kind is Kind.FACT and cover.replaced_by(entry.version) is None
     ]
-    filled = set(filter(has_address, map(address_of, active_facts)))
-    marked = {entry.episode for entry in own if is_mark(entry)}
+    filled_addresses = set(filter(has_address, map(address_of, active_facts)))
+    reflected_episodes = {entry.episode for entry in own if is_mark(entry)}
     drafts: list[Draft] = []
     for entry in entries:
         replaces = clip_spans(entry.replaces, fork_version)
         if entry.kind is Kind.SUMMARY:
-            # The episode goes on in the fork, or the fork has reflected on it.
-            is_needless = entry.episode in marked or entry.episode >= open_episode
+            continues_in_fork = entry.episode >= open_episode
+            is_needless = entry.episode in reflected_episodes or continues_in_fork
         elif entry.kind is Kind.RETRACTION:
             # Without a span, it ended only entries that the fork never had.
             is_needless = not replaces or _is_replaced_after(replaces, cover, fork_version)
         else:
             is_exclusive = entry.data.get("cardinality") == "one"
-            is_filled = is_exclusive and address_of(entry) in filled
+            is_filled = is_exclusive and address_of(entry) in filled_addresses
             is_needless = is_filled or _is_replaced_after(replaces, cover, fork_version)
         if entry.id in cited or is_needless:
             continue
@@ -178,7 +182,7 @@ def draft_adoptions(
 
 
 def _is_replaced_after(spans: Iterable[Span], cover: Cover, fork: int) -> bool:
-    """Return whether the fork itself replaced an entry of these spans."""
+    """Return whether an entry of some spans was replaced after the version `fork`, that is, by the fork itself."""
     for first, last in spans:
         for version in range(first, last + 1):
             replacement = cover.replaced_by(version)
@@ -201,7 +205,7 @@ _LEARNED = (Kind.FACT, Kind.SUMMARY, Kind.RETRACTION)
 
 
 async def enqueue_adoption(storage: StorageBackend, parent: str, child: Context) -> bool:
-    """Enqueue a job when the parent has facts that came too late for the fork; return whether one was enqueued."""
+    """Enqueue an adoption job if the parent has late entries for a fork; return whether a job was enqueued."""
     fork = child.fork or 0
     late = await storage.read(parent, kinds=_LEARNED, after=fork, limit=_MOST_CHECKED_AT_ONCE)
     adoptable = filter_adoptable(late, _inherited_runs(child), fork)
@@ -218,10 +222,9 @@ async def enqueue_adoption(storage: StorageBackend, parent: str, child: Context)
 
 
 async def handle_adopt_job(storage: StorageBackend, lease: Lease) -> Done | Failed | None:
-    """Append the late facts of its parent to a fork, the context of the job.
+    """Append copies of the late entries of a parent to the fork that is the context of the job.
 
-    Copies the facts with their sources, and cites the original. Repeating it adds nothing. Cancelled when the fork or
-    its parent was deleted.
+    Repeating the job adds nothing. It is cancelled if the fork or its parent was deleted.
     """
     try:
         done = await adopt_late(storage, lease.job.context, lease)
@@ -231,7 +234,10 @@ async def handle_adopt_job(storage: StorageBackend, lease: Lease) -> Done | Fail
 
 
 async def adopt_late(storage: StorageBackend, context: str, finish: Lease | None = None) -> bool:
-    """Append the late facts of its parent to a fork; return whether any were appended. `finish` ends a job with it."""
+    """Append copies of a parent's late entries to a fork; return whether any were new.
+
+    `finish` is the lease of a job that ends with the append.
+    """
     while True:
         child = await storage.context(context)
         if child.parent is None or child.fork is None:
@@ -254,7 +260,7 @@ async def adopt_late(storage: StorageBackend, context: str, finish: Lease | None
 
 
 async def _read_late_entries(storage: StorageBackend, child: Context) -> list[Entry]:
-    """Return the parent's entries after the fork that derive from the fork's entries and would be active there."""
+    """Return the parent's late entries that derive from inherited entries alone and would be active in the fork."""
     assert child.parent is not None
     assert child.fork is not None
     runs = _inherited_runs(child)
@@ -272,7 +278,7 @@ async def _read_late_entries(storage: StorageBackend, child: Context) -> list[En
 async def _read_cited_entries(
     storage: StorageBackend, citing: Sequence[Entry], runs: Sequence[tuple[str, int, int]]
 ) -> dict[str, Entry | None]:
-    """Return every entry that some entries cite, directly or through facts outside the runs."""
+    """Read by id every entry that some entries cite, directly or through facts that are not in the runs."""
     cited: dict[str, Entry | None] = {}
     pending = {id for entry in citing for id in entry.sources}
     while pending:

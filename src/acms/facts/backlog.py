@@ -1,7 +1,7 @@
-"""Reflect: which closed episodes are read next, what input a reflector gets, and which parts of its answer are kept.
+"""Backlog of reflection: which closed episodes a reflector reads next, its input, and the parsing of its answer.
 
-Pure and independent of the reflector. The newest *mark*, a summary that replaces nothing, records how far a log was
-reflected on. An episode that is too short waits for the next one, as does the mark, so no other state is needed.
+Pure functions, independent of the reflector. A *mark*, a summary that replaces nothing, records how far a log was
+reflected on; it is the only state. An episode that is too short is read together with the next one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Progress:
 
 
 def find_progress(newest: Iterable[Entry]) -> Progress:
-    """Return how far a log was reflected on, by its newest summaries, active or not."""
+    """Return how far a log was reflected on; `newest` are its newest summaries, active or not."""
     marks = [entry for entry in newest if is_mark(entry) and entry.covers is not None]
     if not marks:
         return Progress()
@@ -127,17 +127,17 @@ def find_next_batch(
     *,
     force: bool,
 ) -> Batch | None:
-    """Return the next batch to read, or None if none of these entries is due.
+    """Return the next batch of episodes and edits to read, or None if there is not enough to read.
 
-    `entries` are messages and manual closes after the last episode that was reflected on, `edits` the edits written
-    since. `upto` is the version up to which edits are read with this batch. With `force` no episode is too short, and
-    edits alone are enough.
+    `entries` are the messages and manual closes after the last episode that was reflected on, and `edits` the edits
+    since then. `before` is the progress so far, and `upto` the version up to which edits are read with this batch. With
+    `force` no episode is too short, and edits alone are enough.
     """
-    changed = _select_new_edits(edits, cover, before)
+    new_edits = _select_new_edits(edits, cover, before)
     if force:
         limits = replace(limits, min_messages=1)
     chosen: list[Episode] = []
-    messages, tokens = len(changed), sum(edit.tokens for edit in changed)
+    messages, tokens = len(new_edits), sum(edit.tokens for edit in new_edits)
     for group in _group_episodes(build_episodes(context, entries), before.episode, limits.min_messages):
         messages += sum(episode.messages for episode in group)
         tokens += sum(episode.tokens for episode in group)
@@ -145,18 +145,22 @@ def find_next_batch(
         if chosen and is_too_large:  # the first group is read however large it is
             break
         chosen += group
-    if not chosen and not (force and changed):
+    edits_are_enough = force and bool(new_edits)
+    if not chosen and not edits_are_enough:
         return None
-    readable: dict[int, list[Entry]] = {episode.ordinal: [] for episode in chosen}
+    messages_by_episode: dict[int, list[Entry]] = {episode.ordinal: [] for episode in chosen}
     for entry in effective_sequence(entries, cover, after=before.last):
-        if entry.kind is Kind.MESSAGE and entry.episode in readable and _is_readable(entry):
-            readable[entry.episode].append(entry)
-    parts = [Part(episode=episode, entries=tuple(readable[episode.ordinal])) for episode in chosen]
-    return Batch(edits=tuple(changed), parts=tuple(parts), upto=upto, before=before)
+        is_chosen = entry.kind is Kind.MESSAGE and entry.episode in messages_by_episode
+        if is_chosen and _is_readable(entry):
+            messages_by_episode[entry.episode].append(entry)
+    parts: list[Part] = []
+    for episode in chosen:
+        parts.append(Part(episode=episode, entries=tuple(messages_by_episode[episode.ordinal])))
+    return Batch(edits=tuple(new_edits), parts=tuple(parts), upto=upto, before=before)
 
 
 def _select_new_edits(edits: Iterable[Entry], cover: Cover, before: Progress) -> list[Entry]:
-    """Return the active edits, not read yet, of episodes that were reflected on."""
+    """Return the active edits of episodes that were reflected on which no reflector has read yet."""
     selected: list[Entry] = []
     for edit in edits:
         is_new = edit.version > before.upto and cover.replaced_by(edit.version) is None
@@ -166,7 +170,7 @@ def _select_new_edits(edits: Iterable[Entry], cover: Cover, before: Progress) ->
 
 
 def _group_episodes(episodes: Iterable[Episode], after: int, min_messages: int) -> list[list[Episode]]:
-    """Group the closed episodes after an ordinal so that each group has enough messages; leave out a short rest."""
+    """Group the closed episodes after an ordinal so that each group has at least `min_messages`; drop a short rest."""
     groups: list[list[Episode]] = []
     waiting: list[Episode] = []
     for episode in episodes:
@@ -184,7 +188,7 @@ def _is_readable(entry: Entry) -> bool:
 
 
 def is_batch_current(batch: Batch, cover: Cover, current: Iterable[Entry | None]) -> bool:
-    """Return whether everything that was read is still active and has its content."""
+    """Return whether all entries of a batch are still active and have content; `current` are the stored entries."""
     for entry, stored in zip(batch.entries, current, strict=True):
         if stored is None or stored.state is not State.LIVE or cover.replaced_by(entry.version) is not None:
             return False
@@ -259,7 +263,7 @@ def seed_turn(entry: Entry, text: str, context: Context) -> SeedTurn:
 
 
 def select_known_facts(facts: Sequence[Fact], turns: Sequence[Turn]) -> tuple[Fact, ...]:
-    """Return the facts a reflector reads: all of them, or those that share most words with the turns first."""
+    """Return the facts for a reflector: all, or of too many those that share the most words with the turns."""
     if len(facts) <= MAX_KNOWN_FACTS:
         return tuple(facts)
     words: set[str] = set()
@@ -274,7 +278,7 @@ def select_known_facts(facts: Sequence[Fact], turns: Sequence[Turn]) -> tuple[Fa
 
 
 def seed_episode(parts: Sequence[Part], context: Context) -> SeedEpisode:
-    """Return one episode for `reflect(episode, turns)`: the last of some, extended to the start of the first."""
+    """Join the episodes of some parts into one for `reflect(episode, turns)`: the last, from the start of the first."""
     last, first = parts[-1].episode, parts[0].episode
     whole = replace(
         last,
@@ -298,7 +302,7 @@ def summary_tokens(tokens: int) -> int:
 def draft_mark(
     part: Part, batch: Batch, text: str, tokens: int, *, reflector: str, summarizer: str, now: datetime
 ) -> Draft:
-    """Return the mark of one episode: its summary, and that it was reflected on."""
+    """Draft the mark of one episode, which holds its summary and records that it was reflected on."""
     episode = part.episode
     sources = batch.entries if summarizer == reflector else part.entries
     return Draft(
@@ -323,7 +327,7 @@ def draft_mark(
 
 
 def draft_extended_mark(batch: Batch, now: datetime) -> Draft:
-    """Return the mark of a batch that has edits only: the newest one again, further on."""
+    """Draft the mark of a batch that has only edits: a copy of the newest mark with a later `upto`."""
     mark = batch.before.mark
     assert mark is not None
     copy = Draft(**{field.name: getattr(mark, field.name) for field in fields(Draft)})
@@ -342,9 +346,10 @@ MAX_PROPOSALS = 1_000
 
 
 def parse_answer(answer: object, versions: Mapping[str, int]) -> Reflection:
-    """Parse an answer of a reflector as far as possible; `versions` maps the ids that facts may cite to versions.
+    """Parse the answer of a reflector: a `Reflection`, or a list of proposals or facts.
 
-    A list of proposals or facts is an answer too. Values of a wrong type are skipped and reported.
+    Values of a wrong type are skipped and reported in `unreadable`. `versions` has by id the versions of the messages
+    that facts may cite.
     """
     parsed = Reflection()
     proposals: object = answer
@@ -369,7 +374,7 @@ def parse_answer(answer: object, versions: Mapping[str, int]) -> Reflection:
 
 
 def _parse_reports(answer: Any) -> Reflection:
-    """Return an answer without its proposals: its summary, and what its reflector reports about itself."""
+    """Return an answer without its proposals: its summary, and its reports of rejected and unreadable proposals."""
     summary: str | None = None
     unreadable: list[str] = []
     rejected: tuple[Decision, ...] = ()
@@ -385,7 +390,7 @@ def _parse_reports(answer: Any) -> Reflection:
 
 
 def _proposal_of_fact(fact: Fact, versions: Mapping[str, int]) -> Any:
-    """Return the proposal to add a fact, as a reflector of the seed's shape returns it."""
+    """Return the proposal to add a fact that a reflector returned."""
     cited: Any = fact.sources
     if isinstance(cited, tuple | list):
         cited = tuple(versions[id] for id in cited if isinstance(id, str) and id in versions)
@@ -394,7 +399,7 @@ def _proposal_of_fact(fact: Fact, versions: Mapping[str, int]) -> Any:
         subject=fact.subject,
         attribute=fact.attribute,
         value=fact.value,
-        # Not the fact's own, which is never unsaid: the address decides.
+        # "many" is the default of a fact: then the address decides.
         cardinality="one" if fact.cardinality == "one" else None,
         fact_type=fact.fact_type,
         confidence=fact.confidence,
@@ -415,9 +420,10 @@ def _clean_proposal(proposal: Proposal) -> Proposal:
 def route_proposals(
     proposals: Sequence[Proposal], own: Collection[str], profile: Collection[str]
 ) -> tuple[list[int], list[int]]:
-    """Return which proposals are about the session's facts, and which about those of the namespace's profile.
+    """Return the indexes of the proposals about the session's facts, and of those about the namespace's profile.
 
-    A fact that is named stays where it is; otherwise the scope decides.
+    A proposal that names a fact goes where that fact is; otherwise its scope decides. `own` and `profile` are the ids
+    of the facts in each.
     """
     to_session: list[int] = []
     to_profile: list[int] = []
@@ -431,7 +437,7 @@ def route_proposals(
 
 
 def resolve_fact_ids(decisions: Iterable[Decision], ids: Sequence[str]) -> list[Decision]:
-    """Return decisions with the ids of the facts they added, once these are stored."""
+    """Return decisions with the ids of the facts that they added; `ids` are those of the stored drafts."""
     resolved: list[Decision] = []
     for decision in decisions:
         index = decision.draft

@@ -1,6 +1,6 @@
-"""Facts by hand: a caller states or withdraws facts, by the rules that a reflector's proposals follow.
+"""Facts by hand: a caller states or withdraws facts, under the same rules as the proposals of a reflector.
 
-No model is called, and nothing is stored in part. Restating an unchanged fact changes nothing.
+No model is called, and each change is atomic. Restating an unchanged fact changes nothing.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ def build_proposal(
     cardinality: Cardinality,
     scope: Scope,
 ) -> Proposal:
-    """Validate a stated fact at the public boundary and return it as a proposal."""
-    subject, attribute, value = [
-        _redact_text(shared, _check_text(text, field)) for field, text in texts.items()
-    ]
+    """Validate a fact that a caller states, and return it as a proposal.
+
+    `texts` has the subject, the attribute and the value, in this order.
+    """
+    redacted = [_redact_text(shared, _check_text(text, field)) for field, text in texts.items()]
+    subject, attribute, value = redacted
     aliases = [_redact_text(shared, _check_text(name, "names")) for name in _check_list(names, "names")]
     _check_address(subject, attribute)
     if cardinality not in ("one", "many"):
@@ -69,10 +71,10 @@ def build_proposal(
 async def store_fact(
     shared: SharedSession, stated: Proposal, *, sources: Sequence[str], expected: int | None
 ) -> Fact:
-    """Write a fact and return it, or return the active fact that already says exactly that.
+    """Store a fact and return it, or return the active fact that already says exactly that.
 
-    `sources` are ids or keys of messages. `expected` is the newest version at the fact's address that the caller knows,
-    0 for none: `PreconditionError` if it is another one.
+    `sources` are ids or keys of messages. `expected` is the version of the newest fact at the same address, or 0 for
+    none; `PreconditionError` if the newest one has another version.
     """
     if expected is not None:
         validation.validate_integer(expected, "expected")
@@ -92,8 +94,8 @@ async def store_fact(
     def choose(known: Sequence[Fact]) -> list[Proposal]:
         nonlocal same_id
         at_address = _facts_at_address(known, stated.subject, stated.attribute)
-        alike = _facts_with_same_value(at_address, stated)
-        same_id = _find_exact_fact(alike, stated, read)
+        with_same_value = _facts_with_same_value(at_address, stated)
+        same_id = _find_exact_fact(with_same_value, stated, read)
         if same_id:
             return []
         newest = max((fact.version for fact in at_address), default=0)
@@ -103,8 +105,10 @@ async def store_fact(
                 f" not {expected}",
                 options=("read the facts again and decide again",),
             )
-        if alike and ends_older_period(stated_period(stated), stated_period(alike[-1]), stated_at):
-            return [replace(stated, action="update", fact_id=alike[-1].id)]
+        if with_same_value:
+            older = with_same_value[-1]
+            if ends_older_period(stated_period(stated), stated_period(older), stated_at):
+                return [replace(stated, action="update", fact_id=older.id)]
         return [stated]
 
     added = await _append_changes(shared, context, choose, read)
@@ -119,14 +123,17 @@ def _facts_with_same_value(facts: Iterable[Fact], stated: Proposal) -> list[Fact
     return [fact for fact in facts if fold_text(fact.value) == value and stated_period(fact).meets(period)]
 
 
-def _find_exact_fact(alike: Sequence[Fact], stated: Proposal, read: Iterable[Entry]) -> str:
-    """Return the id of the newest fact that already says exactly this, by the same sources, or ""."""
+def _find_exact_fact(with_same_value: Sequence[Fact], stated: Proposal, read: Iterable[Entry]) -> str:
+    """Return the id of the newest fact with the same names and period as the stated one, and no doubt; "" if none.
+
+    Also "" if a source of the stated fact is cited by none of the facts.
+    """
     cited: set[str] = set()
-    for fact in alike:
+    for fact in with_same_value:
         cited.update(fact.sources)
     if not cited.issuperset(entry.id for entry in read):
         return ""
-    for fact in reversed(alike):
+    for fact in reversed(with_same_value):
         same_names = fact.names == stated.names
         if same_names and stated_period(fact) == stated_period(stated) and fact.doubt is None:
             return fact.id
@@ -156,7 +163,7 @@ async def withdraw_facts(shared: SharedSession, subject: str, attribute: str, sc
 
 
 def parse_valid_time(value: datetime | date | str, field: str) -> datetime:
-    """Return a moment from an aware time, a date, which begins at midnight UTC, or either in ISO 8601."""
+    """Return a moment from an aware time or a date, or from either in ISO 8601; a date means midnight UTC."""
     if isinstance(value, str):
         try:
             value = date.fromisoformat(value)
@@ -170,7 +177,10 @@ def parse_valid_time(value: datetime | date | str, field: str) -> datetime:
 async def _append_changes(
     shared: SharedSession, context: str, choose: _Choose, read: Sequence[Entry]
 ) -> tuple[str, ...]:
-    """Consolidate and append the proposals chosen from the active facts, retrying on conflicts; return the ids."""
+    """Append the changes that `choose` proposes for the active facts of a log, and return their ids.
+
+    After a conflict `choose` is called again.
+    """
     storage, config = shared.storage, shared.config.reflection
     limits = Rules(
         min_confidence=0.0,
@@ -200,7 +210,7 @@ async def _append_changes(
         for decision in plan.decisions:
             if decision.draft is None:
                 raise ValidationError(f"{decision.outcome}: {decision.reason}", field="value")
-        # Of two concurrent statements for one address the second reads again, so it replaces the first.
+        # Of two concurrent statements for one address the second is retried, so it replaces the first.
         append = Append(context=context, drafts=plan.drafts, expect=Expect(version=head.version))
         (result,) = await storage.append([append])
         if type(result) is ConflictError and (await storage.head(context)).version != head.version:

@@ -1,7 +1,7 @@
-"""Consolidate: decide about the facts a reflector proposes (rule 1.16, decision 26).
+"""Consolidate: decide about the facts that a reflector proposes (rule 1.16, decision 26).
 
-Pure: the same proposals about the same facts give the same drafts. Addresses and ids decide which fact replaces which,
-never similarity. When a fact is retired, the sentences that state it are *demoted* too, and recall leaves them out.
+Pure: the same proposals about the same facts give the same drafts. Which fact replaces which is decided by addresses
+and ids, never by similarity. When a fact is retired, the sentences that state it are *demoted*: recall leaves them out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from acms.model import Draft, Entry, Json, Kind, MarkerType, Origin, Privacy, Sp
 from acms.text.tokenizer import find_sentence_spans
 
 ROUNDS = 8
-"""Parts an answer that contradicts itself is divided into: each costs an append."""
+"""Parts into which an answer that contradicts itself is divided, at most: each costs an append."""
 
 _STRICTEST_FIRST = (Privacy.BLOCK, Privacy.REDACT, Privacy.ALLOW)
 _MARKERS = frozenset(marker.value for marker in MarkerType)
@@ -94,11 +94,11 @@ class _Change:
 
 
 def split_rounds(proposals: Sequence[Proposal], known: Sequence[Fact]) -> list[list[int]]:
-    """Divide an answer so that no part makes two statements about one fact or one address of cardinality one.
+    """Divide an answer into rounds without contradictions; return the indexes of the proposals of each round.
 
-    A value that is corrected later in the same answer is stored and then retired, like any correction: each part is
-    consolidated and appended on its own, in order. The same holds for a value that is removed later in the answer.
-    Returns the indices of the proposals of each part.
+    Two proposals contradict each other if they state different values for one fact or one address of cardinality one,
+    or if one removes what the other states. Rounds are consolidated and appended one after the other, so a value that
+    is corrected later in the same answer is stored and then retired, like any correction.
     """
     valid = [not find_fault(proposal) for proposal in proposals]
     exclusive: set[Address] = set()
@@ -109,21 +109,22 @@ def split_rounds(proposals: Sequence[Proposal], known: Sequence[Fact]) -> list[l
         if is_valid and proposal.cardinality == "one":
             exclusive.add(normalize_address(proposal.subject, proposal.attribute))
     rounds: list[list[int]] = [[]]
-    #: The values of this round by fact id, by exclusive address, and by address and value.
+    #: Values stated in this round: by fact id, by exclusive address, and by (address, value).
     values: dict[object, tuple[str, ...]] = {}
     for index, proposal in enumerate(proposals):
         if valid[index] and len(rounds) < ROUNDS:
             address = normalize_address(proposal.subject, proposal.attribute)
             value = fold_text(proposal.value)
             stated: dict[object, tuple[str, ...]] = {}
-            conflicts = False
+            contradicts = False
             if proposal.action == "remove":
-                conflicts = (proposal.fact_id or (address, value)) in values
+                removed: object = proposal.fact_id or (address, value)
+                contradicts = removed in values
             elif proposal.action != "keep":
                 stated = _stated_values(proposal, address, exclusive)
-                conflicts = any(values.get(key, stated[key]) != stated[key] for key in stated)
+                contradicts = any(values.get(key, stated[key]) != stated[key] for key in stated)
                 stated[address, value] = value
-            if conflicts:
+            if contradicts:
                 rounds.append([])
                 values.clear()
             values.update(stated)
@@ -134,7 +135,7 @@ def split_rounds(proposals: Sequence[Proposal], known: Sequence[Fact]) -> list[l
 def _stated_values(
     proposal: Proposal, address: Address, exclusive: Iterable[Address]
 ) -> dict[object, tuple[str, ...]]:
-    """Return the value that a proposal states, by fact id and exclusive address: another value contradicts it."""
+    """Return the value that a proposal states, under its exclusive address and its fact id."""
     value = fold_text(proposal.value) or fold_text(proposal.content)
     stated: dict[object, tuple[str, ...]] = {}
     if has_address(address) and address in exclusive:
@@ -162,11 +163,11 @@ class Consolidation:
         key: str,
         by: Origin | None = None,
     ) -> None:
-        """Take the active facts of one log, and the messages that the reflector read.
+        """Decide about the proposals; `known` are the active facts of one log, `read` the messages the reflector read.
 
-        `key` begins the keys of all drafts: the same for the same answer of a reflector. `by` is the class of a caller
-        who states the facts by hand: they have that trust, whatever they cite, and the caller has already checked for
-        duplicates.
+        `count` counts tokens. `key` begins the keys of all drafts, and is the same for the same answer of a reflector.
+        `by` is set if a caller states the facts by hand: it is their trust, whatever they cite, and the caller has
+        already checked for duplicates.
         """
         self._proposals = proposals
         self._known = known
@@ -179,9 +180,9 @@ class Consolidation:
         #: The active facts by id: each by its own, and by the ids of the facts that it replaces.
         self._by_id: dict[str, Fact] = {}
         #: The active facts by address.
-        self._at: dict[Address, list[Fact]] = {}
+        self._by_address: dict[Address, list[Fact]] = {}
         for fact in known:
-            self._at.setdefault(normalize_address(fact.subject, fact.attribute), []).append(fact)
+            self._by_address.setdefault(normalize_address(fact.subject, fact.attribute), []).append(fact)
             for id in (*fact.replaces, fact.id):
                 self._by_id[id] = fact
         self._decisions: dict[int, Decision] = {}
@@ -217,7 +218,7 @@ class Consolidation:
     # ── one proposal ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _judge(self, index: int, proposal: Proposal) -> None:
-        """Decide about a proposal, or note it as a change or as a fact to be kept."""
+        """Decide about one proposal: reject it, record it as a change, or record that it keeps a fact."""
         fault = find_fault(proposal)
         if fault:
             self._decide(index, "invalid", fault)
@@ -254,7 +255,7 @@ class Consolidation:
                 self._record_change(change)
 
     def _record_change(self, change: _Change) -> None:
-        """Record a change, unless it is a duplicate, or would end a fact or an earlier change of higher trust."""
+        """Record a change, unless it repeats a fact, or would end a fact or an earlier change of higher trust."""
         index, origin = change.index, change.trust
         protected = next((fact for fact in change.retires if _is_protected(fact.trust, origin)), None)
         rival = self._find_rival(change)
@@ -275,7 +276,7 @@ class Consolidation:
             self._changes.append(change)
 
     def _override_changes(self, fact_id: str | None, by: _Change) -> None:
-        """Drop earlier changes that retire a fact which a later proposal, `by`, restates."""
+        """Drop the earlier changes that would retire a fact, because the later proposal `by` states the fact again."""
         for earlier in tuple(self._changes):
             retired = {fact.id for fact in earlier.retires}
             if fact_id in retired and not _is_protected(earlier.trust, by.trust):
@@ -284,9 +285,9 @@ class Consolidation:
                 self._decide(earlier.index, "overridden", reason, fact_id)
 
     def _build_change(self, index: int, proposal: Proposal, named: Fact | None) -> _Change:
-        """Return a proposal as a change, with its sources, its trust and the active facts that it retires.
+        """Build the change that a proposal makes, with its sources, its trust and the active facts that it retires.
 
-        `named` is the active fact of its `fact_id`, or None.
+        `named` is the active fact with the id `fact_id` of the proposal, or None.
         """
         sources, repeated = self._find_sources(proposal, named)
         origins = [*map(trust.trust_of_entry, sources), *repeated]
@@ -308,35 +309,36 @@ class Consolidation:
         change.address = normalize_address(proposal.subject, proposal.attribute)
         if not has_address(change.address):
             return change
-        neighbours = self._at.get(change.address, ())
+        facts_at_address = self._by_address.get(change.address, ())
         if not change.removes:
-            self._place_at_address(change, neighbours)
+            self._place_at_address(change, facts_at_address)
         elif proposal.fact_id is None:
-            change.named = _select_removed(proposal, neighbours)
+            change.named = _select_removed(proposal, facts_at_address)
         return change
 
-    def _place_at_address(self, change: _Change, neighbours: Sequence[Fact]) -> None:
-        """Set the cardinality of a change, and the facts at its address that it retires."""
+    def _place_at_address(self, change: _Change, facts_at_address: Sequence[Fact]) -> None:
+        """Set the cardinality of a change, and the active facts at its address that it retires."""
         proposal = change.proposal
-        if any(fact.cardinality == "one" for fact in neighbours):
+        if any(fact.cardinality == "one" for fact in facts_at_address):
             change.cardinality = "one"
-        elif not neighbours:
-            known = self._cardinalities.get(change.address)
-            change.cardinality = known or proposal.cardinality or "many"
+        elif not facts_at_address:
+            set_by_answer = self._cardinalities.get(change.address)
+            change.cardinality = set_by_answer or proposal.cardinality or "many"
         if change.cardinality == "one":
             period = stated_period(proposal)
-            change.at_address = tuple(
-                fact
-                for fact in neighbours
-                if ends_older_period(period, stated_period(fact), change.stated_at)
-            )
+            retired: list[Fact] = []
+            for fact in facts_at_address:
+                if ends_older_period(period, stated_period(fact), change.stated_at):
+                    retired.append(fact)
+            change.at_address = tuple(retired)
 
     def _find_sources(
         self, proposal: Proposal, named: Fact | None
     ) -> tuple[tuple[Entry, ...], Sequence[Origin]]:
-        """Return the sources of a proposal, cited ones or all that was read, and the classes of facts it repeats.
+        """Return the sources of a proposal, and the trust of known facts whose value it repeats.
 
-        The text read can dictate citations: if no cited message states the fact, less trusted ones that do are added.
+        Sources are the cited messages, or all messages that were read if none is cited. The text that was read can
+        dictate citations: if no cited message states the fact, less trusted messages that state it are added.
         """
         cited = tuple(entry for entry in self._read if entry.version in proposal.sources)
         if not cited:
@@ -345,12 +347,12 @@ class Consolidation:
         value = fold_text(statement.value)
         if any(states_fact(entry.content, value, statement.content) for entry in cited):
             return cited, ()
-        least = trust.RANK[trust.lowest_trust(map(trust.trust_of_entry, cited))]
+        cited_rank = trust.RANK[trust.lowest_trust(map(trust.trust_of_entry, cited))]
         sources: list[Entry] = []
         for entry in self._read:
             is_cited = entry.version in proposal.sources
-            less_trusted = trust.RANK[trust.trust_of_entry(entry)] < least
-            if is_cited or (less_trusted and states_fact(entry.content, value, statement.content)):
+            is_less_trusted = trust.RANK[trust.trust_of_entry(entry)] < cited_rank
+            if is_cited or (is_less_trusted and states_fact(entry.content, value, statement.content)):
                 sources.append(entry)
         if not value or not proposal.content:
             return tuple(sources), ()
@@ -360,17 +362,16 @@ class Consolidation:
         """Return an earlier change of higher trust that names the same fact or fills the same address, or None."""
         for earlier in self._changes:
             both_fill = change.fills_address and earlier.fills_address
-            is_same = (both_fill and earlier.address == change.address) or (
-                change.named_ids & earlier.named_ids
-            )
-            if is_same and _is_protected(earlier.trust, change.trust):
+            fills_same_address = both_fill and earlier.address == change.address
+            names_same_fact = not change.named_ids.isdisjoint(earlier.named_ids)
+            if (fills_same_address or names_same_fact) and _is_protected(earlier.trust, change.trust):
                 return earlier
         return None
 
     def _confirm_or_find_duplicate(self, change: _Change) -> tuple[str, str | None] | None:
-        """Return why a proposal is a duplicate, and the id of the fact it repeats; None if it is no duplicate.
+        """Return why a change is a duplicate and the id of the fact that it repeats, or None.
 
-        A proposal that confirms a known fact is none: the fact is added to those that the change names.
+        A change that confirms a known fact is not a duplicate: the fact is added to those that the change names.
         """
         fact = self._find_same_fact(change)
         if fact is not None:
@@ -393,8 +394,10 @@ class Consolidation:
         return None
 
     def _find_same_fact(self, change: _Change) -> Fact | None:
-        """Return the active fact that a change restates, true at the time it was stated, or None."""
-        candidates = self._at.get(change.address, ()) if has_address(change.address) else self._known
+        """Return the active fact that a change states again, if it is valid when the change is stated; else None."""
+        candidates: Sequence[Fact] = self._known
+        if has_address(change.address):
+            candidates = self._by_address.get(change.address, ())
         period = stated_period(change.proposal)
         for fact in candidates:
             if not _is_same_statement(change.proposal, fact, exactly=fact in change.named):
@@ -407,43 +410,44 @@ class Consolidation:
     # ── several proposals ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _drop_overridden(self) -> None:
-        """Drop a change if a later one names the same fact, or fills the same address of cardinality one."""
-        by_fact: dict[str, _Change] = {}
-        by_address: dict[Address, _Change] = {}
+        """Drop each change that names the same fact or fills the same address as a later change."""
+        later_by_fact: dict[str, _Change] = {}
+        later_by_address: dict[Address, _Change] = {}
         remaining: list[_Change] = []
         for change in reversed(self._changes):
-            later = next((by_fact[fact.id] for fact in change.named if fact.id in by_fact), None)
+            later = next((later_by_fact[fact.id] for fact in change.named if fact.id in later_by_fact), None)
             if later is None and change.fills_address:
-                later = by_address.get(change.address)
+                later = later_by_address.get(change.address)
             if later is not None:
                 reason = f"proposal {later.index + 1} is about the same"
                 fact_id = change.named[0].id if change.named else None
                 self._decide(change.index, "overridden", reason, fact_id)
                 continue
-            by_fact.update((fact.id, change) for fact in change.named)
+            later_by_fact.update((fact.id, change) for fact in change.named)
             if change.fills_address:
-                by_address[change.address] = change
+                later_by_address[change.address] = change
             remaining.append(change)
         self._changes = remaining[::-1]
 
     def _drop_redundant_removals(self) -> None:
-        """Drop the removals of facts that another proposal replaces, whichever of the two comes first."""
-        # Only a change that states a fact has facts at its address.
-        replaced = {fact.id: change for change in self._changes for fact in change.at_address}
+        """Drop the removals of facts that another change of the answer replaces, in any order."""
+        replaced_by: dict[str, _Change] = {}
+        for change in self._changes:
+            replaced_by.update((fact.id, change) for fact in change.at_address)
         remaining: list[_Change] = []
         for change in self._changes:
             if change.removes:
                 first = change.named[0]  # a removal names at least one fact
-                change.named = tuple(fact for fact in change.named if fact.id not in replaced)
+                change.named = tuple(fact for fact in change.named if fact.id not in replaced_by)
                 if not change.named:
-                    reason = f"proposal {replaced[first.id].index + 1} takes its place"
+                    reason = f"proposal {replaced_by[first.id].index + 1} takes its place"
                     self._decide(change.index, "overridden", reason, first.id)
                     continue
             remaining.append(change)
         self._changes = remaining
 
     def _retire_once(self) -> None:
-        """Let a fact be retired only by the change that names it, not by another one that fills its address."""
+        """Remove a fact from `at_address` of a change if another change names it: a fact is retired only once."""
         named: set[str] = set()
         for change in self._changes:
             named |= change.named_ids
@@ -452,7 +456,7 @@ class Consolidation:
             change.at_address = tuple(fact for fact in change.at_address if fact.id not in named_by_others)
 
     def _limit_additions(self) -> None:
-        """Drop the facts that one answer adds beyond a limit: those of tools and pages first, then the last ones."""
+        """Drop the new facts of an answer above a limit: first those of tools and pages, then the last ones."""
         most = self._rules.max_facts
         additions = [change for change in self._changes if not change.removes and not change.retires]
         additions.sort(key=lambda change: not trust.is_protected_origin(change.trust))
@@ -461,7 +465,7 @@ class Consolidation:
             self._changes.remove(change)
 
     def _decide_keeps(self) -> None:
-        """Decide about proposals that keep a fact: a change of the same answer comes before them."""
+        """Decide about proposals that keep a fact: a change of the fact by the same answer overrides them."""
         retired = {fact.id: change for change in self._changes for fact in change.retires}
         for index, fact in self._keeps.items():
             if fact.id in retired:
@@ -473,7 +477,7 @@ class Consolidation:
     # ── drafts ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def build_drafts(self, cited: Iterable[Entry | None]) -> Consolidated:
-        """Return the drafts to append: new facts, then retractions. `cited` are the entries of `cited_ids`."""
+        """Return the drafts to append, new facts before retractions; `cited` are the entries of `cited_ids`."""
         messages: dict[str, Entry] = {}
         for entry in cited:
             if entry is not None and entry.kind is Kind.MESSAGE:
@@ -502,7 +506,10 @@ class Consolidation:
         self._decide(change.index, outcome, reason, retired[0].id if retired else None, draft)
 
     def _draft_change(self, change: _Change, stale: dict[str, list[Span]]) -> Draft:
-        """Return the fact of a change, or the retraction of the facts that it removes."""
+        """Draft the fact that a change states, or the retraction of the facts that it removes.
+
+        `stale` has by message id the valid spans of messages that state retired facts.
+        """
         proposal = change.proposal
         data: dict[str, Json] = {"reason": "removed"} if change.removes else _build_fact_data(change)
         if change.sources:
@@ -531,14 +538,17 @@ class Consolidation:
         )
 
     def _draft_key(self, change: _Change) -> str:
-        """Return a key that is the same for the same change alone: two answers about one input may differ."""
+        """Return a key made from the content of a change: two answers about the same input may differ."""
         proposal = change.proposal
         retired = [fact.id for fact in change.retires]
         identity = (proposal.action, proposal.content, proposal.value, *change.address, *retired)
         return f"{self._key}:{change.index}:{_digest(identity)}"
 
     def _archive_excess(self) -> Draft | None:
-        """Return the retraction of surplus facts: those of tools and pages first, then the least confident."""
+        """Draft the retraction of facts above the limit of active ones, or return None.
+
+        Facts of tools and pages are archived first, then the least confident ones.
+        """
         retired = {fact.id for change in self._changes for fact in change.retires}
         remaining = [fact for fact in self._known if fact.id not in retired]
         added = sum(not change.removes for change in self._changes)
@@ -604,7 +614,10 @@ def _is_protected(origin: Origin, by: Origin) -> bool:
 
 
 def _is_same_statement(proposal: Proposal, other: Fact | Proposal, *, exactly: bool = False) -> bool:
-    """Return whether two statements at one address are the same, by their values if both have one, else by words."""
+    """Return whether two statements at one address say the same: by their values if both have one, else by words.
+
+    With `exactly` the words must be the same too.
+    """
     if proposal.negative != other.negative:
         return False
     period, other_period = stated_period(proposal), stated_period(other)
@@ -621,6 +634,7 @@ def _is_same_statement(proposal: Proposal, other: Fact | Proposal, *, exactly: b
 
 
 def _build_fact_data(change: _Change) -> dict[str, Json]:
+    """Return the data of the fact that a change states, without empty values."""
     proposal = change.proposal
     period = stated_period(proposal)
     retired = {fact.id for fact in change.retires}
@@ -645,7 +659,7 @@ def _build_fact_data(change: _Change) -> dict[str, Json]:
 
 
 def _collect_names(change: _Change) -> list[Json]:
-    """Return the names in the sentences that state a fact but not in the fact itself: they point to its premises."""
+    """Return the names in the sentences that state a fact but not in the fact itself: they identify its premises."""
     if len(change.sources) > 3:  # a longer list cites everything that was read
         return []
     statement = change.proposal.content
@@ -664,7 +678,7 @@ def _strictest_privacy(sources: Iterable[Entry]) -> Privacy:
 
 
 def _spans_of_facts(facts: Iterable[Fact], *, chain: bool) -> tuple[Span, ...]:
-    """Return the spans of facts, with all facts they supersede if none of these may become active again."""
+    """Return the spans of facts; with `chain` also those of all facts they supersede, which then stay inactive."""
     versions: set[int] = set()
     for fact in facts:
         versions.add(fact.version)

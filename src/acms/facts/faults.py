@@ -1,4 +1,4 @@
-"""Faults of a proposal on its own, whatever values a model or third-party code wrote into it."""
+"""Validation of a single proposal, whose fields a model or third-party code may have filled with any values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TYPES: Mapping[str, Any] = {
 
 
 def find_type_error(proposal: Any) -> str | None:
-    """Return the type error of a proposal, or None if it can be read."""
+    """Return a description of the first field of a proposal that has a wrong type; None if all types are right."""
     if not isinstance(proposal, Proposal):
         return f"is a {type(proposal).__name__}"
     for name, choices in _CHOICES.items():
@@ -40,7 +40,7 @@ def find_type_error(proposal: Any) -> str | None:
             return f"{name} is none of {', '.join(str(choice) for choice in choices)}"
     for name, types in _TYPES.items():
         value = getattr(proposal, name)
-        # A bool is an int, but no number.
+        # A bool is an int to Python, but not a number here.
         if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
             return f"{name} is a {type(value).__name__}"
     for name in ("valid_from", "valid_to"):
@@ -56,14 +56,14 @@ def find_type_error(proposal: Any) -> str | None:
 
 
 def _is_list_of(values: object, kind: type) -> bool:
-    """Return whether a value is a list or tuple of one type; a bool is no int."""
+    """Return whether a value is a list or tuple of values of a type; a bool does not count as an int."""
     if not isinstance(values, tuple | list):
         return False
     return all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
 
 
 def find_fault(proposal: Proposal) -> str:
-    """Return the fault of a proposal on its own, or "" if it has none."""
+    """Return a description of the first invalid field of a proposal, or ""."""
     type_error = find_type_error(proposal)
     if type_error is not None:
         return type_error

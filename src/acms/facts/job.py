@@ -1,8 +1,8 @@
 """Reflection: a job distills closed episodes into facts, in order, and never while a message is being stored.
 
-A reflector proposes, rules decide (`acms.facts.consolidate`), one append writes: the facts, the facts they retire, and
-a mark for each episode that was read. After a concurrent rewrite the same answer is consolidated again; a model is
-asked twice about a stretch only when a message it read is no longer active, or when the process was killed.
+A reflector proposes facts, rules decide about them (`acms.facts.consolidate`), and one append stores the new facts, the
+facts they retire, and a mark for each episode that was read. After a concurrent rewrite the same answer is consolidated
+again. A model is asked twice about a batch only if a message in it is no longer active, or the process was killed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ LONGEST_REST = 0.1
 
 
 class Pace:
-    """Leaves the event loop to writers: works in slices, and rests between them while messages arrive."""
+    """Yields the event loop to writers: work is done in slices, with a rest between them while messages arrive."""
 
     def __init__(self, here: LoopState | None) -> None:
         self.here = here
@@ -122,7 +122,7 @@ class _Work:
     counter: TokenCounter
     reflector: Reflector
     #: Whether the reflector has the older signature: `reflect(episode, turns)` instead of one request.
-    seeded: bool
+    has_seed_signature: bool
     #: Name of the reflector.
     name: str
     config: ACMSConfig
@@ -153,8 +153,8 @@ class _Answered:
     began: float
 
 
-class _Overtaken(Exception):
-    """The messages read have changed, or another process reflected on them: read again."""
+class _BatchChanged(Exception):
+    """Raised when messages of a batch have changed, or another process reflected on them: read again."""
 
 
 def make_reflection_handler(
@@ -165,13 +165,12 @@ def make_reflection_handler(
     handle: StorageBackend | None = None,
     modes: Mapping[str, Privacy] | None = None,
 ) -> Handler:
-    """Return the job handler for reflections; `counters` are those that are not known by name.
+    """Return the job handler for reflections; `counters` are token counters that are not known by name.
 
-    With the `handle` that the sessions of this process write to it yields to their writes, and its calls end when the
-    handle is closed. `modes` are the least privacy modes in which jobs are done, by log; the default is that of
-    `config`.
+    With a `handle`, the handler yields to writes of the sessions on that handle, and its calls end when it is closed.
+    `modes` are the minimum privacy modes of jobs by log; without it, the mode of `config` applies to all.
     """
-    seeded = backlog.has_seed_signature(reflector)
+    has_seed_signature = backlog.has_seed_signature(reflector)
     name = model_name(reflector)
 
     async def run(storage: StorageBackend, lease: Lease) -> None:
@@ -182,7 +181,9 @@ def make_reflection_handler(
         least = configured if modes is None else modes.get(lease.job.context)
         mode = privacy_of(lease.job, configured, least)
         stage = create_redaction_stage(storage, mode, counter)
-        work = _Work(storage, context, counter, reflector, seeded, name, config, stage, lease, pace)
+        work = _Work(
+            storage, context, counter, reflector, has_seed_signature, name, config, stage, lease, pace
+        )
         try:
             await _run_reflection(work)
             if handle is not None:
@@ -194,7 +195,7 @@ def make_reflection_handler(
 
 
 async def _run_reflection(work: _Work) -> None:
-    """Reflect on the log batch by batch, then end the job if nothing was appended meanwhile."""
+    """Reflect on a log batch by batch until nothing is left; end the job unless something was appended meanwhile."""
     storage, context = work.storage, work.context.id
     failed_rounds = 0
     await asyncio.to_thread(importlib.import_module, "acms.text.extract")  # it brings numpy
@@ -209,9 +210,10 @@ async def _run_reflection(work: _Work) -> None:
             try:
                 await _reflect_on_batch(work, batch, log)
                 failed_rounds = 0
-            except _Overtaken as error:
+            except _BatchChanged as error:
                 failed_rounds += 1
-                if failed_rounds > MOST_FAILED_ROUNDS and await _read_progress(storage, context) == before:
+                is_stuck = failed_rounds > MOST_FAILED_ROUNDS
+                if is_stuck and await _read_progress(storage, context) == before:
                     raise ConflictError("what is read changes faster than it can be reflected on") from error
             await work.pace.rest()
             continue
@@ -235,7 +237,7 @@ async def _adopt_before_first(work: _Work) -> None:
 
 
 async def _read_progress(storage: StorageBackend, context: str) -> Progress:
-    """Return how far a log was reflected on: as its newest mark says, which is searched for from the end."""
+    """Return how far a log was reflected on, by its newest mark, which is searched for from the end of the log."""
     size = 16
     while True:
         newest = await storage.read(context, kinds=(Kind.SUMMARY,), newest=size)
@@ -254,7 +256,7 @@ def _redact_facts(work: _Work, log: FactLog) -> list[Fact]:
 async def _find_next_batch(work: _Work, before: Progress, head: Head) -> tuple[Batch | None, FactLog]:
     """Return the next batch to reflect on, or None if there is none, and the active facts of the log at a head.
 
-    `before` says how far the log was reflected on. More entries are read until they hold a whole episode.
+    `before` is the progress so far. Entries are read until they hold a whole episode or the log ends.
     """
     storage, context, config = work.storage, work.context.id, work.config.reflection
     turns = config.max_turns
@@ -283,7 +285,7 @@ async def _find_next_batch(work: _Work, before: Progress, head: Head) -> tuple[B
 
 
 async def _reflect_on_batch(work: _Work, batch: Batch, log: FactLog) -> None:
-    """Ask about one batch, and append the facts that the rules accept from the answer."""
+    """Ask the reflector about one batch, and append the facts of its answer that the rules accept."""
     began = monotonic()
     facts = log.facts
     redacted = _redact_facts(work, log)
@@ -291,16 +293,16 @@ async def _reflect_on_batch(work: _Work, batch: Batch, log: FactLog) -> None:
     if profile is not None:
         facts = facts + profile.facts
         redacted += _redact_facts(work, profile)
-    pairs = _read_own_words(work, batch, facts)
-    turns = tuple(backlog.build_turn(entry, text) for entry, text in pairs)
+    messages = _read_own_words(work, batch, facts)
+    turns = tuple(backlog.build_turn(entry, text) for entry, text in messages)
     known = backlog.select_known_facts(redacted, turns)
     await work.pace.rest()
     called = monotonic()
     answer = Reflection()
     if turns:
-        answer = await _ask_reflector(work, batch, pairs, turns, known)
+        answer = await _ask_reflector(work, batch, messages, turns, known)
     seconds = monotonic() - called
-    ids = {entry.id for entry, _ in pairs}
+    ids = {entry.id for entry, _ in messages}
     read = tuple(entry for entry in batch.entries if entry.id in ids)
     answered = _Answered(batch, turns, tuple(fact.id for fact in known), read, answer, seconds, began)
     work.pace.begin()
@@ -309,17 +311,17 @@ async def _reflect_on_batch(work: _Work, batch: Batch, log: FactLog) -> None:
 
 
 def _read_own_words(work: _Work, batch: Batch, facts: Iterable[Fact]) -> list[tuple[Entry, str]]:
-    """Return the messages of a batch as a reflector may read them, without quotes of known facts and other speakers."""
+    """Return the messages of a batch, redacted, each with its text without quotes of known facts and other speakers."""
     contents = {fact.content for fact in facts}
     speakers = {entry.actor for entry in batch.entries if entry.actor}
-    pairs: list[tuple[Entry, str]] = []
+    messages: list[tuple[Entry, str]] = []
     for entry in map(work.stage.redact_entry, batch.entries):
         if entry.privacy is Privacy.BLOCK:
             continue
         text = own_words(entry.content, known=contents, speakers=speakers)
         if text.strip():
-            pairs.append((entry, text))
-    return pairs
+            messages.append((entry, text))
+    return messages
 
 
 # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -328,25 +330,25 @@ def _read_own_words(work: _Work, batch: Batch, facts: Iterable[Fact]) -> list[tu
 async def _ask_reflector(
     work: _Work,
     batch: Batch,
-    pairs: Sequence[tuple[Entry, str]],
+    messages: Sequence[tuple[Entry, str]],
     turns: tuple[Turn, ...],
     known: tuple[Fact, ...],
 ) -> Reflection:
-    """Return the readable part of a reflector's answer; raise `ProviderError` when it failed.
+    """Call the reflector about a batch and parse its answer; raise `ProviderError` if it failed.
 
-    The reflector limits how long it may take: no other timeout ends a call that answers.
+    `messages` are the entries with the texts of the `turns`. The reflector limits its own time: there is no timeout.
     """
     reflector: Any = work.reflector
-    if work.seeded:
+    if work.has_seed_signature:
         episode = backlog.seed_episode(batch.parts, work.context) if batch.parts else None
-        seed_turns = [backlog.seed_turn(entry, text, work.context) for entry, text in pairs]
+        seed_turns = [backlog.seed_turn(entry, text, work.context) for entry, text in messages]
         call: Awaitable[object] = reflector.reflect(episode, seed_turns)
     else:
         request = ReflectionRequest(
             turns=turns,
             facts=known,
             max_facts=_max_new_facts(work, batch),
-            max_summary_tokens=backlog.summary_tokens(sum(entry.tokens for entry, _ in pairs)),
+            max_summary_tokens=backlog.summary_tokens(sum(entry.tokens for entry, _ in messages)),
             counter=work.counter,
         )
         call = reflector.reflect(request)
@@ -356,7 +358,7 @@ async def _ask_reflector(
         raise
     except Exception as error:
         raise ProviderError(type(error).__name__, provider=work.name, retryable=True) from error
-    versions = {entry.id: entry.version for entry, _ in pairs}
+    versions = {entry.id: entry.version for entry, _ in messages}
     return backlog.parse_answer(answer, versions)
 
 
@@ -367,7 +369,7 @@ def _max_new_facts(work: _Work, batch: Batch) -> int:
 
 
 async def _await_until_closed(here: handles.LoopState | None, call: Awaitable[object]) -> object:
-    """Await a call that is ended when the storage handle closes: closing a session never waits for a model."""
+    """Await a call, which is cancelled when the storage handle closes: closing a session never waits for a model."""
     if here is None:
         return await call
     task = asyncio.ensure_future(call)
@@ -379,7 +381,7 @@ async def _await_until_closed(here: handles.LoopState | None, call: Awaitable[ob
 
 
 async def _build_marks(work: _Work, answered: _Answered) -> list[Draft]:
-    """Return a mark with a summary for each episode that was read, or one mark for a batch without episodes."""
+    """Draft a mark with a summary for each episode of a batch, or one mark for a batch without episodes."""
     now = datetime.now(UTC)
     batch = answered.batch
     if not batch.parts:
@@ -400,9 +402,9 @@ async def _build_marks(work: _Work, answered: _Answered) -> list[Draft]:
 async def _summarize_part(
     work: _Work, answered: _Answered, part: Part, turns: Sequence[Turn]
 ) -> tuple[str, str]:
-    """Return the name of a summarizer and its summary of an episode.
+    """Return the summary of an episode, after the name of its summarizer.
 
-    The reflector's own summary is used if the batch was one episode, cut to the limit; else an extract is made.
+    If the batch is one episode, the reflector's own summary is used, cut to the limit; otherwise an extract is made.
     """
     from acms.text.extract import extract_summary
 
@@ -427,10 +429,10 @@ async def _summarize_part(
 async def _write_answer(
     work: _Work, answered: _Answered, marks: Sequence[Draft], log: FactLog, profile: FactLog | None
 ) -> None:
-    """Append the accepted facts, first those of the namespace's profile, then the session's own with the marks.
+    """Append the accepted facts: first those of the namespace's profile, then those of the session with the marks.
 
     A session that is private or has no namespace shares no facts. Proposals that contradict each other are appended in
-    several rounds.
+    several rounds, the marks with the last one.
     """
     proposals = answered.answer.proposals
     private = (await work.storage.context(work.context.id)).settings.get(PRIVATE)
@@ -470,9 +472,9 @@ def _split_rounds(
 async def _append_own(
     work: _Work, answered: _Answered, log: FactLog, proposals: Sequence[Proposal], marks: Sequence[Draft]
 ) -> tuple[Receipt, list[Decision]]:
-    """Append facts and marks to the session's own log, and decide again after a concurrent rewrite.
+    """Append facts and marks to the session's own log; return the receipt and the decision about each proposal.
 
-    Return the receipt and the decision about each proposal. `_Overtaken` if the batch is no longer as it was read.
+    After a concurrent rewrite the proposals are consolidated again; `_BatchChanged` is raised if the batch has changed.
     """
     while True:
         plan = await _consolidate_proposals(work, answered, log, proposals, f"reflect:{answered.batch.key}")
@@ -482,10 +484,10 @@ async def _append_own(
         result = await _append_with_retry(work, op)
         if isinstance(result, Receipt):
             if result.repeated and marks:
-                raise _Overtaken  # an earlier attempt has appended this answer: read on after its marks
+                raise _BatchChanged  # an earlier attempt has appended this answer with its marks
             return result, backlog.resolve_fact_ids(plan.decisions, result.ids)
         if isinstance(result, IdempotencyMismatchError | GoneError):
-            raise _Overtaken from result  # another process reflected on it, or a source was erased
+            raise _BatchChanged from result  # another process reflected on it, or a source was erased
         if type(result) is not ConflictError:
             raise result
         head = await work.storage.head(log.context)
@@ -496,7 +498,7 @@ async def _append_own(
 
 
 async def _append_with_retry(work: _Work, op: Append) -> Receipt | ACMSError:
-    """Append, and retry when the store is busy: a model is not asked twice for the same answer."""
+    """Append, and retry when the store is busy, so that a model is not asked twice for the same answer."""
     retry = work.config.retry
     attempt = 0
     while True:
@@ -513,25 +515,25 @@ async def _append_with_retry(work: _Work, op: Append) -> Receipt | ACMSError:
 
 
 async def _check_batch_current(work: _Work, batch: Batch, before: Head) -> None:
-    """Raise when something that was read is no longer active: facts are not made from it."""
+    """Raise `_BatchChanged` if an entry of the batch is no longer active; `before` is the head when it was read."""
     head = await work.storage.head(before.context)
     if (head.rewrites, head.epoch) == (before.rewrites, before.epoch):
         return
     replacing = await work.storage.read(before.context, at=head.version, replacing=True)
     current = await work.storage.get([entry.id for entry in batch.entries])
     if not backlog.is_batch_current(batch, Cover(replacing, searchable=True), current):
-        raise _Overtaken
+        raise _BatchChanged
 
 
 async def _check_profile(work: _Work, batch: Batch, before: Head) -> None:
-    """Retire the profile's facts made from messages that were removed, or became private, meanwhile.
+    """Retire facts of the profile that come from messages which were replaced, or became private, since `before`.
 
-    It is needed because the removal may have updated the profile before these facts were in it.
+    The removal of a message updates the profile, but it may have done so before these facts were in it.
     """
     context = await work.storage.context(before.context)
     if context.settings.get(PRIVATE):
         await follow_private(work.storage, context)
-        raise _Overtaken
+        raise _BatchChanged
     head = await work.storage.head(before.context)
     if head.rewrites == before.rewrites:
         return
@@ -542,7 +544,7 @@ async def _check_profile(work: _Work, batch: Batch, before: Head) -> None:
             rewrite = Rewrite((), superseded[entry.version])
             await propagate_to_profile(work.storage, work.context.namespace, rewrite, entry.id)
     if superseded:
-        raise _Overtaken
+        raise _BatchChanged
 
 
 async def _read_profile(work: _Work) -> FactLog | None:
@@ -554,7 +556,7 @@ async def _read_profile(work: _Work) -> FactLog | None:
 
 
 async def _append_profile(work: _Work, answered: _Answered, proposals: Sequence[Proposal]) -> list[Decision]:
-    """Append facts to the namespace's profile, retrying on conflicts; return the outcome of each proposal."""
+    """Append facts to the namespace's profile, with retries after conflicts; return the decision on each proposal."""
     storage, own = work.storage, work.context
     proposals = [replace(proposal, scope="namespace") for proposal in proposals]
     key = f"reflect:{own.id}:{answered.batch.key}"
@@ -570,10 +572,10 @@ async def _append_profile(work: _Work, answered: _Answered, proposals: Sequence[
         if isinstance(result, Receipt):
             return backlog.resolve_fact_ids(decisions, result.ids)
         if isinstance(result, IdempotencyMismatchError):
-            # An earlier attempt, which was killed before it came to the session's own log, has appended them.
+            # An earlier attempt has appended them, and was killed before it appended to the session's own log.
             return [replace(decision, draft=None) for decision in decisions]
         if isinstance(result, GoneError):
-            raise _Overtaken from result
+            raise _BatchChanged from result
         if type(result) is not ConflictError:
             raise result
 
@@ -581,7 +583,7 @@ async def _append_profile(work: _Work, answered: _Answered, proposals: Sequence[
 async def _consolidate_proposals(
     work: _Work, answered: _Answered, log: FactLog, proposals: Sequence[Proposal], key: str
 ) -> Consolidated:
-    """Apply the rules to proposals."""
+    """Decide about proposals by the rules, and return the drafts to append; `key` begins their keys."""
     config = work.config.reflection
     limits = Rules(
         min_confidence=config.min_confidence,
@@ -597,6 +599,7 @@ async def _consolidate_proposals(
 def _emit_reflected(
     work: _Work, answered: _Answered, decisions: Sequence[Decision], receipt: Receipt
 ) -> None:
+    """Report a reflection as an event and in the log."""
     first, last = receipt.versions
     event = Reflected(
         context_id=work.context.id,

@@ -1,7 +1,4 @@
-"""Requests of a session about facts: the facts at a version, a reflection now, waiting for its end.
-
-No job waits for a model that is gone.
-"""
+"""Requests of a session about facts: read the facts at a version, request a reflection, wait for its end."""
 
 from __future__ import annotations
 
@@ -42,8 +39,9 @@ async def read_facts(
 ) -> list[Fact]:
     """Return the active facts at a version, redacted for output, oldest first; with `history` the retired ones too.
 
-    `subject` and `attribute` match as addresses do: case, articles, plurals and punctuation are ignored. `as_of` reads
-    the facts known at a time; `valid_at` returns the facts true at a moment, retired or not, as far as known then.
+    `subject` and `attribute` filter by address: case, articles, plurals and punctuation are ignored. With `as_of`, the
+    facts that were known at that time are returned. With `valid_at`, the facts that were true at that moment are
+    returned, retired or not, as far as they were known at the version.
     """
     head = await storage.head(context)
     version = read.version_of(head, at)
@@ -63,7 +61,7 @@ async def read_facts(
 
 
 def _is_about(fact: Fact, subject: str | None, attribute: str | None, fact_type: str | None) -> bool:
-    """Return whether a fact matches a filter; None matches all."""
+    """Return whether a fact has a subject, an attribute and a type; None matches any."""
     if fact_type is not None and fact.fact_type != fact_type:
         return False
     if subject is None and attribute is None:
@@ -125,7 +123,10 @@ POLL_SECONDS = 0.02
 
 
 async def request_reflection(shared: SharedSession, context: str) -> Job:
-    """Enqueue a reflection on everything closed, including short episodes, and return its job."""
+    """Enqueue a reflection on all closed episodes, including short ones, and return its job.
+
+    A waiting job of another reflector, or with less privacy than required, is withdrawn; a running one is waited for.
+    """
     storage = shared.storage
     kind = requests.REFLECT if shared.reflector is None else requests.reflection_kind(shared.reflector)
     mode = shared.config.privacy.mode
@@ -142,7 +143,7 @@ async def request_reflection(shared: SharedSession, context: str) -> Job:
         mode = requests.privacy_of(job, mode, mode)
         if is_ready:
             await requests.withdraw_job(storage, job, requests.WITHDRAWN)
-        else:  # enqueue the rest after the running job
+        else:  # wait for the running job, then enqueue another
             while await _newest_reflection(storage, context, (JobState.RUNNING,)) is not None:
                 await asyncio.sleep(POLL_SECONDS)
 
@@ -154,10 +155,9 @@ async def _enqueue_job(storage: StorageBackend, context: str, draft: JobDraft) -
 
 
 async def catch_up(shared: SharedSession, context: str) -> None:
-    """Resume a reflection that another process requested and did not finish.
+    """Resume a reflection that another process requested and did not finish; errors of the store are only logged.
 
-    One queued for a reflector of another name is requested from this session's: no job waits for a model that is gone.
-    A store that refuses the write does not fail a caller that only reads.
+    A job queued for another reflector is queued for that of this session: the other one may not exist any more.
     """
     try:
         await _take_over(shared, context)
@@ -166,9 +166,9 @@ async def catch_up(shared: SharedSession, context: str) -> None:
 
 
 async def _take_over(shared: SharedSession, context: str) -> None:
-    """Wake the worker for an unfinished reflection; enqueue it again if it was withdrawn or needs another model."""
+    """Wake the worker for an unfinished reflection; enqueue it again if it was withdrawn or needs another reflector."""
     storage = shared.storage
-    # The newer job is found if one was withdrawn and enqueued again; a withdrawn one alone was never replaced.
+    # If the newest job was withdrawn, it has not been enqueued again.
     job = await requests.find_latest_job(storage, context, requests.reflection_name(context))
     if job is None:
         return
@@ -198,7 +198,7 @@ async def wait_for_reflection(shared: SharedSession, context: str) -> None:
 
 
 async def _newest_reflection(storage: StorageBackend, context: str, states: Sequence[JobState]) -> Job | None:
-    """Return the newest reflection of a log of those in some states."""
+    """Return the newest reflection job of a log that is in one of some states, or None."""
     name = requests.reflection_name(context)
     page = await storage.jobs(JobQuery(context=context, states=tuple(states), limit=500))
     return next((job for job in page.items if job.dedupe == name), None)

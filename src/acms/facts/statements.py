@@ -1,8 +1,7 @@
 """Statements: which sentences of a message state a fact, and which messages a retired fact makes outdated.
 
 Only the sources of a retired fact are searched, and never the sources of the new one: a message that contradicts an old
-fact is not outdated because it names it. A value is found by its words, and the significant ones are compared letter by
-letter: numbers, dates, ids.
+fact may name it and is not outdated. A sentence states a value if it has all significant words of the value.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ Words = tuple[str, ...]
 
 
 def fold_text(text: str) -> Words:
-    """Return the words of a text for comparison, without punctuation at their edges and without case.
+    """Return the words of a text for comparison, in lower case and without punctuation around them.
 
-    Signs, digits and mixed case stay: `-5` is not `5`, `mW` not `MW`.
+    Signs stay, and so does the case of short words in mixed case, which may be units: `-5` is not `5`, `mW` not `MW`.
     """
     folded: list[str] = []
     for raw in unicodedata.normalize("NFKC", text).split():
@@ -49,11 +48,12 @@ def mentions_value(sentence: Sequence[str], value: Sequence[str]) -> bool:
     whole = "".join(value)
     if not whole.isascii() and whole in "".join(sentence):  # some scripts have no spaces between words
         return True
-    words = set(sentence)
+    words_and_parts = set(sentence)
     for word in sentence:
-        words.update(_PARTS.split(word))
-    significant = [word for word in value if content_term(word)] or value
-    return bool(significant) and words.issuperset(significant)
+        words_and_parts.update(_PARTS.split(word))
+    content_words = [word for word in value if content_term(word)]
+    significant = content_words or value
+    return bool(significant) and words_and_parts.issuperset(significant)
 
 
 def states_fact(content: str, value: Words, statement: str) -> bool:
@@ -64,7 +64,7 @@ def states_fact(content: str, value: Words, statement: str) -> bool:
 
 
 def sentences_of_fact(content: str, value: Words, statement: str) -> set[int]:
-    """Return which sentences of a text mention the value of a fact, or else are closest to its statement."""
+    """Return the indexes of the sentences with the value of a fact, or else of those closest to its statement."""
     return _sentences_with_value(content, value, ()) or _closest_sentences(content, statement)
 
 
@@ -75,59 +75,60 @@ def find_outdated_messages(
     known: Iterable[Fact],
     cited: Mapping[str, Entry],
 ) -> dict[str, list[Span]]:
-    """Return the messages that state retired facts, each with the spans of it that are still valid.
+    """Return by id the messages that state retired facts, each with its spans that are still valid.
 
-    `new_value` replaces the value of the facts, or is empty if they end. The messages of `evidence`, which state the
-    new fact, stay valid; so do those that `known` facts with the same value cite. A message that is wholly valid is not
-    included. `cited` are the messages that the facts cite, by id.
+    `new_value` replaces the value of the facts, or is empty if they end. Messages in `evidence`, which state the new
+    fact, stay valid, and so do those cited by other `known` facts with the same value. `cited` has by id the messages
+    that the retired facts cite.
     """
-    stale: dict[str, set[int]] = {}
+    outdated_sentences: dict[str, set[int]] = {}  # indexes of sentences, by id of the message
     new = fold_text(new_value)
-    valid = {entry.id for entry in evidence}
-    values = [(fact, fold_text(fact.value)) for fact in known]
+    evidence_ids = {entry.id for entry in evidence}
+    known_values = [(fact, fold_text(fact.value)) for fact in known]
     for fact in retired:
         old = fold_text(fact.value)
         if old and old == new:
             continue
-        shared: set[str] = set()
-        for other, value in values:
+        still_cited: set[str] = set()
+        for other, value in known_values:
             if other.id != fact.id and value == old:
-                shared.update(other.sources)
-        for id, numbers in _stating_sentences(fact, old, new, cited).items():
-            if id not in valid and id not in shared:
-                stale.setdefault(id, set()).update(numbers)
-    spans: dict[str, list[Span]] = {}
-    for id, numbers in stale.items():
+                still_cited.update(other.sources)
+        for id, sentences in _stating_sentences(fact, old, new, cited).items():
+            if id not in evidence_ids and id not in still_cited:
+                outdated_sentences.setdefault(id, set()).update(sentences)
+    valid_spans: dict[str, list[Span]] = {}
+    for id, sentences in outdated_sentences.items():
         entry = cited[id]
-        if numbers and entry.state is State.LIVE:
-            spans[id] = _remaining_spans(entry.content, numbers)
-    return spans
+        if sentences and entry.state is State.LIVE:
+            valid_spans[id] = _remaining_spans(entry.content, sentences)
+    return valid_spans
 
 
 def _stating_sentences(fact: Fact, old: Words, new: Words, cited: Mapping[str, Entry]) -> dict[str, set[int]]:
-    """Return the sentences of each source of a fact that state it.
+    """Return by id of each source of a fact the indexes of the sentences that state it.
 
-    A fact may cite everything that was read. So if one source has the value or the statement, a source without either
-    states something else; if none has them, the citation alone counts.
+    A fact may cite everything that was read. So if some source has the value or the statement, sources without either
+    do not state the fact; if no source has them, the closest sentences of each source count. `old` is the value of the
+    fact, `new` the value that replaces it.
     """
     contents = {id: cited[id].content for id in fact.sources if id in cited}
     found: dict[str, set[int]] = {}
     for id, content in contents.items():
         found[id] = _sentences_with_value(content, old, new)
     if old and new and mentions_value(new, old):
-        return found  # the old value is part of the new one: without it no sentence states the old fact
+        return found  # words of the statement may state the new value: only the old value itself counts
     if len(found) > 1:
-        for id, numbers in found.items():
-            found[id] = numbers or _overlapping_sentences(contents[id], fact.content)
+        for id, sentences in found.items():
+            found[id] = sentences or _overlapping_sentences(contents[id], fact.content)
         if any(found.values()):
             return found
-    for id, numbers in found.items():
-        found[id] = numbers or _closest_sentences(contents[id], fact.content)
+    for id, sentences in found.items():
+        found[id] = sentences or _closest_sentences(contents[id], fact.content)
     return found
 
 
 def _sentences_with_value(content: str, old: Words, new: Words) -> set[int]:
-    """Return which sentences of a text have a value; one that is part of the new value does not count."""
+    """Return the indexes of the sentences with the value `old`; if it is part of `new`, not of those with `new`."""
     if not old:
         return set()
     is_part_of_new = bool(new) and mentions_value(new, old)
@@ -143,7 +144,7 @@ def _sentences_with_value(content: str, old: Words, new: Words) -> set[int]:
 
 
 def _closest_sentences(content: str, statement: str) -> set[int]:
-    """Return the sentences with enough of the words of a statement, or the best one, or all if none has any."""
+    """Return the indexes of the sentences with most words of a statement, else of the best one, else of all."""
     shares = _sentence_overlaps(content, statement)
     best = max(shares, default=0)
     if best == 0:
@@ -154,7 +155,7 @@ def _closest_sentences(content: str, statement: str) -> set[int]:
 
 
 def _overlapping_sentences(content: str, statement: str) -> set[int]:
-    """Return which sentences have enough of the words of a statement."""
+    """Return the indexes of the sentences that have at least the share `OVERLAP` of the words of a statement."""
     shares = _sentence_overlaps(content, statement)
     return {number for number, share in enumerate(shares) if share >= OVERLAP}
 
@@ -173,11 +174,11 @@ def _folded_terms(text: str) -> set[int]:
     return {content_term(word.casefold()) for word in fold_text(text)} - {0}
 
 
-def _remaining_spans(content: str, stale: set[int]) -> list[Span]:
-    """Return the spans of a text without some of its sentences."""
+def _remaining_spans(content: str, removed: set[int]) -> list[Span]:
+    """Return the spans of a text that remain without the sentences of some indexes; adjacent spans are joined."""
     remaining: list[Span] = []
     for number, (start, end) in enumerate(find_sentence_spans(content)):
-        if number in stale:
+        if number in removed:
             continue
         if remaining and remaining[-1][1] == start:
             start, _ = remaining.pop()

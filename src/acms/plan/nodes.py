@@ -1,8 +1,7 @@
-"""The prompt tree: scopes and leaves, and what may be done to them when a budget is short.
+"""The prompt tree: scopes and leaves, and how each of them may shrink when the budget is short.
 
-A tree is made by the prompt builder and read by `acms.prompt.fit`. Order is the order of the prompt; a leaf is one
-message (or a whole tool group), or one message written from pieces that can be left out one by one: pins, recalled
-items.
+The prompt builder makes a tree, and `acms.prompt.fit` reads it, in the order of the prompt. A leaf is one message, a
+whole tool group, or one message written from pieces that can be left out one by one: pins, recalled items.
 """
 
 from __future__ import annotations
@@ -73,11 +72,11 @@ class Composed(NamedTuple):
 
 
 class Omit(NamedTuple):
-    """Leave the whole content out when room is short."""
+    """Leave the whole content out when the budget is short."""
 
 
 class Truncate(NamedTuple):
-    """Keep a content within a cap of tokens, always, and shrink it further when room is short.
+    """Keep a content within a cap of tokens, always, and shrink it further when the budget is short.
 
     Whole atoms (or pieces) go first, from the end that is not kept; the last one left is cut on a token boundary.
     """
@@ -89,9 +88,9 @@ class Truncate(NamedTuple):
 class Window(NamedTuple):
     """Keep the newest contiguous atoms that fit, at least the mandatory ones; move the start in steps."""
 
-    #: Share of its room given up when the start must move, so that it need not move again for a while.
+    #: Share of its budget that is freed when the start must move, so that it does not move again soon.
     slack: float = 0.5
-    #: Tokens of the log between two moves; 0: its slack says.
+    #: Tokens by which the log grows between two moves of the start; 0 derives them from `slack`.
     length: int = 0
 
 

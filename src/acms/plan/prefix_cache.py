@@ -2,9 +2,9 @@
 
 A provider charges a tenth or so for the part of a prompt that is the same as before, up to the first change. A window
 that slides changes its first message every turn, so nothing behind it is ever read from the cache. Here the start
-stays where it is until what follows no longer fits, and then gives up a share of the room, the *slack*, at once: a
-new window begins. Starts lie on a grid over the tokens of the log, so that they follow from the log and the room alone;
-nothing is remembered from one render to the next, and every process finds the same one.
+stays until the messages after it no longer fit, and then moves far enough to free a share of the budget, the *slack*:
+a new window begins. Starts lie on a grid over the tokens of the log, so that they follow from the log and the budget
+alone; nothing is remembered from one render to the next, and every process finds the same start.
 """
 
 from __future__ import annotations
@@ -14,95 +14,110 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 SLACK = 0.5
-"""Share of a budget given up when a start moves: the best one for turns of a tenth of a budget, and at most a quarter
-dearer than the best for turns between a fortieth and three tenths of it."""
+"""Share of a budget that is freed when a start moves: the best one for turns of a tenth of a budget, and at most a
+quarter dearer than the best for turns between a fortieth and three tenths of it."""
 
 
 LINES = 0.16
-"""Share of a budget between the lines on which a start may lie: a room that varies by less rarely changes it."""
+"""Share of a budget between the lines on which a start may lie: if the budget varies by less, the start rarely moves.
+"""
 
 
-def grid_step(scale: int, slack: float) -> int:
-    """Return the distance of the lines of a grid: at most this share of a scale, and at least four fifths of that.
+def grid_step(budget: int, share: float) -> int:
+    """Return the tokens between two lines of a grid: a share of a budget, rounded down by a fifth at most.
 
-    Three significant bits, so that budgets which are nearly the same have the same grid.
+    Only the three highest bits of the number are kept, so that nearly equal budgets have the same grid.
     """
-    most = max(1, int(scale * slack))
-    unit = 1 << max(0, most.bit_length() - 3)
-    return most // unit * unit
+    most = max(1, int(budget * share))
+    lowest_kept_bit = 1 << max(0, most.bit_length() - 3)
+    return most // lowest_kept_bit * lowest_kept_bit
 
 
-def window_length(scale: int, slack: float, tokens: int = 0, messages: int = 0) -> int:
-    """Return how many tokens a log grows by in a window, of a log with so many tokens and messages.
+def window_length(budget: int, slack: float, tokens: int = 0, messages: int = 0) -> int:
+    """Return by how many tokens a log grows before the start of its history moves; 0 if it moves every turn.
 
-    Half as many where a message is short beside the scale: the best slack grows with the root of a turn.
+    `tokens` and `messages` count the whole log. Where the average message takes less than a sixtieth of the budget, the
+    window is half as long: the best slack grows with the root of the length of a turn.
     """
     if not slack:
         return 0
-    length = grid_step(scale, slack)
-    is_short = 60 * tokens <= scale * messages  # the average message takes less than a sixtieth
-    return length // 2 if is_short else length
+    length = grid_step(budget, slack)
+    has_short_messages = 60 * tokens <= budget * messages
+    return length // 2 if has_short_messages else length
 
 
-def find_start(befores: Sequence[int], costs: Sequence[int], room: int, length: int, scale: int = 0) -> int:
-    """Return the first of some atoms that is shown, so that it and all after it fit the room.
+def find_start(
+    tokens_before: Sequence[int], costs: Sequence[int], budget: int, window: int, whole_budget: int = 0
+) -> int:
+    """Return the index of the first message to show, so that it and all messages after it fit a budget.
 
-    `befores` are the tokens of the log before each atom and never fall; `costs` are what each takes of the room. The
-    atoms are the whole history, or reach so far back that they do not fit. `length` are the tokens by which a log grows
-    in a window; 0 moves the start with every message. `scale` is what lines are measured by: the budget,
-    which is the same every turn, where the room is not; the room itself when 0.
+    `tokens_before` are the tokens of the log before each message, ascending; `costs` are the tokens that each message
+    takes of `budget`. The messages are the whole history, or its newest ones if these are more than fit. `window` is
+    the number of tokens by which the log grows before the start moves; with 0 the start moves with every message.
+    `whole_budget`, which is the same every turn, determines the grid; 0 means `budget`.
 
-    Everything when it fits. Otherwise a window began when the log passed a multiple of its length, and the start is
-    the first line of a grid from which all fits until it passes the next one, if it goes on to cost as much a token. So
-    when a start moves follows from the log alone: prompts with less room start later, not at other times. Where what
-    comes is dearer than that, or the room is small, windows are shorter. The newest atom is always shown, also when it
-    alone is too large.
+    If everything fits, the start is 0. Otherwise the current window began when the log passed a multiple of `window`,
+    and the start is the first line of the grid from which all messages fit until the log passes the next multiple, if
+    its tokens go on to cost as much. So the log alone determines when a start moves: prompts with a smaller budget
+    start later, but do not move at other times. Windows are shorter where new messages cost more, or the budget is
+    small. The newest message is always shown, even if it alone is too large.
     """
     if not costs:
         return 0
-    # Sums from the end: the cost of the atom at -n and all after it.
-    taken = list(accumulate(reversed(costs)))
-    first = len(costs) - bisect_right(taken, room)
     newest = len(costs) - 1
-    if first == 0:
+    costs_from_end = list(accumulate(reversed(costs)))
+    first_fitting = len(costs) - bisect_right(costs_from_end, budget)
+    if first_fitting == 0:
         return 0
-    if first >= newest:
+    if first_fitting >= newest:
         return newest
-    while length > 0.7 * room:  # the rest is for the content shown at the start of a window
-        length //= 2
-    while length > 0:
-        since = bisect_left(befores, window_start(befores[newest], length))
-        if since > first:
-            return _start_on_grid(befores, costs, since, first, room, length, grid_step(scale or room, LINES))
-        length //= 2
-    return first
+    while window > 0.7 * budget:  # the rest is for the messages shown at the start of a window
+        window //= 2
+    while window > 0:
+        window_index = bisect_left(tokens_before, window_start(tokens_before[newest], window))
+        if window_index > first_fitting:
+            grid = grid_step(whole_budget or budget, LINES)
+            return _start_on_grid(tokens_before, costs, window_index, first_fitting, budget, window, grid)
+        window //= 2
+    return first_fitting
 
 
 def window_start(tokens: int, length: int) -> int:
-    """Return how many tokens a log had when its window began that now has so many before its newest message."""
+    """Return how many tokens a log had when its current window began.
+
+    `tokens` are those before its newest message now; `length` is that of a window.
+    """
     return tokens // length * length
 
 
 def _start_on_grid(
-    befores: Sequence[int], costs: Sequence[int], since: int, first: int, room: int, length: int, grid: int
+    tokens_before: Sequence[int],
+    costs: Sequence[int],
+    window_index: int,
+    first_fitting: int,
+    budget: int,
+    window: int,
+    grid: int,
 ) -> int:
-    """Return the atom on the earliest grid line from which all fits until `length` tokens follow those before `since`.
+    """Return the first message after the earliest grid line from which a whole window of messages fits the budget.
 
-    Atoms that do not fit now are not examined, so they need not have been read.
+    The window begins at the message `window_index` and is `window` tokens long. Messages before `first_fitting`, which
+    do not fit now, are not examined, so they need not have been read.
     """
-    sums = [0, *accumulate(reversed(costs[first:since]))]
-    start, line = since, befores[since] // grid * grid
+    costs_before_window = [0, *accumulate(reversed(costs[first_fitting:window_index]))]
+    start = window_index
+    line = tokens_before[window_index] // grid * grid
     while line >= 0:
-        index = bisect_left(befores, line)
-        if index < first:
+        index = bisect_left(tokens_before, line)
+        if index < first_fitting:
             break
-        if index < since:
-            cost = sums[since - index]
-            cost_per_token = cost / max(1, befores[since] - befores[index])
+        if index < window_index:
+            cost = costs_before_window[window_index - index]
+            cost_per_token = cost / max(1, tokens_before[window_index] - tokens_before[index])
             # The frames of a few messages say little: a token of the log costs two tokens of a prompt at most.
             cost_per_token = max(1.0, min(2.0, cost_per_token))
             # Moving too early costs less than moving twice: a twentieth more is kept free.
-            if cost + 1.05 * length * cost_per_token > room:
+            if cost + 1.05 * window * cost_per_token > budget:
                 break
             start = index
         line -= grid
@@ -110,5 +125,5 @@ def _start_on_grid(
 
 
 def recall_tokens(budget: int | None) -> int:
-    """Return how many tokens a recall may have that was given no number."""
+    """Return the default token limit of a recall in a prompt with a budget, or without one."""
     return 2000 if budget is None else budget // 2  # the rest is for the prompt around it

@@ -1,7 +1,8 @@
-"""Tool calls and their answers: one atomic group of a prompt, wherever the answers were written.
+"""Tool calls and their answers: each call is grouped with its answers in a prompt, wherever these were written.
 
-Providers want the answers to a call directly behind it, each call answered once. Logs have them late, interleaved,
-twice, or not at all, and a caller may write the answer to a call that the history ends with.
+Providers require the answers to a call directly behind it, and one answer to each call. Logs hold them late,
+interleaved, twice, or not at all, and a caller may write the answer to a call that the history ends with. A *unit*
+(`Atom`) is a group of messages that are shown together or not at all.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import is_
+from typing import NamedTuple
 
 from acms.model import Part, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom, Node, Scope
@@ -17,14 +19,14 @@ from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap_text
 
 
 def join_answers(units: Sequence[Atom]) -> list[Atom]:
-    """Return units that are shown together or not at all: every tool call with its answers.
+    """Move every tool answer into the unit of its call, directly behind the call and in the order of the calls.
 
-    Answers stand directly behind their call, in the order of the calls; one answers the nearest call before it that
-    has its id, is open, and has its group where both have one. A call that nothing answers gets a placeholder; an
-    answer to no call, and a second one to the same, becomes text of the user in marks. Calls that were made one after
-    the other before any of them was answered stay together, in one unit, their answers behind the last of them.
+    An answer belongs to the nearest unanswered call before it that has its id, and its group where both have one. A
+    call without an answer gets a placeholder; an answer without a call, or a second one to the same call, becomes
+    marked text of the user. Consecutive calls that were made before any of them was answered become one unit, with
+    their answers behind the last call.
 
-    Units that become empty are dropped; the versions of a unit span those of the answers that joined it.
+    Units that become empty are dropped; the versions of a unit span those of the answers moved into it.
     """
     pairing = _Pairing()
     drafts = [pairing.read(unit) for unit in units]
@@ -35,27 +37,29 @@ def join_answers(units: Sequence[Atom]) -> list[Atom]:
 
 
 def merge_parallel_calls(units: Sequence[Atom]) -> list[Atom]:
-    """Return units in which calls that were made side by side, each a message of its own, are one.
+    """Merge adjacent units of one call each into one unit if all calls were made before the first answer came.
 
-    They are where all were made before the first answer came, as the versions of the units say.
+    The first version of such a unit is that of its call, the last version that of its answer.
     """
     merged: list[Atom] = []
-    last_call, first_answer = 0, 0  # versions in the newest unit
+    latest_call = earliest_answer = 0  # versions in the newest merged unit
     for unit in units:
         if not _is_single_call(unit):
             merged.append(unit)
-            last_call, first_answer = 0, 0
-        elif max(last_call, unit.first) < min(first_answer, unit.last):
+            latest_call = earliest_answer = 0
+            continue
+        latest_call = max(latest_call, unit.first)
+        earliest_answer = min(earliest_answer, unit.last)
+        if latest_call < earliest_answer:
             merged[-1] = _merge_call(merged[-1], unit)
-            last_call, first_answer = max(last_call, unit.first), min(first_answer, unit.last)
         else:
             merged.append(unit)
-            last_call, first_answer = unit.first, unit.last
+            latest_call, earliest_answer = unit.first, unit.last
     return merged
 
 
 def _is_single_call(unit: Atom) -> bool:
-    """Return whether a unit is a message that makes one call, and its answer."""
+    """Return whether a unit consists of a message that makes one call, and the answer to it."""
     messages = unit.messages
     if len(messages) != 2 or messages[1].role is not Role.TOOL or not unit.first:
         return False
@@ -63,26 +67,26 @@ def _is_single_call(unit: Atom) -> bool:
     return len(calls) == 1 and not is_placeholder(messages[1])
 
 
-def _merge_call(before: Atom, unit: Atom) -> Atom:
-    """Put a call and its answer into the unit of calls that were made beside it."""
+def _merge_call(merged: Atom, unit: Atom) -> Atom:
+    """Add the call and the answer of a unit to a unit of parallel calls, which has as many answers as calls."""
     call, answer = unit.messages
-    half = len(before.messages) // 2
-    calls, answers = before.messages[:half], before.messages[half:]
-    calls = (call, *calls) if unit.first < before.first else (*calls, call)
+    half = len(merged.messages) // 2
+    calls, answers = merged.messages[:half], merged.messages[half:]
+    calls = (call, *calls) if unit.first < merged.first else (*calls, call)
     return Atom(
         (*calls, *answers, answer),
-        min(before.first, unit.first),
-        max(before.last, unit.last),
-        before.before,
-        before.mandatory or unit.mandatory,
+        first=min(merged.first, unit.first),
+        last=max(merged.last, unit.last),
+        before=merged.before,
+        mandatory=merged.mandatory or unit.mandatory,
     )
 
 
 def pair_tool_calls(tree: Scope) -> Scope:
-    """Return a tree in which every tool call has its answers with it, also those written in another scope.
+    """Return a tree in which every tool call is grouped with its answers, also those written in another scope.
 
-    An answer joins the unit of its call, in the scope of the call: it is shown or left out with it. One that the caller
-    wrote makes a unit of the log mandatory. Idempotent.
+    An answer moves into the unit of its call, in the scope of the call: both are shown or left out together. An answer
+    that the caller wrote makes the unit of a logged call mandatory. Idempotent.
     """
     drafts: list[Atom | _Draft] = []
     _read_scope(tree, _Pairing(), drafts)
@@ -98,7 +102,7 @@ def is_placeholder(message: PromptMessage) -> bool:
 
 
 def _read_scope(scope: Scope, pairing: _Pairing, drafts: list[Atom | _Draft]) -> None:
-    """Read the units of a scope in order."""
+    """Read the units of a scope and of the scopes in it, in order; append each to `drafts`."""
     for node in scope.children:
         if isinstance(node, Atom):
             drafts.append(pairing.read(node))
@@ -107,6 +111,7 @@ def _read_scope(scope: Scope, pairing: _Pairing, drafts: list[Atom | _Draft]) ->
 
 
 def _rebuild_scope(scope: Scope, drafts: Iterator[Atom | _Draft]) -> Scope:
+    """Return a scope with its units replaced by the next drafts, in order; the scope itself if nothing changed."""
     children: list[Node] = []
     for node in scope.children:
         if isinstance(node, Atom):
@@ -117,12 +122,12 @@ def _rebuild_scope(scope: Scope, drafts: Iterator[Atom | _Draft]) -> Scope:
         else:
             children.append(node)
     children = _merge_parallel_runs(children)
-    same = len(children) == len(scope.children) and all(map(is_, children, scope.children))
-    return scope if same else replace(scope, children=tuple(children))
+    is_unchanged = len(children) == len(scope.children) and all(map(is_, children, scope.children))
+    return scope if is_unchanged else replace(scope, children=tuple(children))
 
 
 def _merge_parallel_runs(children: Sequence[Node]) -> list[Node]:
-    """Return the nodes of a scope with calls that were made side by side in one unit."""
+    """Merge the parallel calls in each run of adjacent units among the nodes of a scope."""
     merged: list[Node] = []
     run: list[Atom] = []
     for node in children:
@@ -136,7 +141,7 @@ def _merge_parallel_runs(children: Sequence[Node]) -> list[Node]:
 
 
 def _needs_no_pairing(unit: Atom) -> bool:
-    """Return whether a unit has nothing to do with tools, or is a call with all its answers already."""
+    """Return whether a unit has no tool calls or answers, or is already a call with all its answers."""
     for index, message in enumerate(unit.messages):
         if message.role is Role.TOOL:
             return False
@@ -149,14 +154,14 @@ def _needs_no_pairing(unit: Atom) -> bool:
 
 
 def _is_complete_group(messages: Sequence[PromptMessage]) -> bool:
-    """Return whether messages are a call and its answers in order, and nothing else."""
-    call, *answers = messages
-    if call.role is not Role.ASSISTANT or any(isinstance(part, ToolResult) for part in call.parts):
+    """Return whether messages are one message with calls and the answers to all of them in order, nothing else."""
+    calling, *answers = messages
+    if calling.role is not Role.ASSISTANT or any(isinstance(part, ToolResult) for part in calling.parts):
         return False
-    ids = [part.call_id for part in call.parts if isinstance(part, ToolCall)]
-    if len(ids) != len(answers):
+    call_ids = [part.call_id for part in calling.parts if isinstance(part, ToolCall)]
+    if len(call_ids) != len(answers):
         return False
-    return all(_answers_call(answer, id, call.group) for id, answer in zip(ids, answers, strict=True))
+    return all(_answers_call(answer, id, calling.group) for id, answer in zip(call_ids, answers, strict=True))
 
 
 def _answers_call(message: PromptMessage, id: str, group: str | None) -> bool:
@@ -187,20 +192,29 @@ class _Call:
         return PromptMessage(role=Role.TOOL, parts=(ToolResult(self.id, NO_RESULT),), group=self.group)
 
 
-class _Draft:
-    """A unit under way: its messages, and the calls among them that are still to be answered."""
+class _DraftMessage(NamedTuple):
+    """A message of a draft, and the calls it makes."""
 
-    __slots__ = ("answer_units", "lines", "unit")
+    message: PromptMessage
+    calls: Sequence[_Call]
+    #: Number of the message in the order of reading.
+    number: int
+
+
+class _Draft:
+    """A unit under construction: its messages without answers, and the calls they make."""
+
+    __slots__ = ("answer_units", "messages", "unit")
 
     def __init__(self, unit: Atom) -> None:
         self.unit = unit
-        #: Messages in order, each with the calls it makes, and its number in the order of reading.
-        self.lines: list[tuple[PromptMessage, Sequence[_Call], int]] = []
+        #: Messages in order.
+        self.messages: list[_DraftMessage] = []
         #: Units that gave an answer to a call of this one.
         self.answer_units: list[Atom] = []
 
     def build(self) -> list[Atom]:
-        """Return the unit with all its answers; nothing if it has no message left."""
+        """Return a list of the unit with all its answers, or an empty list if no message is left."""
         messages = self._order_messages()
         unit = self.unit
         if not messages:
@@ -209,9 +223,9 @@ class _Draft:
             return [unit]
         first, last, mandatory = unit.first, unit.last, unit.mandatory
         for other in self.answer_units:
-            # The caller's text is never left out; its answer to a call of the log keeps that call.
-            is_written = unit.first > 0 and not other.first
-            mandatory = mandatory or other.mandatory or is_written
+            # The caller's text is never left out, so a logged call that it answers is not left out either.
+            is_answered_by_caller = unit.first > 0 and not other.first
+            mandatory = mandatory or other.mandatory or is_answered_by_caller
             if other.first:
                 first = min(first or other.first, other.first)
                 last = max(last, other.last)
@@ -219,28 +233,29 @@ class _Draft:
 
     def _order_messages(self) -> list[PromptMessage]:
         """Return the messages with answers behind their calls; calls made before any answer came stay together."""
-        messages: list[PromptMessage] = []
-        waiting: list[_Call] = []
-        for message, calls, number in self.lines:
-            answered_later = all(call.answer and call.answered_at > number for call in waiting)
-            if not calls or not answered_later:
-                messages += [call.answer_or_placeholder() for call in waiting]
-                waiting = []
-            messages.append(message)
-            waiting += calls
-        return messages + [call.answer_or_placeholder() for call in waiting]
+        ordered: list[PromptMessage] = []
+        pending: list[_Call] = []  # calls whose answers are not placed yet
+        for message, calls, number in self.messages:
+            are_answered_later = all(call.answer and call.answered_at > number for call in pending)
+            if not calls or not are_answered_later:
+                ordered += [call.answer_or_placeholder() for call in pending]
+                pending = []
+            ordered.append(message)
+            pending += calls
+        return ordered + [call.answer_or_placeholder() for call in pending]
 
 
 class _Pairing:
     """Reads messages in order and gives each answer to its call."""
 
     def __init__(self) -> None:
-        self._open: dict[str, list[_Call]] = {}
-        #: Number of the message that is read.
+        #: Calls without an answer, by id, oldest first.
+        self._open_calls: dict[str, list[_Call]] = {}
+        #: Number of the message being read.
         self._number = 0
 
     def read(self, unit: Atom) -> Atom | _Draft:
-        """Return the unit itself if it needs no pairing, else what is to be built once everything is read."""
+        """Read a unit; return the unit itself if it needs no pairing, else a draft to build once all units are read."""
         if _needs_no_pairing(unit):
             return unit
         draft = _Draft(unit)
@@ -249,7 +264,7 @@ class _Pairing:
             if message.role is Role.TOOL:
                 self._read_answers(message, draft)
                 continue
-            rest = self._without_results(message, draft)
+            rest = self._extract_results(message, draft)
             calls: list[_Call] = []
             if message.role is Role.ASSISTANT:
                 calls = [
@@ -257,14 +272,14 @@ class _Pairing:
                     for part in rest.parts
                     if isinstance(part, ToolCall)
                 ]
-            for call in reversed(calls):  # of two with one id in a message the first is answered first
-                self._open.setdefault(call.id, []).append(call)
+            for call in reversed(calls):  # of two calls with one id in a message, the first is answered first
+                self._open_calls.setdefault(call.id, []).append(call)
             if rest.parts or rest is message:
-                draft.lines.append((rest, calls, self._number))
+                draft.messages.append(_DraftMessage(rest, calls, self._number))
         return draft
 
-    def _without_results(self, message: PromptMessage, draft: _Draft) -> PromptMessage:
-        """Return a message without the answers in it, which are handed out first."""
+    def _extract_results(self, message: PromptMessage, draft: _Draft) -> PromptMessage:
+        """Assign the tool results in a message to their calls, and return the message without them."""
         results = tuple([part for part in message.parts if isinstance(part, ToolResult)])
         if not results:
             return message
@@ -273,9 +288,9 @@ class _Pairing:
         return replace(message, parts=rest, tokens=None, counter="")
 
     def _read_answers(self, message: PromptMessage, draft: _Draft) -> None:
-        """Assign the answers of a message to their calls; an answer without a call becomes user text."""
+        """Assign the tool results in a message to their calls; a result without a call becomes text of the user."""
         if is_placeholder(message):
-            return  # written again while nothing better answers the call
+            return  # a new placeholder is made if the call stays without an answer
         results = [part for part in message.parts if isinstance(part, ToolResult)]
         others: tuple[Part, ...] = tuple([part for part in message.parts if not isinstance(part, ToolResult)])
         stray_outputs: list[str] = []
@@ -289,7 +304,7 @@ class _Pairing:
             if message.role is not Role.TOOL or len(message.parts) > 1:
                 parts = (*others, part)
                 call.answer = replace(message, role=Role.TOOL, parts=parts, tokens=None, counter="")
-            others = ()
+            others = ()  # the first answer has the other parts of the message
             if call.draft is not draft:
                 call.draft.answer_units.append(draft.unit)
         if not results:
@@ -297,7 +312,7 @@ class _Pairing:
             others = tuple([part for part in others if not isinstance(part, Text)])
         if stray_outputs or others:
             texts = [Text(wrap_text(output, ORPHAN)) for output in stray_outputs]
-            orphan = replace(
+            as_user = replace(
                 message,
                 role=Role.USER,
                 parts=(*texts, *others),
@@ -306,13 +321,13 @@ class _Pairing:
                 tokens=None,
                 counter="",
             )
-            draft.lines.append((orphan, (), self._number))
+            draft.messages.append(_DraftMessage(as_user, (), self._number))
 
     def _close_call(self, id: str, group: str | None) -> _Call | None:
-        """Return the nearest open call that an answer can belong to, which it closes."""
-        waiting = self._open.get(id, [])
-        for index in reversed(range(len(waiting))):
-            call = waiting[index]
+        """Remove and return the newest open call that an answer with this id and group belongs to; None without one."""
+        calls = self._open_calls.get(id, [])
+        for index in reversed(range(len(calls))):
+            call = calls[index]
             if group is None or call.group is None or call.group == group:
-                return waiting.pop(index)
+                return calls.pop(index)
         return None

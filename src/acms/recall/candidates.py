@@ -1,6 +1,7 @@
-"""Candidates: the current episode and the matching past of a ranked log, as units for the planner.
+"""Candidates: the messages of the current episode and of the past that a plan may show, as units.
 
-Pure functions of a ranking, so a plan can be recomputed, and a past version is queried like the newest one.
+A unit is one entry, or a tool call with its answers. Everything here depends on a ranking alone, so a plan can be
+recomputed, and a past version is queried like the newest one.
 """
 
 from __future__ import annotations
@@ -57,21 +58,21 @@ class CandidateSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """On which terms candidates are taken."""
+    """Conditions for candidates."""
 
     min_relevance: float = 0.0
     #: Whether only entries above the cutoff are candidates.
     answers_only: bool = False
     exclude: Collection[str] = ()
     include_current: bool = True
-    #: Whether the current episode is offered apart; otherwise all of it competes by relevance.
+    #: Whether the current episode is collected separately; otherwise it competes by relevance.
     episode: bool = True
-    #: Tokens that the current episode could fill: what lies further back competes by relevance.
+    #: Tokens of the newest messages of the current episode that are collected; older ones compete by relevance.
     budget: int = 0
-    #: Versions that are shown anyway and no candidates.
+    #: Versions that are shown anyway, and so are not candidates.
     shown: Collection[int] = ()
-    #: The newest unit is the query itself.
-    asks: bool = False
+    #: Whether the newest unit is the query itself.
+    newest_is_query: bool = False
     #: Messages with outdated statements, known from this log and from the namespace's profile: these are shown only in
     #: the current episode.
     stale: Stale = NONE
@@ -81,30 +82,31 @@ class Terms:
 
 
 def group_at_index(corpus: Corpus, position: int) -> tuple[Unit[Doc], str]:
-    """Return the unit an active entry belongs to, and why it cannot be shown; "" if it can."""
+    """Return the unit that an active entry belongs to, and the reason why it cannot be shown, or ""."""
     snapshot = corpus.snapshot
     document = corpus.document(position)
-    if snapshot.alone(document):
+    if snapshot.is_ungrouped(document):
         return Unit((snapshot.doc(document),)), ""
     members = snapshot.members(document)
     positions = sorted(member for member in map(corpus.position_of, members) if member >= 0)
     documents = [corpus.document(member) for member in positions]
-    has_calls, answered = snapshot.answered(documents)
-    unit = Unit(tuple(map(snapshot.doc, documents)), complete=answered)
-    if has_calls:
+    calls = snapshot.tool_call_state(documents)
+    unit = Unit(tuple(map(snapshot.doc, documents)), complete=calls.all_answered)
+    if calls.are_included:
         return unit, ""
     for member in members:
-        holds_call, _ = snapshot.answered([member])
-        if holds_call and _is_summarised(corpus, member):
+        if snapshot.tool_call_state([member]).are_included and _is_summarised(corpus, member):
+            # A summary stands for the call, so the answer is shown alone.
             return Unit((snapshot.doc(document)._replace(group=None),)), ""
     return unit, NO_CALL
 
 
 def _is_summarised(corpus: Corpus, document: int) -> bool:
-    """Return whether a summary covers a document."""
+    """Return whether a summary replaces a document."""
     _, version = corpus.snapshot.locate(document)
-    by = corpus.cover.replaced_by(version)
-    return any(entry.kind is Kind.SUMMARY and entry.version == by for entry in corpus.cover.shown)
+    replacing_version = corpus.cover.replaced_by(version)
+    summary_versions = [entry.version for entry in corpus.cover.shown if entry.kind is Kind.SUMMARY]
+    return replacing_version in summary_versions
 
 
 def find_newest_group(corpus: Corpus) -> Unit[Doc] | None:
@@ -114,7 +116,7 @@ def find_newest_group(corpus: Corpus) -> Unit[Doc] | None:
 
 
 def _find_group_before(corpus: Corpus, end: int) -> tuple[Unit[Doc], int] | None:
-    """Return the newest unit of the queried log before a position that can be shown, and the position of its end."""
+    """Return the newest unit of the queried log that can be shown and ends before a position, and where it ends."""
     for position in range(end - 1, corpus.start - 1, -1):
         unit, hidden_reason = group_at_index(corpus, position)
         if not hidden_reason and unit.entries[-1].version == corpus.document(position) + 1:
@@ -123,22 +125,25 @@ def _find_group_before(corpus: Corpus, end: int) -> tuple[Unit[Doc], int] | None
 
 
 def collect_candidates(corpus: Corpus, ranking: Ranking, terms: Terms, frame: Frame) -> CandidateSet:
-    """Divide the ranked entries into the current episode and the past."""
+    """Collect the candidates of the current episode and, from the other ranked entries, those of the past."""
     rejected: list[Choice] = []
-    taken: set[int] = set(terms.shown)
+    considered = set(terms.shown)  # versions
+    offered = set(terms.shown)  # versions of entries that are shown or candidates
     current: list[Candidate] = []
-    episode = -1
-    for one, position in _current_candidates(corpus, ranking, terms, frame) if terms.episode else ():
-        taken.update([entry.version for entry in one.unit.entries])
+    current_episode = -1
+    units = _current_candidates(corpus, ranking, terms, frame) if terms.episode else []
+    for candidate, position in units:
+        versions = [entry.version for entry in candidate.unit.entries]
+        considered.update(versions)
         if position >= 0:
-            episode = one.unit.entries[-1].episode or -1
-        rejection = _reject_current(one, position, ranking, terms)
+            current_episode = candidate.unit.entries[-1].episode or -1
+        rejection = _reject_current(candidate, position, ranking, terms)
         if rejection is None:
-            current.append(one)
+            current.append(candidate)
+            offered.update(versions)
         else:
             rejected.append(rejection)
-    offered = {entry.version for one in current for entry in one.unit.entries}.union(terms.shown)
-    past = _PastCandidates(corpus, ranking, terms, frame, rejected, taken, offered, episode)
+    past = _PastCandidates(corpus, ranking, terms, frame, rejected, considered, offered, current_episode)
     past.collect()
     return CandidateSet(
         past=_add_warnings(past.in_order(), terms.labels),
@@ -149,26 +154,26 @@ def collect_candidates(corpus: Corpus, ranking: Ranking, terms: Terms, frame: Fr
     )
 
 
-def _reject_current(one: Candidate, position: int, ranking: Ranking, terms: Terms) -> Choice | None:
-    """Return why a unit of the current episode is no candidate; None if it is one."""
+def _reject_current(candidate: Candidate, position: int, ranking: Ranking, terms: Terms) -> Choice | None:
+    """Return the rejection of a unit of the current episode by a rule, or None; position -1 is the query itself."""
     if position < 0:
-        return Choice(one, False, "query", "it is the query itself")
-    if _is_excluded(one, terms):
-        return Choice(one, False, "excluded", EXCLUDED)
+        return Choice(candidate, False, "query", "it is the query itself")
+    if _is_excluded(candidate, terms):
+        return Choice(candidate, False, "excluded", EXCLUDED)
     if not ranking.allows(position):
-        return Choice(one, False, "filter", FILTERED)
+        return Choice(candidate, False, "filter", FILTERED)
     if not terms.include_current:
-        return Choice(one, False, "current_episode", NOT_ASKED)
+        return Choice(candidate, False, "current_episode", NOT_ASKED)
     return None
 
 
-def _is_excluded(one: Candidate, terms: Terms) -> bool:
+def _is_excluded(candidate: Candidate, terms: Terms) -> bool:
     """Return whether the caller excluded an entry of a candidate."""
-    return bool(terms.exclude) and any(entry.id in terms.exclude for entry in one.unit.entries)
+    return bool(terms.exclude) and any(entry.id in terms.exclude for entry in candidate.unit.entries)
 
 
 class _PastCandidates:
-    """Collects ranked entries as candidates of the past, best first, or rejects them."""
+    """Collects the ranked entries, best first, as candidates of the past, or rejects them."""
 
     def __init__(
         self,
@@ -177,15 +182,15 @@ class _PastCandidates:
         terms: Terms,
         frame: Frame,
         rejected: list[Choice],
-        taken: set[int],
+        considered: set[int],
         offered: Collection[int],
-        episode: int,
+        current_episode: int,
     ) -> None:
         self._corpus, self._ranking, self._terms, self._frame = corpus, ranking, terms, frame
-        self._rejected, self._taken, self._current_episode = rejected, taken, episode
+        self._rejected, self._considered, self._current_episode = rejected, considered, current_episode
         self._episodes = corpus.snapshot.column("episode")
         self._candidates: list[tuple[int, Candidate]] = []
-        #: Only an offered entry can replace duplicates of it, and only if it carries the same markers.
+        #: Versions of the entries that are shown or candidates: only these can stand for their duplicates.
         self._offered = offered
         #: Version of the best offered entry of each family of copies.
         self._best_copies: dict[int, int] = {}
@@ -194,7 +199,7 @@ class _PastCandidates:
 
     def in_order(self) -> list[Candidate]:
         """Return the collected candidates, oldest first."""
-        return [one for _, one in sorted(self._candidates, key=itemgetter(0))]
+        return [candidate for _, candidate in sorted(self._candidates, key=itemgetter(0))]
 
     def collect(self) -> None:
         """Go through all ranked entries."""
@@ -213,64 +218,64 @@ class _PastCandidates:
             _single_candidates(corpus, ranking, documents, self._frame),
             strict=True,
         )
-        for index, (document, position, group, family, is_plain, one) in enumerate(ranked):
+        for index, (document, position, group, family, is_plain, candidate) in enumerate(ranked):
             version = document + 1
-            if version in self._taken:
+            if version in self._considered:
                 if version in self._offered:
                     self._best_copies.setdefault(family, version)
             elif is_plain and family == index:
                 self._best_copies[family] = version
-                self._candidates.append((position, one))
+                self._candidates.append((position, candidate))
             else:
-                self._consider(one, document, position, group, family)
+                self._consider(candidate, document, position, group, family)
 
     def _find_plain(self, groups: Ints) -> list[bool]:
-        """Return for each ranked entry whether only a better copy could reject it, which holds for most."""
+        """Return for each ranked entry whether it can be rejected only as a duplicate, which holds for most."""
         ranking, terms = self._ranking, self._terms
         has_conditions = bool(terms.exclude) or bool(self._demotions) or ranking.allowed is not None
         if has_conditions or not terms.include_current:
             return [False] * len(groups)
         relevances = ranking.relevances[ranking.positions].astype(float)
-        plain = (groups < 0) & (relevances >= terms.min_relevance)
+        is_plain = (groups < 0) & (relevances >= terms.min_relevance)
         if terms.answers_only:
-            plain &= ranking.find_answers(ranking.positions)
-        return plain.tolist()
+            is_plain &= ranking.find_answers(ranking.positions)
+        return is_plain.tolist()
 
-    def _consider(self, one: Candidate, document: int, position: int, group: int, family: int) -> None:
-        """Make an entry, or the tool group it belongs to, a candidate unless a rule rejects it."""
+    def _consider(self, candidate: Candidate, document: int, position: int, group: int, family: int) -> None:
+        """Collect an entry, or the tool group it belongs to, as a candidate unless a rule rejects it."""
         version = document + 1
         end = position
         hidden_reason = ""
         if group < 0:
-            self._taken.add(version)
+            self._considered.add(version)
         else:
             unit, hidden_reason = group_at_index(self._corpus, position)
-            self._taken.update(entry.version for entry in unit.entries)
+            self._considered.update(entry.version for entry in unit.entries)
             positions = [self._corpus.position_of(entry.version - 1) for entry in unit.entries]
             group_candidate = build_candidate(unit, _source_of_group(unit), self._frame)
-            one = _rank_group(group_candidate, self._ranking, positions)
+            candidate = _rank_group(group_candidate, self._ranking, positions)
             end = positions[-1]
         is_current = self._episodes[document] == self._current_episode
         rejection: tuple[str, str] | None
         if hidden_reason:
             rejection = "hidden", hidden_reason
         else:
-            rejection = self._find_rejection(one, version, family, position, is_current)
+            rejection = self._find_rejection(candidate, version, family, position, is_current)
         if rejection is not None:
             rule, reason = rejection
-            self._rejected.append(Choice(one, False, rule, reason))
+            self._rejected.append(Choice(candidate, False, rule, reason))
             return
         self._best_copies.setdefault(family, version)
-        self._candidates.append((end, one))
+        self._candidates.append((end, candidate))
         if version in self._demotions and not is_current:  # messages of the current episode are shown whole
-            self.trims[one.unit.entries[0].id] = self._demotions[version]
+            self.trims[candidate.unit.entries[0].id] = self._demotions[version]
 
     def _find_rejection(
-        self, one: Candidate, version: int, family: int, position: int, is_current: bool
+        self, candidate: Candidate, version: int, family: int, position: int, is_current: bool
     ) -> tuple[str, str] | None:
-        """Return the rule by which a unit is no candidate, and the reason; None if it is one."""
+        """Return the rule that rejects a unit, and the reason; None if no rule does."""
         terms = self._terms
-        if _is_excluded(one, terms):
+        if _is_excluded(candidate, terms):
             return "excluded", EXCLUDED
         if not self._ranking.allows(position):
             return "filter", FILTERED
@@ -278,17 +283,17 @@ class _PastCandidates:
             return "current_episode", NOT_ASKED
         if terms.answers_only and not self._ranking.find_answers(np.array([position]))[0]:
             return "cutoff", self._ranking.why_no_answer(position)
-        if one.relevance < terms.min_relevance:
+        if candidate.relevance < terms.min_relevance:
             return "min_relevance", f"below the least relevance of {terms.min_relevance:.2f}"
-        is_single = len(one.costs) == 1
+        is_single = len(candidate.costs) == 1
         demotion = None if is_current else self._demotions.get(version)
         if demotion is not None:
             has_valid_part = is_single and bool(demotion.spans)
             if not has_valid_part:
                 return "superseded", f"says what {demotion.by} replaced; include_superseded=True shows it"
-        copy = self._best_copies.get(family)
-        if copy is not None and is_single and _has_no_other_markers(self._corpus, one, copy):
-            return "duplicate", f"says the same as v{self._corpus.snapshot.version(copy - 1)}"
+        best_copy = self._best_copies.get(family)
+        if best_copy is not None and is_single and _has_no_other_markers(self._corpus, candidate, best_copy):
+            return "duplicate", f"says the same as v{self._corpus.snapshot.version(best_copy - 1)}"
         return None
 
 
@@ -297,21 +302,24 @@ def _add_warnings(candidates: list[Candidate], labels: Labels) -> list[Candidate
     if not labels.times:
         return candidates
     labelled: list[Candidate] = []
-    for one in candidates:
-        period = labels.times.get(one.unit.version)
-        labelled.append(one if period is None else append_label(one, period.warning(labels.moment)))
+    for candidate in candidates:
+        period = labels.times.get(candidate.unit.version)
+        labelled.append(
+            candidate if period is None else append_label(candidate, period.warning(labels.moment))
+        )
     return labelled
 
 
 def _find_superseded(
     corpus: Corpus, documents: Ints, families: Sequence[int], terms: Terms
 ) -> dict[int, Demotion]:
-    """Return the outdated candidates by version, including older duplicates of them.
+    """Return by version the candidates with outdated statements, and older duplicates of them.
 
-    A tool group is shown whole or not at all, so one outdated member is enough.
+    A tool group is shown whole or not at all, so all of it is outdated if one member is. `families` has for each
+    document the index of its best copy.
     """
     demotions: dict[int, Demotion] = {}
-    newest_by_family: dict[int, int] = {}
+    newest_by_family: dict[int, int] = {}  # version that made a copy outdated
     snapshot = corpus.snapshot
     groups = snapshot.column("group")[documents].tolist()
     versions = (documents + 1).tolist()
@@ -319,7 +327,8 @@ def _find_superseded(
         if not stale:
             continue
         for version, group, family in zip(versions, groups, families, strict=True):
-            if group < 0 and not stale.holds(version):
+            is_single = group < 0
+            if is_single and not stale.holds(version):
                 continue
             members = snapshot.members(version - 1)
             demotion = stale.of(map(snapshot.doc, members))
@@ -336,10 +345,9 @@ def _find_superseded(
 
 
 def _group_copies(corpus: Corpus, ranking: Ranking) -> list[int]:
-    """Return for each candidate the index of its best copy: its own if there is no better one.
+    """Return for each candidate the index of its best copy, which is its own index if there is no better copy.
 
-    Two entries are copies if they hold the same words, in any order. External text never takes the place of other
-    text.
+    Two entries are copies if they hold the same words, in any order, and both or neither are external text.
     """
     documents = corpus.documents(ranking.positions)
     snapshot = corpus.snapshot
@@ -361,9 +369,9 @@ _make_candidate: Callable[[Iterable[object]], Candidate] = partial(tuple.__new__
 def _single_candidates(
     corpus: Corpus, ranking: Ranking, documents: Ints, frame: Frame
 ) -> Iterator[Candidate]:
-    """Yield the ranked entries as units of one entry each, including members of tool groups, which are not units.
+    """Yield each ranked entry as a candidate of its own, even if it belongs to a tool group.
 
-    There are hundreds, and few are shown: their fields are read a column at a time, and the rest on demand.
+    There are hundreds, and few are shown. So their fields are read a column at a time, and their documents on demand.
     """
     positions = ranking.positions
     codes, labels = corpus.labels
@@ -413,9 +421,9 @@ def _single_candidates(
         yield _make_candidate((*fields, "", is_external, leader_score, distance))
 
 
-def _has_no_other_markers(corpus: Corpus, one: Candidate, other: int) -> bool:
-    """Return whether all markers of a candidate are on the entry of version `other` too."""
-    return not one.markers or set(one.markers) <= set(corpus.snapshot.doc(other - 1).markers)
+def _has_no_other_markers(corpus: Corpus, candidate: Candidate, version: int) -> bool:
+    """Return whether the entry of a version carries all markers of a candidate."""
+    return not candidate.markers or set(candidate.markers) <= set(corpus.snapshot.doc(version - 1).markers)
 
 
 def _current_candidates(
@@ -424,7 +432,7 @@ def _current_candidates(
     """Return the units of the current episode, oldest first, each with its position; -1 for the query itself."""
     newest = _find_group_before(corpus, len(corpus))
     query: list[tuple[Candidate, int]] = []
-    if newest is not None and terms.asks:
+    if newest is not None and terms.newest_is_query:
         unit, position = newest
         query = [(build_candidate(unit, Source.CURRENT, frame), -1)]
         newest = _find_group_before(corpus, position)
@@ -440,69 +448,70 @@ def _current_candidates(
 def _episode_candidates(
     corpus: Corpus, episode: int, last: int, budget: int, frame: Frame
 ) -> dict[int, Candidate]:
-    """Return the units of an episode up to a position, by position.
+    """Return the units of an episode up to the position `last`, by the position at which each ends.
 
-    Of a long episode only the newest units that the budget could hold, and the marked ones.
+    Of a long episode, these are only the newest units that the budget could hold, and the marked ones.
     """
     positions = np.flatnonzero(corpus.column("episode") == episode) if episode else np.array([last])
-    marked = corpus.marked()
+    has_markers = corpus.marker_mask()
     remaining = budget
     candidates: dict[int, Candidate] = {}
-    for position in _iterate_newest_first(positions[positions <= last], marked):
-        is_marked = marked is not None and bool(marked[position])
+    for position in _iterate_newest_first(positions[positions <= last], has_markers):
+        is_marked = has_markers is not None and bool(has_markers[position])
         if remaining < 0 and not is_marked:
             continue
         unit, hidden_reason = group_at_index(corpus, position)
         end = unit.entries[-1]
-        is_end = end.version == corpus.document(position) + 1
-        if hidden_reason or not is_end or end.episode != episode:
+        ends_here = end.version == corpus.document(position) + 1
+        if hidden_reason or not ends_here or end.episode != episode:
             continue
-        one = build_candidate(unit, Source.CURRENT, frame)
-        remaining -= one.tokens
-        candidates[position] = one
+        candidate = build_candidate(unit, Source.CURRENT, frame)
+        remaining -= candidate.tokens
+        candidates[position] = candidate
     return candidates
 
 
-def _iterate_newest_first(positions: Ints, marked: NDArray[np.bool_] | None) -> Iterator[int]:
-    """Yield the newest positions, then, of a long episode, those of marked entries only."""
-    limit = 4_096  # entries that are considered even if they are not marked
+def _iterate_newest_first(positions: Ints, has_markers: NDArray[np.bool_] | None) -> Iterator[int]:
+    """Yield positions, newest first; beyond 4,096 of them, only those of entries with markers."""
+    limit = 4_096
     recent, older = positions[-limit:], positions[:-limit]
     yield from reversed(recent.tolist())
-    if marked is not None:
-        yield from reversed(older[marked[older]].tolist())
+    if has_markers is not None:
+        marked = older[has_markers[older]]
+        yield from reversed(marked.tolist())
 
 
-def _rank_group(one: Candidate, ranking: Ranking, positions: Sequence[int]) -> Candidate:
-    """Return a unit with the relevance of its best entry at the price of all: showing one shows the others.
+def _rank_group(candidate: Candidate, ranking: Ranking, positions: Sequence[int]) -> Candidate:
+    """Return a unit with the relevance of its best entry, and a score that counts the tokens of all its entries.
 
-    A tool call is short and cheap; its answer is expensive and contains the answer to the query.
+    Showing one entry shows the others: a tool call is short, but its answer may be long.
     """
-    best = max(positions, key=lambda position: (ranking.scores.marked[position], -position))
-    (ranked,) = _score_candidates([one], ranking, [best])
+    best = max(positions, key=lambda position: (ranking.scores.with_marks[position], -position))
+    (ranked,) = _score_candidates([candidate], ranking, [best])
     ranked = ranked._replace(distance=min(ranking.distances(np.array(positions, np.int64))))
     if len(positions) > 1:
-        ranked = ranked._replace(score=ranking.score_at_cost(best, one.tokens))
+        ranked = ranked._replace(score=ranking.score_at_cost(best, candidate.tokens))
     return ranked
 
 
 def _score_candidates(
     units: Sequence[Candidate], ranking: Ranking, positions: Sequence[int]
 ) -> list[Candidate]:
-    """Return units, each with the relevance and the score of the entry at one position."""
-    at = np.array(positions, np.int64)
-    relevances: list[float] = ranking.relevances[at].tolist()
-    boosts = ranking.marks_of(at)
-    scores = ranking.scores_of(at)
-    leader_scores = ranking.leader_scores(at)
+    """Return units with relevance and score, each of the entry at the position of the same index."""
+    position_array = np.array(positions, np.int64)
+    relevances: list[float] = ranking.relevances[position_array].tolist()
+    boosts = ranking.marks_of(position_array)
+    scores = ranking.scores_of(position_array)
+    leader_scores = ranking.leader_scores(position_array)
     scored: list[Candidate] = []
-    for index, one in enumerate(units):
+    for index, candidate in enumerate(units):
         scored.append(
-            one._replace(
+            candidate._replace(
                 relevance=relevances[index],
                 boost=boosts[index],
                 score=scores[index],
                 parts=partial(ranking.parts, positions[index]),
-                external=any(entry.external for entry in one.unit.entries if isinstance(entry, Doc)),
+                external=any(entry.external for entry in candidate.unit.entries if isinstance(entry, Doc)),
                 leader_score=leader_scores[index],
             )
         )
@@ -510,12 +519,12 @@ def _score_candidates(
 
 
 def _source_of_group(unit: Unit[Doc]) -> Source:
-    """Return where a past tool group comes from: marked, or found by similarity."""
+    """Return the source of a past tool group: marked, or found by similarity."""
     return Source.MARKED if any(entry.markers for entry in unit.entries) else Source.SIMILAR
 
 
 def merge_candidate_sets(first: CandidateSet, second: CandidateSet) -> CandidateSet:
-    """Return two sets as one, in order; the current episode is that of the second."""
+    """Join two sets in order; the current episode is that of the second."""
     return CandidateSet(
         past=[*first.past, *second.past],
         current=second.current,
@@ -530,32 +539,32 @@ def collect_fact_candidates(indexes: Sequence[FactIndex], terms: Terms, frame: F
     past: list[Candidate] = []
     rejected: list[Choice] = []
     for facts in indexes:
-        for one in facts.candidates(frame):
-            rejection = _reject_fact(one, facts, terms)
+        for candidate in facts.candidates(frame):
+            rejection = _reject_fact(candidate, facts, terms)
             if rejection is None:
-                past.append(one)
+                past.append(candidate)
             else:
                 rejected.append(rejection)
     return CandidateSet(past=past, current=(), rejected=rejected)
 
 
-def _reject_fact(one: Candidate, facts: FactIndex, terms: Terms) -> Choice | None:
-    """Return why a fact is no candidate; None if it is one."""
-    version = one.unit.version
-    if _is_excluded(one, terms):
-        return Choice(one, False, "excluded", EXCLUDED)
+def _reject_fact(candidate: Candidate, facts: FactIndex, terms: Terms) -> Choice | None:
+    """Return the rejection of a fact by a rule, or None."""
+    version = candidate.unit.version
+    if _is_excluded(candidate, terms):
+        return Choice(candidate, False, "excluded", EXCLUDED)
     if not facts.allows(version):
-        return Choice(one, False, "filter", FILTERED)
+        return Choice(candidate, False, "filter", FILTERED)
     if terms.answers_only and not facts.answers(version):
-        return Choice(one, False, "cutoff", "below a quarter of the best relevance")
-    if one.relevance < terms.min_relevance:
+        return Choice(candidate, False, "cutoff", "below a quarter of the best relevance")
+    if candidate.relevance < terms.min_relevance:
         reason = f"below the least relevance of {terms.min_relevance:.2f}"
-        return Choice(one, False, "min_relevance", reason)
+        return Choice(candidate, False, "min_relevance", reason)
     return None
 
 
 class OmissionReasons:
-    """The reasons why the other ranked entries were not candidates."""
+    """The reasons why entries without a choice were not candidates."""
 
     def __init__(self, corpus: Corpus, ranking: Ranking, facts: Sequence[FactIndex] = ()) -> None:
         self._corpus = corpus
@@ -581,21 +590,21 @@ class OmissionReasons:
         return None if doc is None else self._explain_message(doc)
 
     def _explain_message(self, doc: Doc) -> Verdict:
-        """Return why a message or a summary was no candidate."""
+        """Return the verdict on a message or a summary that was not a candidate."""
         corpus, ranking = self._corpus, self._ranking
-        at = corpus.position_of(doc.version - 1)
-        if at < 0:
+        position = corpus.position_of(doc.version - 1)
+        if position < 0:
             return build_rejection(doc, "hidden", _why_inactive(corpus, doc))
-        _, hidden_reason = group_at_index(corpus, at)
+        _, hidden_reason = group_at_index(corpus, position)
         if hidden_reason:
             return build_rejection(doc, "hidden", hidden_reason)
-        if not ranking.allows(at):
+        if not ranking.allows(position):
             return build_rejection(doc, "filter", FILTERED)
-        relevance, score = ranking.relevance(at), ranking.score(at)
+        relevance, score = ranking.relevance(position), ranking.score(position)
         if score <= 0:
             return build_rejection(doc, "irrelevant", "neither it nor a neighbour has to do with the query")
         verdict = build_rejection(doc, "rank", f"not among the {len(ranking.positions)} best")
-        return replace(verdict, relevance=relevance, score=score, parts=ranking.parts(at))
+        return replace(verdict, relevance=relevance, score=score, parts=ranking.parts(position))
 
 
 def _find_doc(corpus: Corpus, id: str) -> Doc | None:
@@ -611,19 +620,23 @@ def _why_inactive(corpus: Corpus, doc: Doc) -> str:
 
 
 def _explain_fact(facts: FactIndex, doc: Doc) -> Verdict:
-    """Return why a fact is not among the candidates."""
-    row = facts.corpus.position_of(doc.version - 1)
-    if row < 0:
+    """Return the verdict on a fact that was not a candidate."""
+    position = facts.corpus.position_of(doc.version - 1)
+    if position < 0:
         return build_rejection(doc, "hidden", _why_inactive(facts.corpus, doc))
     hidden_reason = facts.why_hidden(doc.version)
     if hidden_reason:
         return build_rejection(doc, "hidden", hidden_reason)
     if not facts.allows(doc.version):
         return build_rejection(doc, "filter", FILTERED)
-    relevance = facts.relevance[row]
+    relevance = facts.relevance[position]
     if relevance <= 0:
         return build_rejection(doc, "irrelevant", "it has nothing to do with the query")
     verdict = build_rejection(doc, "rank", "not among the best facts")
     return replace(
-        verdict, source=Source.FACT, relevance=relevance, score=facts.score(row), parts=facts.parts(row)
+        verdict,
+        source=Source.FACT,
+        relevance=relevance,
+        score=facts.score(position),
+        parts=facts.parts(position),
     )

@@ -1,8 +1,8 @@
-"""Companions: later statements near the best answers are shown with them, dated, without any claim about them.
+"""Companions: later statements about the same subject are shown with the best answers, which they may correct.
 
-No rule on free text tells a correction from another remark about the same subject: of 46 links read in natural chat
-none was an update. So both are shown, in order of time, and the model judges. An entry is called superseded only where
-structure proves it: an edit, a retraction, the address of a fact.
+No rule on free text distinguishes a correction from another remark about the same subject: of 46 links read in natural
+chat none was an update. So both are shown with their dates, and the model judges. An entry is called superseded only
+where structure proves it: an edit, a retraction, the address of a fact. The best answers are called *leaders* here.
 """
 
 from __future__ import annotations
@@ -34,52 +34,52 @@ COMPARED = 64
 
 
 def add_companions(corpus: Corpus, ranking: Ranking) -> None:
-    """Let the nearest later statements to the best ones be chosen with them.
+    """Find companions for the three best answers, and let the ranking choose each right after its leader.
 
-    For each of the three best: the nearest one of the same speaker, and the nearest of all that are left.
+    The companions of a leader are the nearest later statement by the same speaker, and the nearest of the others.
     """
-    statements = (corpus.column("length") <= STATEMENT) & (corpus.column("group") < 0)
-    leaders = _find_leaders(corpus, ranking, statements)
-    if ranking.allowed is not None:
-        statements &= ranking.allowed
-    companions: dict[int, int] = {}
+    is_statement = (corpus.column("length") <= STATEMENT) & (corpus.column("group") < 0)
+    leaders = _find_leaders(corpus, ranking, is_statement)
+    may_accompany = is_statement if ranking.allowed is None else is_statement & ranking.allowed
+    leader_by_companion: dict[int, int] = {}
     for leader in leaders:
-        for companion in _find_companions(corpus, ranking, leader, statements):
-            companions.setdefault(companion, leader)
-    ranking.accompany(companions)
+        for companion in _find_companions(corpus, ranking, leader, may_accompany):
+            leader_by_companion.setdefault(companion, leader)
+    ranking.set_companions(leader_by_companion)
 
 
-def _find_leaders(corpus: Corpus, ranking: Ranking, statements: NDArray[np.bool_]) -> list[int]:
-    """Return the best statements on the topic of the query, without the query itself."""
+def _find_leaders(corpus: Corpus, ranking: Ranking, is_statement: NDArray[np.bool_]) -> list[int]:
+    """Return the positions of up to three best statements on the topic of the query, without the query itself."""
     leaders: list[int] = []
     for position in ranking.positions.tolist():
-        if len(leaders) == 3 or ranking.scores.plain[position] <= 0:
+        if len(leaders) == 3 or ranking.scores.without_marks[position] <= 0:
             break
-        is_statement = statements[position] and ranking.on_topic[position]
-        if is_statement and not repeats_query(corpus, ranking.query, position):
+        is_on_topic = is_statement[position] and ranking.on_topic[position]
+        if is_on_topic and not repeats_query(corpus, ranking.query, position):
             leaders.append(position)
     return leaders
 
 
 def _find_companions(
-    corpus: Corpus, ranking: Ranking, leader: int, statements: NDArray[np.bool_]
+    corpus: Corpus, ranking: Ranking, leader: int, may_accompany: NDArray[np.bool_]
 ) -> list[int]:
-    """Return the nearest later statement of a statement's speaker, and the nearest of all that are left."""
+    """Return the nearest later statement by the speaker of a leader, and the nearest of the other later statements."""
     later = corpus.following(leader)
-    allowed = np.zeros(len(corpus), bool)
-    allowed[later[later != leader + 1]] = True  # the next statement is shown as a neighbour
-    allowed &= statements
-    codes, labels = corpus.labels
-    own = labels[codes[leader]]
-    is_speaker = np.array([(label.role, label.actor) == (own.role, own.actor) for label in labels], bool)
-    same_speaker = is_speaker[codes]
+    is_allowed = np.zeros(len(corpus), bool)
+    is_allowed[later[later != leader + 1]] = True  # the next statement is shown as a neighbour
+    is_allowed &= may_accompany
+    label_codes, labels = corpus.labels
+    leader_label = labels[label_codes[leader]]
+    speaker = (leader_label.role, leader_label.actor)
+    is_label_of_speaker = np.array([(label.role, label.actor) == speaker for label in labels], bool)
+    is_same_speaker = is_label_of_speaker[label_codes]
     words = _find_words(corpus, leader)
     if ranking.query.space is None:
-        nearness = _measure_nearest(corpus, words, allowed, same_speaker)
+        nearness = _measure_nearest(corpus, words, is_allowed, is_same_speaker)
     else:
-        nearness = _add_meaning(corpus, ranking, leader, _measure_nearness(corpus, words, allowed))
+        nearness = _add_meaning(corpus, ranking, leader, _measure_nearness(corpus, words, is_allowed))
     companions: list[int] = []
-    for values in (np.where(same_speaker, nearness, np.float32(0)), nearness):
+    for values in (np.where(is_same_speaker, nearness, np.float32(0)), nearness):
         values[companions] = 0
         best = int(values.argmax())
         if values[best] > 0:
@@ -88,96 +88,107 @@ def _find_companions(
 
 
 class _Words(NamedTuple):
-    """The words of a statement as a query."""
+    """The words of a statement, with their weights as a query."""
 
     terms: list[int]
     #: How many entries hold each, and its inverse document frequency times K1 + 1.
-    holders: Ints
+    holder_counts: Ints
     weights: Floats
 
-    def select(self, chosen: NDArray[np.bool_]) -> _Words:
-        """Return some of the words."""
-        terms = [term for term, is_chosen in zip(self.terms, chosen.tolist(), strict=True) if is_chosen]
-        return _Words(terms, self.holders[chosen], self.weights[chosen])
+    def select(self, is_chosen: NDArray[np.bool_]) -> _Words:
+        """Return the words that a mask chooses."""
+        terms = [self.terms[index] for index in np.flatnonzero(is_chosen).tolist()]
+        return _Words(terms, self.holder_counts[is_chosen], self.weights[is_chosen])
 
 
 def _find_words(corpus: Corpus, leader: int) -> _Words:
     """Return the words of a statement that name a subject."""
     all_terms, _ = corpus.snapshot.terms_of(corpus.document(leader))
     terms = [term for term in all_terms.tolist() if term not in subjectless_terms()]
-    holders = np.array([corpus.count_holders(term) for term in terms], np.int64)
-    rarities = np.log(1 + (len(corpus) - holders + 0.5) / (holders + 0.5)).astype(np.float32)
-    return _Words(terms, holders, rarities * np.float32(K1 + 1))
+    holder_counts = np.array([corpus.count_holders(term) for term in terms], np.int64)
+    others = len(corpus) - holder_counts
+    rarities = np.log(1 + (others + 0.5) / (holder_counts + 0.5)).astype(np.float32)
+    return _Words(terms, holder_counts, rarities * np.float32(K1 + 1))
 
 
-def _measure_nearness(corpus: Corpus, words: _Words, allowed: NDArray[np.bool_]) -> Floats:
+def _measure_nearness(corpus: Corpus, words: _Words, is_allowed: NDArray[np.bool_]) -> Floats:
     """Return BM25 of every allowed entry for some words; 0 for all others."""
     positions, counts = corpus.postings_of_terms(words.terms)
-    weights = np.repeat(words.weights, words.holders)
-    chosen = allowed[positions]
+    weights = np.repeat(words.weights, words.holder_counts)
+    chosen = is_allowed[positions]
     positions, counts, weights = positions[chosen], counts[chosen], weights[chosen]
-    gains = weights * counts / (counts + corpus.norms[positions])
-    return np.bincount(positions, gains, len(corpus)).astype(np.float32)
+    scores = weights * counts / (counts + corpus.norms[positions])
+    return np.bincount(positions, scores, len(corpus)).astype(np.float32)
 
 
 def _measure_nearest(
-    corpus: Corpus, words: _Words, allowed: NDArray[np.bool_], same_speaker: NDArray[np.bool_]
+    corpus: Corpus, words: _Words, is_allowed: NDArray[np.bool_], is_same_speaker: NDArray[np.bool_]
 ) -> Floats:
-    """Return BM25 of the two nearest entries, and of the nearest of the speaker; 0 for entries that cannot be these.
+    """Return BM25 of the entries that may be companions, and 0 for all others.
 
-    Words that many entries hold add less than their weights: they are looked up only for the entries that they could
-    bring to the top (MaxScore: Turtle and Flood, "Query evaluation", 1995).
+    These are at least the two nearest entries, and the nearest one of the same speaker. Rare words are scored first. A
+    common word adds at most its weight, so common words are looked up only for the entries that they could bring to the
+    top (MaxScore: Turtle and Flood, "Query evaluation", 1995).
     """
-    is_common = words.holders > len(corpus) / 2
-    nearness = _measure_nearness(corpus, words.select(~is_common), allowed)
-    common = words.select(is_common)
-    most_gain = float(common.weights.sum()) + 1e-3  # sums of 32-bit floats may differ by as much
-    near = np.flatnonzero(nearness)
+    is_common = words.holder_counts > len(corpus) / 2
+    common_words = words.select(is_common)
+    most_by_common = float(common_words.weights.sum()) + 1e-3  # sums of 32-bit floats may differ by as much
+    by_rare = _measure_nearness(corpus, words.select(~is_common), is_allowed)
+    scored = np.flatnonzero(by_rare)
     candidates: list[Ints] = []
-    for positions, size in ((near, 2), (near[same_speaker[near]], 1)):
-        values = nearness[positions]
-        least = float(np.partition(values, -size)[-size]) - most_gain if len(values) >= size else 0.0
+    for positions, wanted in ((scored, 2), (scored[is_same_speaker[scored]], 1)):
+        values = by_rare[positions]
+        least = 0.0
+        if len(values) >= wanted:
+            least = float(np.partition(values, -wanted)[-wanted]) - most_by_common
         if least <= 0:  # an entry that holds only common words may be the nearest
-            return _measure_nearness(corpus, words, allowed)
+            return _measure_nearness(corpus, words, is_allowed)
         candidates.append(positions[values >= least])
     positions = np.unique(np.concatenate(candidates))
-    exact = nearness[positions]
+    scores = by_rare[positions]
     norms = corpus.norms[positions]
-    for term, weight in zip(common.terms, common.weights, strict=True):
+    for term, weight in zip(common_words.terms, common_words.weights, strict=True):
         counts = corpus.counts_at(term, positions)
-        exact += weight * counts / (counts + norms)
-    nearest = np.zeros(len(corpus), np.float32)
-    nearest[positions] = exact
-    return nearest
+        scores += weight * counts / (counts + norms)
+    nearness = np.zeros(len(corpus), np.float32)
+    nearness[positions] = scores
+    return nearness
 
 
 def _add_meaning(corpus: Corpus, ranking: Ranking, leader: int, nearness: Floats) -> Floats:
-    """Return nearness by words, and for the likely companions by words and by meaning in standard deviations.
+    """Add nearness by meaning, in standard deviations, to the nearness by words of the likely companions of a leader.
 
-    Likely companions share the rarest words with the statement, or are among the best answers to the query. If
-    the vector of one of them is not there yet, words alone decide, as without an embedder.
+    If the leader or a likely companion has no vector yet, nearness by words is returned unchanged.
     """
     space, vector = ranking.query.space, ranking.query.vector
     assert space is not None
     assert vector is not None
-    by_words = find_largest_indices(nearness, COMPARED)
-    by_words = by_words[nearness[by_words] > 0]
-    best = ranking.positions[np.isin(ranking.positions, corpus.following(leader))][:COMPARED]
-    best = best[(corpus.column("length")[best] <= STATEMENT) & (corpus.column("group")[best] < 0)]
-    likely = np.union1d(by_words, best[best != leader + 1])
+    likely = _find_likely_companions(corpus, ranking, leader, nearness)
     sample = np.unique(np.linspace(0, len(corpus) - 1, COMPARED).astype(np.int64))
     sample = sample[sample != leader]
     compared = np.concatenate([[leader], likely, sample])
     vectors = vectors_of(corpus, space, len(vector), corpus.documents(compared))
     has_vector = np.count_nonzero(vectors, axis=1) > 0
     cosines = vectors[1:] @ vectors[0]
-    sample_cosines = cosines[len(likely) :][has_vector[1 + len(likely) :]]
+    likely_cosines, sample_cosines = cosines[: len(likely)], cosines[len(likely) :]
+    sample_cosines = sample_cosines[has_vector[1 + len(likely) :]]
     if not has_vector[: 1 + len(likely)].all() or len(sample_cosines) == 0:
         return nearness
     mean = float(sample_cosines.mean())
     deviation = max(float(sample_cosines.std()), (1 - mean) * SPREAD, 1e-3)
-    deviations = (cosines[: len(likely)] - mean) / deviation
+    deviations = (likely_cosines - mean) / deviation
     is_related = (nearness[likely] > 0) | (deviations >= RELATED)
     combined = nearness.copy()
     combined[likely] += np.float32(SIGMA) * np.where(is_related, np.maximum(0, deviations), 0)
     return combined
+
+
+def _find_likely_companions(corpus: Corpus, ranking: Ranking, leader: int, nearness: Floats) -> Ints:
+    """Return the statements nearest to a leader by words, and the best later answers to the query."""
+    by_words = find_largest_indices(nearness, COMPARED)
+    by_words = by_words[nearness[by_words] > 0]
+    is_later = np.isin(ranking.positions, corpus.following(leader))
+    answers = ranking.positions[is_later][:COMPARED]
+    is_statement = (corpus.column("length")[answers] <= STATEMENT) & (corpus.column("group")[answers] < 0)
+    answers = answers[is_statement]
+    return np.union1d(by_words, answers[answers != leader + 1])

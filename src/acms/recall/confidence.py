@@ -1,10 +1,13 @@
-"""Certainty: how sure it is that a log holds an answer to a query, from how well its best messages match.
+"""Certainty: the probability that a log holds an answer to a query, from how well its best messages match.
 
-Three figures, all independent of the rest of the log. Reach: the share of the query, weighted by the rarity of its
-words, that the five best messages and their neighbours hold on average; names of speakers do not count. Lead: how much
-more of it the speaker whom the query names has said in one message than anybody else. Rise: how far the best message
-rises above the log's own mean by meaning. A logistic curve combines them into one number; where nothing was compared by
-meaning it has two terms. Its coefficients are fitted by `benchmarks/certainty.py`.
+A logistic curve combines three figures:
+
+- Reach: the share of the query, weighted by the rarity of its words, that the five best messages and their neighbours
+  hold on average; names of speakers do not count.
+- Lead: how much more of the query one message of the speaker named in it holds than any message of the others.
+- Rise: how far the best message rises above the log's own mean by meaning; left out if nothing was compared by meaning.
+
+The coefficients of the curve are fitted by `benchmarks/certainty.py`.
 """
 
 from __future__ import annotations
@@ -23,28 +26,28 @@ from acms.recall.topic import BEST, EXCHANGE
 from acms.results import Certainty
 
 BY_WORDS = (-1.9, 2.8, 3.6)
-"""For words alone: the start of the curve, and the contributions of reach and lead."""
+"""For words alone: the intercept of the curve, and the slopes of reach and lead."""
 BY_BOTH = (-2.3, 2.8, 3.6, 0.6)
-"""For words and meaning: the same, and the contribution of rise."""
+"""For words and meaning: the same, and the slope of rise."""
 
 
 def estimate_confidence(
-    corpus: Corpus, ranking: Ranking, known: Sequence[FactIndex] = (), *, asks: int = -1
+    corpus: Corpus, ranking: Ranking, fact_indexes: Sequence[FactIndex] = (), *, query_position: int = -1
 ) -> Certainty:
-    """Return how sure it is that a log, or a fact known beside it, holds an answer to a query.
+    """Return the certainty that a log, or the facts searched with it, hold an answer to a query.
 
-    `asks` is the position of the query itself if it is the last entry.
+    `query_position` is the position of the query itself if it is the last entry of the log; otherwise -1.
     """
-    end = asks if asks >= 0 else len(corpus)
+    end = query_position if query_position >= 0 else len(corpus)
     best = ranking.positions[ranking.positions < end][:BEST]
     weights = _weigh_words(ranking)
-    reach = max((facts.measure_coverage(weights) for facts in known), default=0.0)
+    reach = max((facts.measure_coverage(weights) for facts in fact_indexes), default=0.0)
     lead = 0.0
     if len(best):
-        answers = ranking.scores.plain[best] >= ranking.cutoff
-        answers[0] = True  # in a short log only the best one is an answer, whatever its score
-        positions = best[answers][:5]
-        shares = _share_held(ranking, weights, positions - EXCHANGE, positions + EXCHANGE + 1, end)
+        is_answer = ranking.scores.without_marks[best] >= ranking.cutoff
+        is_answer[0] = True  # in a short log only the best one is an answer, whatever its score
+        answers = best[is_answer][:5]
+        shares = _share_held(ranking, weights, answers - EXCHANGE, answers + EXCHANGE + 1, end)
         reach = max(reach, float(shares.mean()))
         own_shares = _share_held(ranking, weights, best, best + 1, end)
         lead = _measure_speaker_margin(corpus, ranking, best, own_shares)
@@ -53,7 +56,7 @@ def estimate_confidence(
     if meaning is None or ranking.coverage < 0.5:  # too few messages were compared by meaning
         value = _apply_logistic_curve(BY_WORDS, (reach, lead))
     else:
-        rises = [*np.clip(meaning[best] / SIGMA, 0, 1), *(facts.meaning for facts in known)]
+        rises = [*np.clip(meaning[best] / SIGMA, 0, 1), *(facts.meaning for facts in fact_indexes)]
         rise = float(max(rises, default=0.0))
         value = _apply_logistic_curve(BY_BOTH, (reach, lead, rise))
     has_evidence = reach > 0 or rise > 0
@@ -61,7 +64,10 @@ def estimate_confidence(
 
 
 def _weigh_words(ranking: Ranking) -> list[float]:
-    """Return the share of each word in a query; 0 for the name of a speaker, unless there is nothing else."""
+    """Return the weight of each word of a query, by rarity; their sum is 1.
+
+    The name of a speaker has weight 0, unless all words are such names.
+    """
     words = ranking.query.words
     only_names = all(word.is_name for word in words)
     weights: list[float] = []
@@ -73,16 +79,23 @@ def _weigh_words(ranking: Ranking) -> list[float]:
 
 
 def _share_held(ranking: Ranking, weights: Sequence[float], first: Ints, last: Ints, end: int) -> Floats:
-    """Return the share of the query that runs of messages hold, from the first to before the last position."""
+    """Return the share of the query that each run of messages holds; a run is from `first` to before `last`.
+
+    Runs are cut at the start of the log and at the position `end`.
+    """
     first, last = np.maximum(first, 0), np.minimum(last, end)
     shares = np.zeros(len(first), np.float32)
     for weight, holders in zip(weights, ranking.scores.holders, strict=True):
-        shares += np.float32(weight) * (holders.searchsorted(first) < holders.searchsorted(last))
+        is_held = holders.searchsorted(first) < holders.searchsorted(last)
+        shares += np.float32(weight) * is_held
     return shares
 
 
 def _measure_speaker_margin(corpus: Corpus, ranking: Ranking, positions: Ints, shares: Floats) -> float:
-    """Return how much more the best message of the named speakers holds than the best of all others; 0 without any."""
+    """Return how much more of the query the best message of the named speakers holds than the best of the others.
+
+    0 if the query names no speaker or all of them. `shares` are those of the messages at `positions`.
+    """
     named = ranking.query.speakers
     if not named or len(named) == len(corpus.speakers):
         return 0.0
@@ -92,6 +105,7 @@ def _measure_speaker_margin(corpus: Corpus, ranking: Ranking, positions: Ints, s
 
 
 def _apply_logistic_curve(coefficients: Sequence[float], figures: Sequence[float]) -> float:
-    start, *slopes = coefficients
-    exponent = -start - sum(slope * figure for slope, figure in zip(slopes, figures, strict=True))
+    """Return the value of a logistic curve; the first coefficient is its intercept."""
+    intercept, *slopes = coefficients
+    exponent = -intercept - sum(slope * figure for slope, figure in zip(slopes, figures, strict=True))
     return 1 / (1 + exp(exponent))

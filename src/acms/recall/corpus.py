@@ -40,23 +40,25 @@ class Corpus:
         start: int = 0,
         kind: Kind = Kind.MESSAGE,
     ) -> None:
-        """Take the entries a reader sees; for several logs also the active ones in `order`, and which `facts` are.
+        """Select the active entries of a kind; a corpus of messages also holds summaries.
 
-        The queried log is the last one; then it begins at position `start`. A corpus of messages also holds summaries.
+        `cover` holds the superseded and retracted entries of a single log. For several logs, the caller passes the
+        documents of the active entries in reading `order` and those of the active `facts`; the queried log is the last
+        one and begins at position `start`.
         """
         self.kind = kind
         self.start = start
         self._facts = facts
         self.snapshot = snapshot
         self.cover = cover
-        #: Documents in reading order, and the position of each document in it, -1 for inactive ones; None when the log
-        #: holds plain messages only and all are active, in order.
+        #: Documents in reading order, and the position of each document, -1 for an inactive one. Both are None if the
+        #: log holds only plain messages, all active: then a document is its position.
         self.order: Ints | None = None
         self.position_by_document: Ints | None = None
         self._size = snapshot.count
         if order is not None:
             self._set_order(order)
-        elif cover or snapshot.odd():
+        elif cover or snapshot.has_special_documents():
             self._set_order(reading_order(*mask_documents_by_kind(snapshot, self.kind), cover, self.kind))
 
     def _set_order(self, order: Ints) -> None:
@@ -81,8 +83,8 @@ class Corpus:
         """Return the position of a document; -1 if it is not active."""
         return document if self.position_by_document is None else int(self.position_by_document[document])
 
-    def marked(self) -> NDArray[np.bool_] | None:
-        """Return which entries carry markers; None if none does."""
+    def marker_mask(self) -> NDArray[np.bool_] | None:
+        """Return which entries carry markers; None if no entry carries any."""
         is_marked = self._marked_labels
         return None if is_marked is None else is_marked[self.labels[0]]
 
@@ -151,7 +153,7 @@ class Corpus:
             facts = Corpus(self.snapshot, self.cover, order=self._facts, kind=Kind.FACT)
             return facts if len(self._facts) else None
         _, labels = self.snapshot.labels()
-        has_facts = self.snapshot.odd() and any(label.kind is Kind.FACT for label in labels)
+        has_facts = self.snapshot.has_special_documents() and any(label.kind is Kind.FACT for label in labels)
         return Corpus(self.snapshot, self.cover, kind=Kind.FACT) if has_facts else None
 
     @cached_property
@@ -161,8 +163,8 @@ class Corpus:
         mean = max(1.0, float(length.mean())) if len(length) else 1.0
         return np.asarray(np.float32(K1 * (1 - B)) + length * np.float32(K1 * B / mean), np.float32)
 
-    # Neighbourhoods are computed with REACH empty cells before the first message of each log and after the last: so
-    # those of one log never reach into another one.
+    # Neighbourhoods are computed in an array with a cell for each message, and REACH empty cells before and after the
+    # messages of each log. So the neighbourhoods of one log never reach into another log.
 
     @cached_property
     def _padding(self) -> Ints | None:
@@ -170,16 +172,17 @@ class Corpus:
         logs = self.snapshot.logs
         if logs is None:
             return None
-        own = logs[self.documents(np.arange(len(self)))]
-        begins = np.concatenate([[0], own[1:] != own[:-1]]).astype(np.int64)[: len(self)]
-        return REACH * (1 + np.cumsum(begins))
+        log_by_position = logs[self.documents(np.arange(len(self)))]
+        is_new_log = log_by_position[1:] != log_by_position[:-1]
+        logs_before = np.cumsum(np.concatenate([[0], is_new_log]).astype(np.int64)[: len(self)])
+        return REACH * (1 + logs_before)
 
     @cached_property
     def padded_size(self) -> int:
-        """Return how many cells neighbourhoods are computed in."""
+        """Return the number of cells, empty ones included."""
         padding = self._padding
-        last = REACH if padding is None or not len(padding) else int(padding[-1])
-        return len(self) + last + REACH
+        empty_before_last = REACH if padding is None or not len(padding) else int(padding[-1])
+        return len(self) + empty_before_last + REACH
 
     def padded_positions(self, positions: Ints) -> Ints:
         """Return the cells of some messages."""
@@ -203,25 +206,30 @@ class Corpus:
     def neighbourhood(self, values: Floats) -> Floats:
         """Return each value with those of the neighbours, see `add_neighbours`."""
         cells = np.zeros(self.padded_size, np.float32)
-        at = self.padded_positions(np.arange(len(self)))
-        cells[at] = values
-        return add_neighbours(cells)[at]
+        cell_by_position = self.padded_positions(np.arange(len(self)))
+        cells[cell_by_position] = values
+        return add_neighbours(cells)[cell_by_position]
 
     def word_postings(self, word: QueryWord) -> tuple[Ints, Floats]:
-        """Return the positions of the messages that hold any term of a word, ascending, and how often."""
-        first, *variants = (self.postings(term) for term in word.terms)
+        """Return the positions of the messages that hold a word, ascending, and how often each holds it.
+
+        A message holds the word if it holds any of its terms, or carries a marker that the word names. Of several terms
+        in a message the most frequent one counts.
+        """
+        main_postings, *variants = (self.postings(term) for term in word.terms)
         others = [postings for postings in variants if len(postings[0])]
         for marker in word.markers:
-            marked = self._find_marked(marker)
-            if len(marked):
-                others.append((marked, np.ones(len(marked), np.float32)))
+            marked_positions = self._find_marked(marker)
+            if len(marked_positions):
+                others.append((marked_positions, np.ones(len(marked_positions), np.float32)))
         if not others:
-            return first
-        positions = np.unique(np.concatenate([first[0], *(positions for positions, _ in others)]))
+            return main_postings
+        all_postings = [main_postings, *others]
+        positions = np.unique(np.concatenate([term_positions for term_positions, _ in all_postings]))
         counts = np.zeros(len(positions), np.float32)
-        for own, own_counts in (first, *others):
-            at = np.searchsorted(positions, own)
-            counts[at] = np.maximum(counts[at], own_counts)
+        for term_positions, term_counts in all_postings:
+            indexes = np.searchsorted(positions, term_positions)
+            counts[indexes] = np.maximum(counts[indexes], term_counts)
         return positions, counts
 
     def mark_weights(self, weights: Mapping[str, float]) -> Floats | None:
@@ -233,14 +241,16 @@ class Corpus:
         return np.array(by_label, np.float32)[codes]
 
     def following(self, position: int) -> Ints:
-        """Return the positions of the entries read after an entry; in other logs, of later ones."""
+        """Return the positions of the entries after an entry: in its own log by position, in other logs by time."""
         logs = self.snapshot.logs
         if logs is None:
             return np.arange(position + 1, len(self))
         document = self.document(position)
-        is_same_log = logs[self.documents(np.arange(len(self)))] == logs[document]
+        positions = np.arange(len(self))
+        is_same_log = logs[self.documents(positions)] == logs[document]
         is_later = self.column("minute") > self.snapshot.column("minute")[document]
-        return np.flatnonzero(np.where(is_same_log, np.arange(len(self)) > position, is_later))
+        follows = np.where(is_same_log, positions > position, is_later)
+        return np.flatnonzero(follows)
 
     @cached_property
     def speakers(self) -> frozenset[str]:
@@ -252,7 +262,7 @@ class Corpus:
         return self._unpack(self.snapshot.postings(term))
 
     def _unpack(self, postings: NDArray[np.uint32]) -> tuple[Ints, Floats]:
-        """Return the positions and counts of some postings, without inactive entries."""
+        """Return the positions and counts of some postings (document << 8 | count), without inactive entries."""
         documents = (postings >> np.uint32(8)).astype(np.int64)
         counts = (postings & np.uint32(255)).astype(np.float32)
         if self.position_by_document is None:
@@ -273,12 +283,14 @@ class Corpus:
         return len(self._unpack(postings)[0])
 
     def counts_at(self, term: int, positions: Ints) -> Floats:
-        """Return how often entries at some positions hold a term, which some entry holds."""
-        postings = self.snapshot.postings(term)
+        """Return how often the entries at some positions hold a term; at least one entry of the log must hold it."""
+        postings = self.snapshot.postings(term)  # document << 8 | count, ascending
         keys = self.documents(positions).astype(np.uint32) << np.uint32(8)
-        nearest = postings[np.minimum(np.searchsorted(postings, keys), len(postings) - 1)]
-        holds = nearest & ~np.uint32(255) == keys
-        return np.where(holds, nearest & np.uint32(255), 0).astype(np.float32)
+        indexes = np.minimum(np.searchsorted(postings, keys), len(postings) - 1)
+        found = postings[indexes]
+        holds_term = found & ~np.uint32(255) == keys
+        counts = found & np.uint32(255)
+        return np.where(holds_term, counts, 0).astype(np.float32)
 
 
 class IndexedLog(NamedTuple):
@@ -291,53 +303,55 @@ class IndexedLog(NamedTuple):
     times: Mapping[int, Period]
     version: int = 0
     #: Number of entries of the log, at its head, that are not messages.
-    made: int = 0
+    non_messages: int = 0
 
 
 def mask_documents_by_kind(snapshot: Snapshot, kind: Kind) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which documents have content, and which of them are of a kind and no edits."""
+    """Return which documents have content, and which of these are of a kind; edits of messages are left out."""
     codes, labels = snapshot.labels()
-    present = snapshot.column("nonce") != b""
+    has_content = snapshot.column("nonce") != b""
     for _, segment, count in snapshot.pieces:
-        present[[segment.base + document for document in segment.blanked if document < count]] = False
-    of_kind = np.array([label.kind is kind for label in labels], bool)
-    kept = present & of_kind[codes] if len(labels) else present
+        blanked = [segment.base + document for document in segment.blanked if document < count]
+        has_content[blanked] = False
+    is_label_of_kind = np.array([label.kind is kind for label in labels], bool)
+    is_of_kind = has_content & is_label_of_kind[codes] if len(labels) else has_content
     if kind is not Kind.FACT:
-        kept = kept & ((snapshot.column("flags") & REPLACES) == 0)
-    return present, kept
+        is_of_kind = is_of_kind & ((snapshot.column("flags") & REPLACES) == 0)
+    return has_content, is_of_kind
 
 
 def reading_order(
-    present: NDArray[np.bool_], kept: NDArray[np.bool_], cover: Cover, kind: Kind, base: int = 0
+    has_content: NDArray[np.bool_], is_of_kind: NDArray[np.bool_], cover: Cover, kind: Kind, base: int = 0
 ) -> Ints:
-    """Return the active entries of a log in reading order, by their positions above the version `base`.
+    """Return the indexes of the active entries of a log in reading order; index 0 is version `base` + 1.
 
-    Entries in `present` have content, and those in `kept` are of the kind: messages, among which edits and summaries
-    are read at the positions of the entries they replace, or facts.
+    `has_content` and `is_of_kind` are the results of `mask_documents_by_kind` for the log, and `cover` its superseded
+    and retracted entries. Active edits and summaries are read among the messages, where the entries that they replace
+    were.
     """
-    kept = kept.copy()
+    is_active = is_of_kind.copy()
     for first, last in cover.spans():
-        kept[max(0, first - 1 - base) : max(0, last - base)] = False
+        is_active[max(0, first - 1 - base) : max(0, last - base)] = False
     replacing: list[Entry] = []
     for entry in cover.shown if kind is Kind.MESSAGE else ():
-        is_here = base < entry.version <= base + len(present)
-        if is_here and entry.state is State.LIVE and present[entry.version - 1 - base]:
+        is_here = base < entry.version <= base + len(has_content)
+        if is_here and entry.state is State.LIVE and has_content[entry.version - 1 - base]:
             replacing.append(entry)
-    kept[[entry.version - 1 - base for entry in replacing]] = True
-    order = np.flatnonzero(kept)
+    is_active[[entry.version - 1 - base for entry in replacing]] = True
+    order = np.flatnonzero(is_active)
     if replacing:
-        anchors = order + 1 + base
+        reading_versions = order + 1 + base
         for entry in replacing:
-            anchors[np.searchsorted(order, entry.version - 1 - base)] = anchor_version(entry)
-        order = order[np.lexsort((order, anchors))]
+            index = np.searchsorted(order, entry.version - 1 - base)
+            reading_versions[index] = anchor_version(entry)
+        order = order[np.lexsort((order, reading_versions))]
     return order
 
 
 def add_neighbours(cells: Floats) -> Floats:
-    """Return each value with half of those beside it, a quarter of the next ones, and so on up to REACH.
+    """Add to each value half of the values beside it, a quarter of the next ones, and so on up to REACH.
 
-    Along the last axis. Each side takes three additions: one neighbour is added to each cell, to these pairs the pairs
-    two cells on, and to these fours the pair four cells on.
+    Neighbours lie along the last axis. Each side takes three additions: a sum of 2 cells, then of 4, then of 6.
     """
     before = _add_preceding(cells)
     after = _add_preceding(cells[..., ::-1])[..., ::-1]
@@ -345,14 +359,14 @@ def add_neighbours(cells: Floats) -> Floats:
 
 
 def _add_preceding(cells: Floats) -> Floats:
-    """Return each value with those before it."""
-    pairs = _halved_sum(cells, cells, 1)
-    fours = _halved_sum(pairs, pairs, 2)
-    return _halved_sum(fours, pairs, 4)
+    """Add to each value the REACH values before it, each weighted half as much as the one after it."""
+    sums_of_two = _halved_sum(cells, cells, 1)
+    sums_of_four = _halved_sum(sums_of_two, sums_of_two, 2)
+    return _halved_sum(sums_of_four, sums_of_two, 4)
 
 
 def _halved_sum(values: Floats, others: Floats, distance: int) -> Floats:
-    """Return each value with the other one at a distance before it, halved for each cell between."""
+    """Add to each value the other one that lies `distance` cells before it, halved for each cell of the distance."""
     summed = values.copy()
     summed[..., distance:] += others[..., :-distance] * np.float32(0.5**distance)
     return summed

@@ -1,14 +1,14 @@
 """Vectors for entries and queries: requested from an embedder in batches, stored beside the log, healed when missing.
 
-A message is committed and acknowledged first and embedded in the background: a slow or unavailable embedder costs a
-vector, never a message, and its writer no time (rule 2.4). Acknowledged entries wait here in a bounded queue, and the
-next recall of their log waits for them, for a bounded time too. All other entries without vectors are not remembered
-but queried from the store: that covers a full queue, a provider that failed, a process that was killed, and a new model
-(rule 2.3). A text that the model refuses is embedded in parts, and without a vector when its parts are refused too.
+A message is committed and acknowledged first, and embedded in the background: a slow or unavailable embedder delays
+vectors, but never messages or their writers (rule 2.4). Acknowledged entries wait in a bounded queue, and the next
+recall of their log waits for them for a limited time. Other entries without vectors are found in the store: after a
+full queue, a failed provider, a killed process, or with a new model (rule 2.3). Embedding these is called *healing*. A
+text that the model refuses is embedded in parts; if all its parts are refused, it has no vector.
 
 A model reads only a limited number of words, so a long text is embedded in chunks of about 170 words that end with a
-sentence; the nearest chunk counts. Every text includes the speaker, and the first text also the date. A fact is one
-statement: its one text begins with its subject and attribute instead.
+sentence; the nearest chunk counts. Every text includes the speaker, and the first text also the date. The text of a
+fact begins with its subject and attribute instead.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Passage(NamedTuple):
 
 
 def split_passages(draft: Draft) -> list[Passage]:
-    """Return the whole entry, or its chunks in order if it is long; nothing for one without content."""
+    """Split an entry into the texts to embed: one for a short entry, chunks for a long one, none without content."""
     content = draft.content
     if not content.strip():
         return []
@@ -72,25 +72,24 @@ def split_passages(draft: Draft) -> list[Passage]:
     date = f"{created.day} {_MONTHS[created.month - 1]} {created.year}"
     if len(content.split(None, WORDS + 1)) <= WORDS:
         return [Passage(0, len(content), f"{date} {speaker}: {content}")]
-    chunks = _chunk_sentences(content, find_sentence_spans(content))[
-        :64
-    ]  # the rest of a huge text is not embedded
+    chunks = _chunk_sentences(content, find_sentence_spans(content))
+    chunks = chunks[:64]  # the rest of a huge text is not embedded
     passages = [Passage(start, end, f"{speaker}: {content[start:end]}") for start, end in chunks]
     passages[0] = passages[0]._replace(text=f"{date} {passages[0].text}")
     return passages
 
 
 def _chunk_sentences(content: str, sentences: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the spans of the chunks of a text, each of whole sentences."""
+    """Group the sentences of a text, given by their spans, into spans of at most `WORDS` words."""
     chunks: list[tuple[int, int]] = []
-    start, words = sentences[0][0], 0
-    for first, last in sentences:
-        size = len(content[first:last].split())
-        if words and words + size > WORDS:
-            chunks.append((start, first))
-            start, words = first, 0
-        words += size
-    chunks.append((start, len(content)))
+    chunk_start, chunk_words = sentences[0][0], 0
+    for start, end in sentences:
+        words = len(content[start:end].split())
+        if chunk_words and chunk_words + words > WORDS:
+            chunks.append((chunk_start, start))
+            chunk_start, chunk_words = start, 0
+        chunk_words += words
+    chunks.append((chunk_start, len(content)))
     return chunks
 
 
@@ -166,7 +165,7 @@ class Embedding:
         self._newest: dict[str, _QueuedEntry] = {}
         #: Logs with entries that did not fit the queue: the store is asked for them when the queue is empty.
         self._overflowed: set[str] = set()
-        #: Logs that are healed when others are not.
+        #: Logs that are healed later, because too many others are being healed.
         self._deferred: set[str] = set()
         #: Logs that a recall waits for: they come first.
         self._wanted: set[str] = set()
@@ -198,7 +197,7 @@ class Embedding:
         return vector
 
     def passages(self, draft: Draft) -> list[Passage]:
-        """Return the texts of an entry that may be sent to the embedder and that it reads; none of a blocked one."""
+        """Return the texts of an entry that may be sent to the embedder, redacted, in a language that it reads."""
         mode = mode_of(self._mode, draft.privacy)
         visible: Draft | None = draft
         if mode is not None:
@@ -210,7 +209,7 @@ class Embedding:
         return [passage for passage in split_passages(visible) if self.reads(passage.text)]
 
     def reads(self, text: str) -> bool:
-        """Return whether the model knows the language of a text; the first unknown one is logged."""
+        """Return whether the model reads the language of a text; the first text that it does not read is logged."""
         if self._reads is None or self._reads(text):
             return True
         if not self._has_unread:
@@ -219,7 +218,7 @@ class Embedding:
         return False
 
     def take_notice(self) -> tuple[str, ...]:
-        """Return, once, a notice that the model does not read all texts."""
+        """Return a warning that the model does not read all texts, the first time that it is due; otherwise nothing."""
         if not self._has_unread or self._notice_taken:
             return ()
         self._notice_taken = True
@@ -228,9 +227,9 @@ class Embedding:
     # ── the queue ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def put(self, context: str, epoch: int, drafts: Sequence[tuple[int, Draft]], learn: Learn) -> Embedded:
-        """Queue entries that were just committed, in order.
+        """Queue entries that were just committed, in order; return "queued", or "pending" if they are not queued.
 
-        "pending" if the store will be asked for them instead: the embedder has just failed, or the queue is full.
+        That is so if the embedder has just failed, or the queue is full: then they are found in the store later.
         """
         loop = asyncio.get_running_loop()
         if loop.time() < self._retry_at:
@@ -251,11 +250,10 @@ class Embedding:
         return "queued"
 
     async def ready(self, context: str, version: int) -> bool:
-        """Wait for the vectors of a log up to a version, within the caller's patience; return whether it waited.
+        """Wait for the missing vectors of a log up to a version, for `patience` seconds; return whether it waited.
 
-        This covers entries appended in this process, also to the ancestors of a fork; and, the first time the log is
-        used, its other missing vectors unless there are many. After a wait in vain, later calls do not wait for a
-        while.
+        It waits for entries appended in this process to the log or its ancestors, and the first time that a log is used
+        also for its other missing vectors, unless there are many. After a timeout it does not wait again for a while.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + patience.get()
@@ -270,7 +268,7 @@ class Embedding:
         return waited
 
     async def _find_waiting_owners(self, context: str) -> list[str]:
-        """Return the owners of a log's entries of which something waits; none if the log is gone."""
+        """Return those of a log and its ancestors with entries that wait for vectors; none if the log is deleted."""
         if self._newest.keys() <= {context}:
             return [*self._newest]
         try:
@@ -280,7 +278,7 @@ class Embedding:
         return [owner for owner, _ in (*lineage, (context, 0)) if owner in self._newest]
 
     async def _wait_for_logs(self, owners: Sequence[str], end: float | None) -> bool:
-        """Wait for the newest entries of some logs; return whether there were any."""
+        """Wait until the queued entries of some logs are embedded, or until `end`; return whether any were queued."""
         futures: list[asyncio.Future[None]] = []
         for owner in owners:
             entry = self._newest.get(owner)
@@ -297,12 +295,12 @@ class Embedding:
             await self._wait(futures, end)
         finally:
             self._wanted.difference_update(owners)
-        for owner in owners:  # forks read from the store the rows that wait for the next commit
+        for owner in owners:  # commit the rows, so that forks can read them from the store
             await self.storage.put_derived(owner, ())
         return True
 
     async def _wait(self, futures: Sequence[asyncio.Future[None]], end: float | None) -> None:
-        """Wait until the futures are done or `end`; if some are late, do not wait again for BACKOFF seconds."""
+        """Wait until all futures are done, or until `end`; after a timeout, do not wait again for BACKOFF seconds."""
         loop = asyncio.get_running_loop()
         timeout = None if end is None else max(0.0, end - loop.time())
         _, late = await asyncio.wait(futures, timeout=timeout)
@@ -318,7 +316,7 @@ class Embedding:
                 await self._embed_entries(batch)
             except Exception as error:
                 self._record_failure("entries", error)
-                batch += self._clear_queue()  # the store knows which are missing
+                batch += self._clear_queue()  # their missing vectors are found in the store later
             finally:
                 self._finish(batch)
         self._start_backlog()
@@ -329,13 +327,16 @@ class Embedding:
             self._backlog_task = asyncio.get_running_loop().create_task(self._work_off_backlog())
 
     async def _work_off_backlog(self) -> None:
-        """Request vectors for entries that did not fit the queue, log by log: all at once would delay queries."""
+        """Heal the logs whose entries did not fit the queue, one after the other: all at once would delay queries."""
         while self._overflowed or self._deferred:
-            context = (self._overflowed or self._deferred).pop()
+            waiting = self._overflowed or self._deferred
+            context = waiting.pop()
             self.heal(context)
             if context in self._healing:
                 await asyncio.wait([self._healing[context]])
-            if asyncio.get_running_loop().time() < self._retry_at:  # the embedder is down: recalls will ask
+            if (
+                asyncio.get_running_loop().time() < self._retry_at
+            ):  # the embedder is down: recalls heal the logs later
                 self._clear_backlog()
 
     def _clear_backlog(self) -> None:
@@ -343,12 +344,12 @@ class Embedding:
         self._deferred.clear()
 
     async def _wait_for_pause(self) -> None:
-        """Let writers go first for a moment, unless a recall waits for vectors."""
+        """Wait until no append came for LULL seconds, for a second at most; do not wait if a recall wants vectors."""
         self._hurry.clear()
         loop, state = asyncio.get_running_loop(), handles.get_loop_state(self.storage)
-        latest = loop.time() + 1.0  # appends may not delay it longer
+        deadline = loop.time() + 1.0
         while not self._wanted:
-            remaining = min(state.appended + LULL, latest) - loop.time()
+            remaining = min(state.appended + LULL, deadline) - loop.time()
             if remaining <= 0:
                 return
             with suppress(TimeoutError):
@@ -356,18 +357,18 @@ class Embedding:
                     await self._hurry.wait()
 
     def _take_batch(self) -> list[_QueuedEntry]:
-        """Take about one call's worth of entries: of a log that a recall waits for, else the oldest."""
+        """Remove entries for about one call from the queue: those of logs that a recall waits for, then the oldest."""
         batch: list[_QueuedEntry] = []
-        texts = 0
-        while self._queue and texts < BATCH:
+        estimated_texts = 0
+        while self._queue and estimated_texts < BATCH:
             oldest = next(iter(self._queue))
             context = next((context for context in self._queue if context in self._wanted), oldest)
             queue = self._queue[context]
-            while queue and texts < BATCH:
+            while queue and estimated_texts < BATCH:
                 entry = queue.popleft()
-                size = len(entry.draft.content)
-                self._size -= ENTRY + size
-                texts += 1 + size // 60  # about as many passages as it may have
+                characters = len(entry.draft.content)
+                self._size -= ENTRY + characters
+                estimated_texts += 1 + characters // 60
                 batch.append(entry)
             if not queue:
                 del self._queue[context]
@@ -381,7 +382,7 @@ class Embedding:
         return entries
 
     async def _embed_entries(self, batch: Sequence[_QueuedEntry]) -> None:
-        """Embed queued entries together and pass on their vectors, which the next commit of their log stores."""
+        """Embed queued entries, and pass their vectors to the store and to the index of their log."""
         embedded = await self._embed_each([(entry.version, entry.draft) for entry in batch])
         by_log: dict[str, list[tuple[_QueuedEntry, list[Derived]]]] = {}
         for entry, rows in zip(batch, embedded, strict=True):
@@ -405,7 +406,7 @@ class Embedding:
             del self._complete[next(iter(self._complete))]
 
     def _finish(self, batch: Iterable[_QueuedEntry]) -> None:
-        """Release those who wait for some entries: there is nothing more to wait for."""
+        """Finish some entries, embedded or not: calls that wait for them go on."""
         for entry in batch:
             self._in_progress.discard((entry.context, entry.version))
             if self._newest.get(entry.context) is entry:
@@ -418,8 +419,8 @@ class Embedding:
     def heal(self, context: str, version: int | None = None) -> None:
         """Request the missing vectors of a log in the background.
 
-        Does nothing while entries of the log are queued, as these get theirs anyway. With a version, does nothing if no
-        vector up to it is missing, or right after a failure; if too many logs are healed at once, the log waits.
+        Does nothing while the log is healed already, or has queued entries. With a version, does nothing either if no
+        vector up to it is missing, or right after a failure; if `HEALED` logs are being healed, this one is deferred.
         """
         has_queued_entries = context in self._newest
         if context in self._healing or has_queued_entries:
@@ -445,7 +446,7 @@ class Embedding:
             self._start_backlog()
 
     def _release_first(self, context: str) -> None:
-        """Release those who wait for the first healing of a log."""
+        """Let calls go on that wait for the first healing of a log."""
         first = self._first.pop(context, None)
         if first is not None and not first.done():
             first.set_result(None)
@@ -453,7 +454,7 @@ class Embedding:
     async def _heal(self, context: str) -> None:
         """Embed all entries of a log that lack a vector, a batch at a time; stop at the first failure.
 
-        Entries that the embedder refuses are skipped, so each query asks for as many more.
+        Entries that the embedder refuses stay among the missing ones, so each read is larger by their number.
         """
         refused: set[tuple[str, int]] = set()
         try:
@@ -500,7 +501,7 @@ class Embedding:
         return [row for rows in embedded if rows is not None for row in rows]
 
     async def _embed_each(self, drafts: Sequence[tuple[int, Draft]]) -> list[list[Derived] | None]:
-        """Embed together, or one by one if that fails: a refused text keeps no other from its vector."""
+        """Return the vectors of each entry, or None if it failed; embed one by one if one call for all fails."""
         try:
             return [*await self._embed_drafts(drafts)]
         except Exception as error:
@@ -513,14 +514,14 @@ class Embedding:
                 embedded[index] = await self._embed_draft(version, draft)
             except Exception:
                 several_failed = index >= min(2, len(drafts) - 1)
-                if several_failed and not any(embedded):  # it does not depend on the texts
+                if several_failed and not any(embedded):  # the embedder is down: no text is the cause
                     raise
         return embedded
 
     async def _embed_draft(self, version: int, draft: Draft) -> list[Derived]:
-        """Return the vectors of an entry; of a refused text, those of its parts that are not refused.
+        """Return the vectors of an entry, or of the accepted parts of its texts if the embedder refuses it.
 
-        An entry of which every part is refused is stored without a vector, so that it is not asked for again.
+        An entry whose parts are all refused gets an empty row, so that it does not count as missing.
         """
         try:
             (rows,) = await self._embed_drafts([(version, draft)])
@@ -538,7 +539,7 @@ class Embedding:
             return self._build_rows(version, [part for part, _ in accepted], vectors)
 
     async def _embed_parts(self, passage: Passage) -> list[tuple[Passage, NDArray[np.float32]]]:
-        """Return the parts of a passage that are not refused, with their vectors."""
+        """Embed a passage, or its halves if it is refused, and so on; return the accepted parts with their vectors."""
         try:
             (vector,) = await self._embed_texts([passage.text])
             return [(passage, vector)]
@@ -556,22 +557,25 @@ class Embedding:
 
     async def _embed_drafts(self, drafts: Sequence[tuple[int, Draft]]) -> list[list[Derived]]:
         """Return the vectors of each entry, as they are stored."""
-        passages = [self.passages(draft) for _, draft in drafts]
-        texts = list(dict.fromkeys(passage.text for own in passages for passage in own))
+        passages_by_draft = [self.passages(draft) for _, draft in drafts]
+        unique_texts: dict[str, None] = {}
+        for passages in passages_by_draft:
+            unique_texts.update(dict.fromkeys(passage.text for passage in passages))
+        texts = list(unique_texts)
         vectors: dict[str, NDArray[np.float32]] = {}
         for start in range(0, len(texts), BATCH):
             batch = texts[start : start + BATCH]
             vectors.update(zip(batch, await self._embed_texts(batch), strict=True))
-        return [
-            self._build_rows(version, own, vectors)
-            for (version, _), own in zip(drafts, passages, strict=True)
-        ]
+        rows: list[list[Derived]] = []
+        for (version, _), passages in zip(drafts, passages_by_draft, strict=True):
+            rows.append(self._build_rows(version, passages, vectors))
+        return rows
 
     def _build_rows(
         self, version: int, passages: Sequence[Passage], vectors: dict[str, NDArray[np.float32]]
     ) -> list[Derived]:
         """Return the vectors of an entry's passages as rows of the store; `vectors` are by text."""
-        if not passages:  # an empty row, so that the entry is not asked for again
+        if not passages:  # an empty row, so that the entry does not count as missing
             return [Derived(version=version, space=self.space, data=b"")]
         rows: list[Derived] = []
         for part, passage in enumerate(passages):
@@ -589,7 +593,7 @@ class Embedding:
         return rows
 
     async def settle(self, context: str) -> None:
-        """Wait until the vectors that a log lacks have been requested."""
+        """Wait until the missing vectors of a log have been embedded, or have failed."""
         while owners := await self._find_waiting_owners(context):
             await self._wait_for_logs(owners, None)
         self.heal(context)
@@ -597,7 +601,7 @@ class Embedding:
             await asyncio.wait([self._healing[context]])
 
     async def stop(self) -> None:
-        """Wait a moment for queued entries, and drop the rest: the next session finds out which are missing."""
+        """Wait PATIENCE seconds for queued entries, and stop all work; the next session heals what is still missing."""
         if self._queue_task is not None and not self._queue_task.done():
             self._wanted.update(self._queue)
             self._hurry.set()
@@ -626,7 +630,7 @@ class Embedding:
         return self._normalize_vectors(vectors, len(texts))
 
     async def _embed_question(self, text: str) -> NDArray[np.float32]:
-        """Return the vector of a question; of a refused one, the mean of those of its halves."""
+        """Return the vector of a question, or the mean of the vectors of its halves if the question is refused."""
         try:
             if self._embed_query is None:
                 (vector,) = await self._embed_texts([text])
@@ -644,7 +648,7 @@ class Embedding:
             return vector
 
     def _normalize_vectors(self, vectors: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-        """Return vectors of length 1; `ProviderError` unless they are so many vectors of finite numbers."""
+        """Scale vectors to length 1; `ProviderError` unless there are `count` of them, with finite numbers."""
         if vectors.shape != (count, self.dimension) or not np.isfinite(vectors).all():
             raise ProviderError(
                 f"embedder gave {vectors.shape}, not {count} vectors of {self.dimension} finite numbers",
@@ -657,6 +661,6 @@ class Embedding:
 def find_middle(text: str) -> int:
     """Return the position of the space that is nearest to the middle of a text, or the middle itself."""
     middle = len(text) // 2
-    before, behind = text.rfind(" ", 0, middle), text.find(" ", middle)
-    spaces = [position for position in (before, behind) if 0 < position < len(text) - 1]
+    space_before, space_after = text.rfind(" ", 0, middle), text.find(" ", middle)
+    spaces = [position for position in (space_before, space_after) if 0 < position < len(text) - 1]
     return min(spaces, key=lambda position: abs(position - middle), default=middle)

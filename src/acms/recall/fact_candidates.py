@@ -1,8 +1,7 @@
 """Fact candidates: how well the active facts answer a query, on the same scale as messages.
 
-A fact has no neighbours. It is scored as a message that is its own neighbourhood; the rarity of terms comes from the
-whole log, and the usual cosine from the messages, since a handful of facts gives neither. So facts compete with
-messages.
+A fact has no neighbours, so it is scored like a message that is its own neighbourhood. The rarity of terms is that in
+the whole log, and the mean cosine that of the messages: a handful of facts gives neither.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ class FactIndex:
         superseded: bool = False,
         allowed: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Score facts like messages that are their own neighbourhood.
+        """Score the facts of a corpus like messages that are their own neighbourhood.
 
-        `rarities` are those of the query's words, `times` the validity periods of the facts by version. Facts that have
-        ended at `moment` are hidden unless `superseded`.
+        `rarities` are the weights of the query's words, `times` the validity periods of the active facts by version.
+        Facts that have ended at `moment` are hidden unless `superseded`.
         """
         self.context = context
         #: Of the facts alone.
@@ -61,29 +60,31 @@ class FactIndex:
         self._words = 2 * bm25
         self._meaning: Floats | None = None
         relevance = information
-        plain = self._words
-        if query.vector is not None and query.space is not None and ranking.scores.level is not None:
-            mean, deviation = ranking.scores.level
+        without_marks = self._words
+        if query.vector is not None and query.space is not None and ranking.scores.cosine_stats is not None:
+            mean, deviation = ranking.scores.cosine_stats
             cosines = compute_cosines(corpus, query.space, query.vector, np.arange(len(corpus)))
             standardized = (cosines - np.float32(mean)) / np.float32(deviation)
             self._meaning = np.nan_to_num(standardized, nan=0.0)
-            plain = plain + np.float32(SIGMA) * np.maximum(0, self._meaning)
+            without_marks = without_marks + np.float32(SIGMA) * np.maximum(0, self._meaning)
             relevance = np.maximum(relevance, np.clip(self._meaning / np.float32(SIGMA), 0, 1))
         hidden = [
             position for position in range(len(corpus)) if self.why_hidden(corpus.document(position) + 1)
         ]
-        plain[hidden] = 0
+        without_marks[hidden] = 0
         relevance[hidden] = 0
-        self.plain: Floats = plain
+        self.without_marks: Floats = without_marks
         #: How far each fact answers, in [0, 1].
         self.relevance: list[float] = relevance.tolist()
         #: The best relevance in nats without marks, of messages and facts.
-        self._best_plain = max(
-            float(ranking.scores.plain.max(initial=0.0)), float(self.plain.max(initial=0.0))
+        self._best_without_marks = max(
+            float(ranking.scores.without_marks.max(initial=0.0)), float(self.without_marks.max(initial=0.0))
         )
+        #: Contribution of marks to each fact, as a share of the best relevance.
         self._marks = self._weigh_marks(information)
-        marked = np.asarray(plain + self._marks * np.float32(self._best_plain), np.float32)
-        self._order = order_by_cost(marked, corpus.column("tokens"))
+        contributions = self._marks * np.float32(self._best_without_marks)
+        with_marks = np.asarray(without_marks + contributions, np.float32)
+        self._cost_scaled = order_by_cost(with_marks, corpus.column("tokens"))
         self._best = max(ranking.best, 1e-9)
 
     def why_hidden(self, version: int) -> str:
@@ -114,8 +115,8 @@ class FactIndex:
     def answers(self, version: int) -> bool:
         """Return whether a fact is above the cutoff, by its version."""
         position = self.corpus.position_of(version - 1)
-        plain = float(self.plain[position])
-        return plain >= CUTOFF * self._best_plain or float(self._marks[position]) > 0
+        without_marks = float(self.without_marks[position])
+        return without_marks >= CUTOFF * self._best_without_marks or float(self._marks[position]) > 0
 
     @property
     def meaning(self) -> float:
@@ -134,7 +135,7 @@ class FactIndex:
 
     def parts(self, position: int) -> dict[str, float]:
         """Return the contribution of each signal to the relevance of a fact, as shares of the best message."""
-        best = float(self._ranking.scores.marked.max(initial=0.0)) or 1.0
+        best = float(self._ranking.scores.with_marks.max(initial=0.0)) or 1.0
         signals = {"fact": float(self._words[position])}
         if self._meaning is not None:
             signals["meaning"] = SIGMA * max(0.0, float(self._meaning[position]))
@@ -142,17 +143,17 @@ class FactIndex:
 
     def score(self, position: int) -> float:
         """Return the cost-scaled score of a fact, on the scale of messages, in [0, 1]."""
-        return min(1.0, float(self._order[position]) / self._best)
+        return min(1.0, float(self._cost_scaled[position]) / self._best)
 
     def doc(self, position: int) -> Doc:
-        """Return a fact as the index knows it."""
+        """Return the fact at a position, as stored in the index."""
         return self.corpus.snapshot.doc(self.corpus.document(position))
 
     def candidates(self, frame: Frame) -> list[Candidate]:
-        """Return the facts that answer, oldest first; of very many only the best."""
-        positions = np.flatnonzero(self.plain > 0).tolist()
+        """Return the facts with any relevance, oldest first; if there are more than `CANDIDATES`, only the best."""
+        positions = np.flatnonzero(self.without_marks > 0).tolist()
         if len(positions) > CANDIDATES:
-            best_first = sorted(positions, key=lambda position: -self._order[position])
+            best_first = sorted(positions, key=lambda position: -self._cost_scaled[position])
             external = [position for position in best_first if self.doc(position).external]
             others = [position for position in best_first if not self.doc(position).external]
             positions = sorted([*others[:CANDIDATES], *external[:CANDIDATES]])
@@ -166,27 +167,30 @@ class FactIndex:
         return Candidate(
             Lone(self.corpus.snapshot.doc, doc.version, doc.markers),
             Source.FACT,
-            (cost,),
-            cost,
-            self.relevance[position],
-            float(self._marks[position]),
-            self.score(position),
-            partial(self.parts, position),
+            costs=(cost,),
+            tokens=cost,
+            relevance=self.relevance[position],
+            boost=float(self._marks[position]),
+            score=self.score(position),
+            parts=partial(self.parts, position),
             label=label,
             external=doc.external,
         )
 
 
 def measure_rarities(ranking: Ranking, corpora: Iterable[Corpus]) -> list[float]:
-    """Return how rare each word of a query is among the messages of a log and its facts together."""
-    holders = [len(positions) for positions in ranking.scores.holders]
-    size = len(ranking.corpus)
+    """Return the inverse document frequency of each word of a query, among the messages and the facts together.
+
+    `corpora` are the corpora of the facts.
+    """
+    holder_counts = [len(positions) for positions in ranking.scores.holders]
+    entry_count = len(ranking.corpus)
     for facts in corpora:
-        size += len(facts)
-        for number, word in enumerate(ranking.query.words):
+        entry_count += len(facts)
+        for word_index, word in enumerate(ranking.query.words):
             positions, _ = facts.word_postings(word)
-            holders[number] += len(positions)
-    return [compute_idf(size, count) for count in holders]
+            holder_counts[word_index] += len(positions)
+    return [compute_idf(entry_count, holder_count) for holder_count in holder_counts]
 
 
 def _score_words(corpus: Corpus, query: Query, rarities: Sequence[float]) -> tuple[Floats, Floats]:

@@ -7,18 +7,22 @@ that pass all other filters, and remembered beside the index.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.errors import ValidationError
+from acms.errors import SessionNotFoundError, ValidationError
 from acms.log import validation
 from acms.log.encoding import to_microseconds
 from acms.model import Json, Kind, Role
+from acms.ports import StorageBackend
 from acms.recall.corpus import Corpus
+from acms.recall.index import Ints, Segment
+from acms.recall.request import Reader, Recall
 from acms.text.index_record import MINUTE, Label
 
 KEYS = ("role", "actor", "marker", "metadata", "after", "before", "session")
@@ -77,20 +81,24 @@ class Where:
         return None if where == cls() else where
 
     def match_index(self, corpus: Corpus, owners: Collection[str]) -> Mask:
-        """Return which active entries it accepts as far as the index knows; `owners` are its sessions."""
-        codes, labels = corpus.labels
-        accepted = np.fromiter(map(self._accepts_label, labels), bool, len(labels))[codes]
+        """Return which active entries it accepts by the fields in the index; `owners` are the ids of its sessions."""
+        label_codes, labels = corpus.labels
+        is_label_accepted = np.fromiter(map(self._accepts_label, labels), bool, len(labels))
+        accepted = is_label_accepted[label_codes]
         minutes = corpus.column("minute")
         if self.after is not None:
             accepted &= minutes >= to_microseconds(self.after) // MINUTE
         if self.before is not None:
             accepted &= minutes <= (to_microseconds(self.before) - 1) // MINUTE
         if self.sessions is not None:
-            accepted &= corpus.snapshot.of(owners)[corpus.documents(np.arange(len(corpus)))]
+            accepted &= corpus.snapshot.mask_owned(owners)[corpus.documents(np.arange(len(corpus)))]
         return accepted
 
     def find_undecided(self, corpus: Corpus) -> Mask:
-        """Return the active entries that must be read to decide: the index lacks what the filter needs of them."""
+        """Return which active entries must be read to decide, because the index lacks fields that the filter needs.
+
+        The index has no metadata, and times only to the minute.
+        """
         if self.metadata:
             return np.ones(len(corpus), bool)
         minutes = corpus.column("minute")
@@ -145,13 +153,58 @@ def _validate_marker(given: Any, field: str) -> str:
 
 
 def complete_tool_groups(corpus: Corpus, accepted: Mask) -> Mask:
-    """Return a mask of active entries that divides no tool group: one accepted entry brings its whole group."""
+    """Accept all active entries of each tool group of which an entry is accepted; `accepted` is changed."""
     if corpus.kind is not Kind.MESSAGE:
         return accepted
-    grouped = np.flatnonzero(accepted & (corpus.column("group") >= 0))
-    for position in grouped.tolist():
-        for member in corpus.snapshot.members(corpus.document(position)):
-            at = corpus.position_of(member)
-            if at >= 0:
-                accepted[at] = True
+    accepted_members = np.flatnonzero(accepted & (corpus.column("group") >= 0))
+    for position in accepted_members.tolist():
+        for document in corpus.snapshot.members(corpus.document(position)):
+            member_position = corpus.position_of(document)
+            if member_position >= 0:
+                accepted[member_position] = True
     return accepted
+
+
+async def evaluate_filter(reader: Reader, corpus: Corpus, asked: Recall) -> Mask | None:
+    """Return which active entries the filter of a request accepts; None if it has no filter."""
+    where = asked.where
+    if where is None:
+        return None
+    owners: set[str] = set()
+    for name in where.sessions or ():
+        with suppress(SessionNotFoundError):
+            owners.add((await reader.storage.context(name, namespace=asked.home)).id)
+    accepted = where.match_index(corpus, owners)
+    undecided = np.flatnonzero(accepted & where.find_undecided(corpus))
+    await _load_filter_fields(reader.storage, corpus, undecided)
+    for position in undecided.tolist():
+        _, segment, segment_position = corpus.snapshot.find_segment(corpus.document(position))
+        fields = segment.filter_fields.get(segment_position)
+        accepted[position] = fields is not None and where.matches(*fields)
+    return complete_tool_groups(corpus, accepted)
+
+
+class _SegmentPosition(NamedTuple):
+    """The place of a document in a segment."""
+
+    segment: Segment
+    position: int
+
+
+async def _load_filter_fields(storage: StorageBackend, corpus: Corpus, positions: Ints) -> None:
+    """Cache the times and the metadata of the entries at some positions in their segments."""
+    missing: dict[str, dict[int, _SegmentPosition]] = {}  # by owner and version
+    for document in corpus.documents(positions).tolist():
+        _, segment, position = corpus.snapshot.find_segment(document)
+        if position not in segment.filter_fields:
+            owner, version = corpus.snapshot.locate(document)
+            missing.setdefault(owner, {})[version] = _SegmentPosition(segment, position)
+    page_size = 4_096  # entries
+    for owner, places in missing.items():
+        first, last = min(places), max(places)
+        for start in range(first, last + 1, page_size):
+            end = min(last, start + page_size - 1)
+            for entry in await storage.read(owner, after=start - 1, before=end + 1, deleted=True):
+                place = places.get(entry.version)
+                if place is not None:
+                    place.segment.filter_fields[place.position] = entry.created_at, entry.metadata

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ SLAB = 32
 
 
 class Vectors:
-    """The vectors of one space in one segment, in the order in which they came; those of a document come together."""
+    """The vectors of one space in one segment, in order of arrival; those of a document are adjacent."""
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
@@ -50,38 +50,47 @@ class Vectors:
         self.slot = np.full(64, -1, np.int32)
 
     def extend(self, rows: Iterable[tuple[int, int, bytes]]) -> None:
-        """Add (document, part, little-endian float16 vector) rows; a document that has vectors keeps those it has."""
-        size = 2 * self.dimension
-        known = len(self.slot)
-        new = [row for row in rows if len(row[2]) == size and (row[0] >= known or self.slot[row[0]] < 0)]
+        """Add (document, part, little-endian float16 vector) rows; documents that have vectors already are skipped."""
+        vector_bytes = 2 * self.dimension
+        slots = len(self.slot)
+        new: list[tuple[int, int, bytes]] = []
+        for row in rows:
+            document, _, data = row
+            has_vectors = document < slots and self.slot[document] >= 0
+            if len(data) == vector_bytes and not has_vectors:
+                new.append(row)
         if not new:
             return
         new.sort(key=itemgetter(0, 1))
-        owners = np.fromiter((document for document, _, _ in new), np.int64, len(new))
-        first = np.append(0, np.flatnonzero(owners[1:] != owners[:-1]) + 1)
-        documents = owners[first]
+        document_by_row = np.fromiter((document for document, _, _ in new), np.int64, len(new))
+        is_new_document = document_by_row[1:] != document_by_row[:-1]
+        first_rows = np.append(0, np.flatnonzero(is_new_document) + 1)
+        documents = document_by_row[first_rows]
         count = self.count + len(documents)
         self._reserve(count, int(documents[-1]))
-        total = int(self.begin[self.count])
-        self._fill([data for _, _, data in new], total)
+        vectors_before = int(self.begin[self.count])
+        self._append_vectors([data for _, _, data in new], vectors_before)
         self.documents[self.count : count] = documents
-        self.begin[self.count + 1 : count + 1] = total + np.append(first[1:], len(owners))
+        self.begin[self.count + 1 : count + 1] = vectors_before + np.append(first_rows[1:], len(new))
         self.slot[documents] = np.arange(self.count, count)
         self.count = count
 
     def _reserve(self, count: int, last: int) -> None:
-        """Grow the arrays so that they hold so many documents, up to the last one."""
+        """Grow the arrays to hold `count` documents, of which `last` is the greatest."""
         while len(self.documents) < count:
             self.documents = np.concatenate([self.documents, np.zeros_like(self.documents)])
             self.begin = np.concatenate([self.begin, np.zeros(len(self.begin) - 1, np.int64)])
         while len(self.slot) <= last:
             self.slot = np.concatenate([self.slot, np.full_like(self.slot, -1)])
 
-    def _fill(self, data: Sequence[bytes], total: int) -> None:
-        """Add vectors after the first `total`, in batches of 256: each is packed while the cache still holds it."""
+    def _append_vectors(self, data: Sequence[bytes], vectors_before: int) -> None:
+        """Append vectors and their signs, in batches of 256, which fit the processor's cache.
+
+        `vectors_before` is the number of vectors so far.
+        """
         done = 0
         while done < len(data):
-            start = (total + done) % BLOCK
+            start = (vectors_before + done) % BLOCK
             if start == 0:
                 self._add_block()
             size = min(BLOCK - start, len(data) - done, 256)
@@ -107,47 +116,52 @@ class Vectors:
             matrix[rows[low:high]] = vectors
 
     def products(self, positions: Ints, query: Floats) -> Floats:
-        """Return the inner products of another vector with those at ascending positions, one by one the same."""
+        """Return the inner product of a query with the vector at each of some ascending positions.
+
+        Each product is the same, bit for bit, whatever other positions are asked for.
+        """
         products = np.empty(len(positions), np.float32)
         for low, high, vectors in self._iterate_blocks(positions):
             np.vecdot(vectors, query, out=products[low:high])
         return products
 
     def _iterate_blocks(self, positions: Ints) -> Iterator[tuple[int, int, Floats]]:
-        """Yield vectors at ascending positions, block by block: first, last, and the vectors."""
-        ends = np.searchsorted(positions, np.arange(1, len(self.blocks) + 1) * BLOCK).tolist()
+        """Yield the vectors at ascending positions block by block: start and end in `positions`, and the vectors."""
+        block_limits = np.arange(1, len(self.blocks) + 1) * BLOCK
+        ends = np.searchsorted(positions, block_limits).tolist()
         start = 0
         for number, end in enumerate(ends):
             if start < end:
-                inside = positions[start:end] - number * BLOCK
+                positions_in_block = positions[start:end] - number * BLOCK
                 # "clip" does not check the positions, which would copy the vectors twice.
-                yield start, end, self.blocks[number].take(inside, axis=0, mode="clip")
+                yield start, end, self.blocks[number].take(positions_in_block, axis=0, mode="clip")
             start = end
 
     def all_products(self, query: Floats, size: int) -> Floats:
-        """Return the inner products of another vector with the first ones."""
+        """Return the inner products of a query with the first `size` vectors."""
         products = np.empty(size, np.float32)
         for low, block in zip(range(0, size, BLOCK), self.blocks, strict=False):
             part = products[low : low + BLOCK]
             np.dot(block[: len(part)], query, out=part)
         return products
 
-    def count_sign_differences(self, code: NDArray[np.uint64], size: int) -> NDArray[np.int16]:
-        """Return in how many signs the nearest vector of each of the first documents differs from another one."""
+    def count_sign_differences(self, query_signs: NDArray[np.uint64], size: int) -> NDArray[np.int16]:
+        """Return in how many signs a query differs from the nearest vector of each of the first `size` documents."""
         differences = np.empty(int(self.begin[size]), np.int16)
-        # Two operands of one shape: against one that is broadcast numpy takes twice as long. A block is compared
-        # whole, also if it is not full.
-        other = np.repeat(code[:, None], BLOCK, axis=1)
-        mixed = np.empty(other.shape, np.uint64)
+        # Two operands of one shape: with a broadcast operand numpy takes twice as long. A block is compared whole, even
+        # if it is not full.
+        repeated_signs = np.repeat(query_signs[:, None], BLOCK, axis=1)
+        differing_bits = np.empty(repeated_signs.shape, np.uint64)
         # Three rows are added up at a time: their counts, at most 3 * 64, fit a byte.
-        counts = np.zeros((-(-len(code) // 3), 3, BLOCK), np.uint8)
-        counted = counts.reshape(-1, BLOCK)[: len(code)]
-        sums = np.empty((len(counts), BLOCK), np.uint8)
-        for low, block in zip(range(0, len(differences), BLOCK), self.signs, strict=False):
-            np.bitwise_xor(block, other, out=mixed)
-            np.bitwise_count(mixed, out=counted)
-            np.add.reduce(counts, axis=1, dtype=np.uint8, out=sums)
-            part = differences[low : low + BLOCK]
+        groups = -(-len(query_signs) // 3)
+        counts_by_group = np.zeros((groups, 3, BLOCK), np.uint8)
+        counts_by_row = counts_by_group.reshape(-1, BLOCK)[: len(query_signs)]
+        sums = np.empty((groups, BLOCK), np.uint8)
+        for start, block in zip(range(0, len(differences), BLOCK), self.signs, strict=False):
+            np.bitwise_xor(block, repeated_signs, out=differing_bits)
+            np.bitwise_count(differing_bits, out=counts_by_row)
+            np.add.reduce(counts_by_group, axis=1, dtype=np.uint8, out=sums)
+            part = differences[start : start + BLOCK]
             np.add.reduce(sums[:, : len(part)], axis=0, dtype=np.int16, out=part)
         if len(differences) == size:
             return differences
@@ -232,7 +246,7 @@ class Segment:
     #: Erasure generation of its fork tree when it was built; the same for all logs that share it.
     epoch = 0
     #: Bytes it took in memory when it was last used.
-    counted = 0
+    counted_bytes = 0
 
     def __init__(self, base: int) -> None:
         self.base = base
@@ -241,7 +255,7 @@ class Segment:
             name: np.zeros(64, dtype) for name, dtype in _COLUMNS.items()
         }
         #: Documents that are not plain messages: facts, summaries, edits, retractions, and deleted content.
-        self.odd: list[int] = []
+        self.special_documents: list[int] = []
         #: The first label is that of deleted content.
         self.labels: list[Label] = [Label(Kind.EPISODE, None, None, ())]
         self._label_codes: dict[bytes, int] = {}
@@ -266,7 +280,7 @@ class Segment:
         #: Cached documents, by position: successive recalls read the same ones.
         self.docs: dict[int, Doc] = {}
         #: Times and metadata of documents, by position: read when a filter needs them.
-        self.noted: dict[int, tuple[datetime, Mapping[str, Json]]] = {}
+        self.filter_fields: dict[int, tuple[datetime, Mapping[str, Json]]] = {}
 
     @property
     def bytes(self) -> int:
@@ -274,11 +288,11 @@ class Segment:
         arrays = [*self.columns.values(), self._terms, self._starts, self._frozen]
         total = sum(one.nbytes for one in arrays) + self._open_bytes
         total += 4 * len(self._terms_by_document) + 8 * len(self._ends)
-        total += 500 * (len(self.docs) + len(self.noted))  # a `Doc` with its strings
+        total += 500 * (len(self.docs) + len(self.filter_fields))  # a `Doc` with its strings
         return total + sum(vectors.bytes for vectors in self.spaces.values())
 
     def extend(self, records: Sequence[bytes | None]) -> None:
-        """Add the index records of the versions that follow; None for an entry that has none any more."""
+        """Append the index records of the next versions; None for an entry that has lost its record."""
         start, end = self.count, self.count + len(records)
         if end > DOCUMENTS:
             raise OverflowError(f"a log is indexed up to {DOCUMENTS} entries")
@@ -293,8 +307,8 @@ class Segment:
         headers = buffer[offsets[:, None] + np.arange(HEADER.size)].view(_HEADER)[:, 0]
         present = np.fromiter((record is not None for record in records), bool, len(records))
         self._add_fields(records, headers, present)
-        terms_at = offsets + HEADER.size + headers["label"] + headers["group"]
-        keys = self._add_terms(buffer, terms_at, headers, self._build_field_keys(present))
+        term_offsets = offsets + HEADER.size + headers["label"] + headers["group"]
+        keys = self._add_terms(buffer, term_offsets, headers, self._build_field_keys(present))
         if start == 0:
             self._freeze(keys)
         else:
@@ -302,7 +316,7 @@ class Segment:
         self.count = end
 
     def _reserve(self, count: int) -> None:
-        """Grow the columns so that they hold so many documents."""
+        """Grow the columns to hold `count` documents."""
         size = len(self.columns["flags"])
         if size < count:
             added = max(size, count - size)
@@ -331,11 +345,11 @@ class Segment:
         columns["label"][start:end] = codes
         columns["group"][start:end] = groups
         is_message = np.array([label.kind is Kind.MESSAGE for label in self.labels], bool)
-        plain = present & ((headers["flags"] & REPLACES) == 0) & is_message[codes]
-        self.odd += (start + np.flatnonzero(~plain)).tolist()
+        is_plain = present & ((headers["flags"] & REPLACES) == 0) & is_message[codes]
+        self.special_documents += (start + np.flatnonzero(~is_plain)).tolist()
 
     def _append_postings(self, keys: NDArray[np.uint64]) -> None:
-        """Add the keys of documents that follow those of a frozen index."""
+        """Append the keys (term << 32 | posting) of later documents to the open arrays of their terms."""
         terms = (keys >> np.uint64(32)).tolist()
         postings = keys.astype(np.uint32).tolist()
         for term, posting in zip(terms, postings, strict=True):
@@ -347,15 +361,19 @@ class Segment:
         self._open_bytes += 5 * len(keys)
 
     def _freeze(self, keys: NDArray[np.uint64]) -> None:
-        """Keep the keys of the first documents as arrays."""
-        begins = _find_key_changes(keys, lambda changed: changed >= 1 << 32) + 1
-        begins = np.concatenate([np.zeros(min(1, len(keys)), np.int64), begins])
-        self._terms = (keys[begins] >> np.uint64(32)).astype(np.uint32)
-        self._starts = np.append(begins, len(keys))
+        """Store the sorted keys (term << 32 | posting) of the first documents as arrays.
+
+        These are the terms, where the postings of each term start, and all postings.
+        """
+        later_starts = _find_key_changes(keys, lambda changed_bits: changed_bits >= 1 << 32) + 1
+        first_start = np.zeros(min(1, len(keys)), np.int64)
+        starts = np.concatenate([first_start, later_starts])
+        self._terms = (keys[starts] >> np.uint64(32)).astype(np.uint32)
+        self._starts = np.append(starts, len(keys))
         self._frozen = keys.astype(np.uint32)
 
     def _label(self, data: bytes) -> int:
-        """Return the code of a label."""
+        """Return the code of an encoded label; a new label is added."""
         code = self._label_codes.get(data)
         if code is None:
             code = self._label_codes[data] = len(self.labels)
@@ -366,7 +384,7 @@ class Segment:
         return code
 
     def _group(self, document: int, data: bytes) -> int:
-        """Return the code of a tool group, or of the address of a fact."""
+        """Add a document to its tool group, or to the address of a fact; return the code of the group or address."""
         name, calls, answers = read_group(data)
         code = self.groups.get(name)
         if code is None:
@@ -380,45 +398,55 @@ class Segment:
     def _add_terms(
         self, buffer: NDArray[np.uint8], starts: Ints, headers: NDArray[Any], field_keys: NDArray[np.uint64]
     ) -> NDArray[np.uint64]:
-        """Add the terms of new documents; return all their keys in order, with those of their fields.
+        """Add the terms of new documents, and return the sorted keys of these terms and of their fields.
 
-        A key is term << 32 | document << 8 | occurrences.
+        A key is term << 32 | document << 8 | occurrences. `starts` are the offsets of the terms in the `buffer`.
         """
-        first, size = self.count, len(headers)
-        sizes = headers["terms"].astype(np.int64)
-        total = int(sizes.sum())
-        keys = np.empty(total + len(field_keys), np.uint64)
-        keys[total:] = field_keys
-        self._ends.frombytes((len(self._terms_by_document) + np.cumsum(sizes)).astype(np.uint64).tobytes())
+        first_document, document_count = self.count, len(headers)
+        term_counts = headers["terms"].astype(np.int64)
+        text_key_count = int(term_counts.sum())
+        keys = np.empty(text_key_count + len(field_keys), np.uint64)
+        keys[text_key_count:] = field_keys
+        ends = len(self._terms_by_document) + np.cumsum(term_counts)
+        self._ends.frombytes(ends.astype(np.uint64).tobytes())
         done = 0
-        for low in range(0, size, RECORD_BATCH):
-            part = slice(low, low + RECORD_BATCH)
-            found = self._build_text_keys(
-                buffer, starts[part], sizes[part], headers["repeated"][part], first + low
+        for low in range(0, document_count, RECORD_BATCH):
+            batch = slice(low, low + RECORD_BATCH)
+            batch_keys = self._build_text_keys(
+                buffer, starts[batch], term_counts[batch], headers["repeated"][batch], first_document + low
             )
-            keys[done : done + len(found)] = found
-            done += len(found)
-            terms = found >> np.uint64(24) & ~np.uint64(255) | found & np.uint64(255)
+            keys[done : done + len(batch_keys)] = batch_keys
+            done += len(batch_keys)
+            # term << 8 | occurrences
+            terms = batch_keys >> np.uint64(24) & ~np.uint64(255) | batch_keys & np.uint64(255)
             self._terms_by_document.frombytes(terms.astype(np.uint32).tobytes())
         lengths = self.columns["length"]
-        lengths[first : first + size] += np.bincount(_documents_of_keys(field_keys) - first, minlength=size)
+        field_documents = _documents_of_keys(field_keys) - first_document
+        new_lengths = lengths[first_document : first_document + document_count]
+        new_lengths += np.bincount(field_documents, minlength=document_count)
         return _merge_field_terms(_sort_keys(keys), lengths)
 
     def _build_text_keys(
         self, buffer: NDArray[np.uint8], starts: Ints, sizes: Ints, repeated: NDArray[np.uint16], low: int
     ) -> NDArray[np.uint64]:
-        """Return the keys of the terms of some records; the first of them is document `low`."""
+        """Return the keys of the terms in some records; also set the lengths and fingerprints of their documents.
+
+        A record has `sizes` terms of three bytes each, from its offset in `starts`; then a byte of occurrences for each
+        of the first `repeated` terms, as the others occur once. The first record is that of the document `low`.
+        """
         ends = np.cumsum(sizes)
-        documents = np.repeat(np.arange(len(sizes)), sizes)
-        rank = np.arange(len(documents)) - (ends - sizes)[documents]
-        positions = starts[documents] + 3 * rank
-        terms = buffer[positions].astype(np.uint32)
+        documents = np.repeat(np.arange(len(sizes)), sizes)  # document of each term, from 0
+        index_in_record = np.arange(len(documents)) - (ends - sizes)[documents]
+        offsets = starts[documents] + 3 * index_in_record
+        terms = buffer[offsets].astype(np.uint32)
         for byte in (1, 2):
-            positions += 1
-            terms |= buffer[positions].astype(np.uint32) << np.uint32(8 * byte)
+            offsets += 1
+            terms |= buffer[offsets].astype(np.uint32) << np.uint32(8 * byte)
         counts = np.ones(len(documents), np.uint64)
-        counted = np.flatnonzero(rank < repeated[documents])
-        counts[counted] = buffer[(starts + 3 * sizes)[documents[counted]] + rank[counted]]
+        repeated_terms = np.flatnonzero(index_in_record < repeated[documents])
+        count_starts = starts + 3 * sizes
+        count_offsets = count_starts[documents[repeated_terms]] + index_in_record[repeated_terms]
+        counts[repeated_terms] = buffer[count_offsets]
         keys = terms.astype(np.uint64)
         high = low + len(sizes)
         self.columns["length"][low:high] = np.bincount(documents, counts, len(sizes))
@@ -465,7 +493,7 @@ class Segment:
         return postings
 
     def add_vectors(self, space: str, rows: Iterable[tuple[int, int, bytes]]) -> None:
-        """Add (version, part, float16 bytes) rows of a space; an entry without content has no bytes."""
+        """Add (version, part, float16 bytes) rows of a space; rows without bytes are skipped."""
         own = [
             (version - self.base - 1, part, data)
             for version, part, data in rows
@@ -497,25 +525,30 @@ def _build_term_keys(
 
 
 def _merge_field_terms(keys: NDArray[np.uint64], lengths: NDArray[Any]) -> NDArray[np.uint64]:
-    """Merge the keys of a term that is in the text of a document and also in its date or its speaker."""
-    same = _find_key_changes(keys, lambda changed: changed < 256)
-    if not len(same):
+    """Merge adjacent keys of the same term and document: a term of the text that is also in the date or the speaker.
+
+    Occurrences are added up to 255; `lengths` of documents lose what exceeds that.
+    """
+    same_as_next = _find_key_changes(keys, lambda changed_bits: changed_bits < 256)
+    if not len(same_as_next):
         return keys
-    repeated = np.zeros(len(keys), bool)
-    repeated[same] = repeated[same + 1] = True
-    positions = np.flatnonzero(repeated)
-    some = keys[positions]
-    first = np.flatnonzero(np.diff(some >> np.uint64(8), prepend=np.uint64(0)))
-    summed = np.add.reduceat(some & np.uint64(255), first)
-    keys[positions[first]] = some[first] & ~np.uint64(255) | np.minimum(summed, 255)
-    np.subtract.at(lengths, _documents_of_keys(some[first]), np.maximum(summed, 255) - np.uint64(255))
-    return np.delete(keys, same + 1)
+    is_repeated = np.zeros(len(keys), bool)
+    is_repeated[same_as_next] = is_repeated[same_as_next + 1] = True
+    positions = np.flatnonzero(is_repeated)
+    repeated_keys = keys[positions]
+    first_of_run = np.flatnonzero(np.diff(repeated_keys >> np.uint64(8), prepend=np.uint64(0)))
+    first_keys = repeated_keys[first_of_run]
+    sums = np.add.reduceat(repeated_keys & np.uint64(255), first_of_run)
+    keys[positions[first_of_run]] = first_keys & ~np.uint64(255) | np.minimum(sums, 255)
+    excess = np.maximum(sums, 255) - np.uint64(255)
+    np.subtract.at(lengths, _documents_of_keys(first_keys), excess)
+    return np.delete(keys, same_as_next + 1)
 
 
 def _sort_keys(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return keys in order; those of one kind ascend by document already, so only the terms are sorted.
+    """Sort keys; those of texts and those of fields each ascend by document already.
 
-    Up to `COUNTED_KEYS` are sorted by counting, 16 bits at a time, in half the time of comparing. Above, counting is no
+    Up to `COUNTED_KEYS`, their terms are sorted by counting, in half the time of comparing keys. Above, counting is no
     faster and takes four times the memory.
     """
     if len(keys) > COUNTED_KEYS:
@@ -524,20 +557,20 @@ def _sort_keys(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
     terms = (keys >> np.uint64(32)).astype(np.uint32)
     order = np.lexsort((terms.astype(np.uint16), (terms >> np.uint32(16)).astype(np.uint8)))
     ordered = keys[order]
-    ordered.sort(kind="stable")  # a term of texts and of fields: two runs
+    ordered.sort(kind="stable")  # only a term of both texts and fields is not in order yet
     return ordered
 
 
 def _find_key_changes(
     keys: NDArray[np.uint64], is_change: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
 ) -> Ints:
-    """Return the positions of the keys whose bits that differ from the next key pass a test."""
-    found = [np.zeros(0, np.int64)]
-    for low in range(0, len(keys), KEY_BATCH):
-        following = keys[low + 1 : low + KEY_BATCH + 1]
-        changed = keys[low : low + len(following)] ^ following
-        found.append(low + np.flatnonzero(is_change(changed)))
-    return np.concatenate(found)
+    """Return the positions of the keys that differ from the next key by bits for which `is_change` is true."""
+    positions = [np.zeros(0, np.int64)]
+    for start in range(0, len(keys), KEY_BATCH):
+        next_keys = keys[start + 1 : start + KEY_BATCH + 1]
+        changed_bits = keys[start : start + len(next_keys)] ^ next_keys
+        positions.append(start + np.flatnonzero(is_change(changed_bits)))
+    return np.concatenate(positions)
 
 
 def _documents_of_keys(keys: NDArray[np.uint64]) -> Ints:
@@ -545,18 +578,28 @@ def _documents_of_keys(keys: NDArray[np.uint64]) -> Ints:
     return (keys.astype(np.uint32) >> np.uint32(8)).astype(np.int64)
 
 
-def _fingerprint_documents(numbers: NDArray[np.uint64], documents: Ints, count: int) -> NDArray[np.uint64]:
-    """Return a hash of the terms of each document, whatever their order: `numbers` are terms, `documents` their own."""
+def _fingerprint_documents(terms: NDArray[np.uint64], documents: Ints, count: int) -> NDArray[np.uint64]:
+    """Return a hash of the terms of each of `count` documents, in any order; `documents` has that of each term."""
     sums = np.zeros(count, np.uint64)
-    if len(numbers):
-        first = np.flatnonzero(np.concatenate([[True], documents[1:] != documents[:-1]]))
-        sums[documents[first]] = np.add.reduceat(_mix_bits(numbers), first)
+    if len(terms):
+        is_first = np.concatenate([[True], documents[1:] != documents[:-1]])
+        first = np.flatnonzero(is_first)
+        sums[documents[first]] = np.add.reduceat(_mix_bits(terms), first)
     return sums & np.uint64(0xFFFFFFFF)
 
 
 def _mix_bits(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     mixed = (numbers + np.uint64(0x9E3779B9)) * np.uint64(0xBF58476D1CE4E5)
     return (mixed ^ mixed >> np.uint64(27)) & np.uint64(0xFFFFFFFF)
+
+
+class ToolCallState(NamedTuple):
+    """Which calls and answers of a tool group are among some documents."""
+
+    #: Whether any document holds a call.
+    are_included: bool
+    #: Whether the documents hold an answer to each of their calls.
+    all_answered: bool
 
 
 class Snapshot:
@@ -585,16 +628,16 @@ class Snapshot:
             column = self._columns[name] = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return column
 
-    def odd(self) -> bool:
-        """Return whether any document is no plain message, or is gone."""
+    def has_special_documents(self) -> bool:
+        """Return whether any document is not a plain message, or has lost its content."""
         for _, segment, count in self.pieces:
-            has_odd = bool(segment.odd) and segment.odd[0] < count
-            if has_odd or segment.blanked:
+            special = segment.special_documents
+            if segment.blanked or (special and special[0] < count):
                 return True
         return False
 
     def labels(self) -> tuple[NDArray[Any], list[Label]]:
-        """Return the label of each document as an index into a list, without labels that came later."""
+        """Return the label of each document as an index into a list of labels, and that list."""
         labels: list[Label] = []
         codes: list[NDArray[Any]] = []
         for _, segment, count in self.pieces:
@@ -606,7 +649,7 @@ class Snapshot:
         return np.concatenate([np.zeros(0, np.int64), *codes]), labels
 
     def vectors(self, space: str, dimension: int) -> list[tuple[Segment, int, Vectors, int]]:
-        """Return each segment with vectors of a space, its documents, and how many of them had vectors."""
+        """Return (segment, documents in this snapshot, vectors, documents with vectors) for each segment of a space."""
         found: list[tuple[Segment, int, Vectors, int]] = []
         for (_, segment, count), spaces in zip(self.pieces, self._vectors, strict=True):
             vectors, size = spaces.get(space, (None, 0))
@@ -677,7 +720,7 @@ class Snapshot:
         document = parsed[1] - 1
         return document if self.doc(document).id == id else None
 
-    def of(self, owners: Collection[str]) -> NDArray[np.bool_]:
+    def mask_owned(self, owners: Collection[str]) -> NDArray[np.bool_]:
         """Return which documents are entries that some contexts own."""
         owned = np.zeros(self.count, bool)
         for owner, segment, count in self.pieces:
@@ -703,7 +746,7 @@ class Snapshot:
             external=bool(columns["flags"].item(position) & EXTERNAL),
         )
 
-    def alone(self, document: int) -> bool:
+    def is_ungrouped(self, document: int) -> bool:
         """Whether a document belongs to no tool group."""
         _, segment, position = self.find_segment(document)
         return bool(segment.columns["group"].item(position) < 0)
@@ -722,8 +765,8 @@ class Snapshot:
                 members += [other.base + member for member in other.members[code] if member < count]
         return members
 
-    def answered(self, documents: Iterable[int]) -> tuple[bool, bool]:
-        """Return whether some documents of a tool group hold its calls, and an answer to each of them."""
+    def tool_call_state(self, documents: Iterable[int]) -> ToolCallState:
+        """Return which calls and answers of a tool group are among some of its documents."""
         calls: set[int] = set()
         answers: set[int] = set()
         for document in documents:
@@ -731,4 +774,4 @@ class Snapshot:
             own_calls, own_answers = segment.links[position]
             calls.update(own_calls)
             answers.update(own_answers)
-        return bool(calls), calls <= answers
+        return ToolCallState(are_included=bool(calls), all_answered=calls <= answers)

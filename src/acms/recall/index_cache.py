@@ -1,8 +1,8 @@
-"""The indexes of one storage handle: caught up with the log before each use, shared by sessions and forks.
+"""The indexes of one storage handle: updated from the log before each use, shared by sessions and forks.
 
-An index is a cache with a protocol (rules 2.1 to 2.11). Every use starts from a head row: a higher version means that
+An index is a cache with a protocol (rules 2.1 to 2.11). Every use starts from a head row. A higher version means that
 entries were added, a higher `derived` that index records or vectors were added, another `epoch` that content was erased
-and everything is read again. Missing rows are healed: index records are written again from the entries, vectors by the
+and everything must be read again. Missing rows are created again: index records from the entries, vectors by the
 embedder.
 """
 
@@ -48,9 +48,9 @@ class Profiles:
         self._absent: dict[tuple[str, object], float] = {}
 
     async def find(self, namespace: str, asking: object = None) -> str | None:
-        """Return the id of a namespace's profile; None if it has none, or is unnamed.
+        """Return the id of a namespace's profile; None if it has none, or the namespace is unnamed.
 
-        `asking` is the caller's state of its own log: when it has changed, the store is asked again.
+        An absence is cached with `asking`, the state of the caller's own log: when that changes, the store is read.
         """
         if namespace == UNNAMED:
             return None
@@ -138,7 +138,7 @@ async def _load_cached(
     stamp: tuple[int, ...],
     load: Callable[[], Awaitable[V]],
 ) -> V:
-    """Return the cached value of a log, or load it if there is none with this stamp."""
+    """Return the cached value of a log, or load and cache it if the cached one has another stamp."""
     cached = cache.get(context)
     if cached is not None and cached[0] == stamp:
         cache.move_to_end(context)
@@ -161,10 +161,10 @@ class Indexes:
         self._lineages: dict[str, Lineage] = {}
         #: By root of the fork tree: one task builds, the others wait.
         self._locks: WeakValueDictionary[str, Building] = WeakValueDictionary()
-        #: Entries ingested here that have no index record yet: (context, epoch, version, id, draft).
-        self._written: deque[tuple[str, int, int, str, Draft]] = deque()
+        #: Stored entries whose index record is not written yet: (context, epoch, version, id, draft).
+        self._unindexed: deque[tuple[str, int, int, str, Draft]] = deque()
         #: Index records that no index has taken yet, with their erasure generation, and those not yet stored.
-        self._fresh: OrderedDict[tuple[str, int], tuple[int, bytes]] = OrderedDict()
+        self._new_records: OrderedDict[tuple[str, int], tuple[int, bytes]] = OrderedDict()
         self._unstored: dict[str, list[tuple[int, bytes]]] = {}
         self._waiting = 0
         #: Logs with enough index records to be stored.
@@ -172,7 +172,7 @@ class Indexes:
         self.profiles = Profiles(storage)
         self._timer: asyncio.TimerHandle | None = None
         #: Vectors on their way to the store, with their erasure generation: recall must not wait for a commit.
-        self._learned: OrderedDict[str, tuple[int, list[Derived]]] = OrderedDict()
+        self._pending_vectors: OrderedDict[str, tuple[int, list[Derived]]] = OrderedDict()
         #: Number of times that vectors were added: changes whenever a corpus may have grown.
         self.additions = 0
         #: By log, with the count of rewrites and the erasure generation.
@@ -181,7 +181,7 @@ class Indexes:
         self._valid_times: OrderedDict[str, tuple[tuple[int, ...], Mapping[int, Period]]] = OrderedDict()
         self._hits = self._builds = self._healed = 0
         #: Estimated bytes of all segments, including some that were evicted since.
-        self._counted = 0
+        self._counted_bytes = 0
 
     @property
     def stats(self) -> IndexStats:
@@ -198,42 +198,42 @@ class Indexes:
 
     def note(self, context: str, epoch: int, version: int, id: str, draft: Draft) -> None:
         """Queue a stored entry; its index record is written a moment later, when the event loop is idle."""
-        self._written.append((context, epoch, version, id, draft))
+        self._unindexed.append((context, epoch, version, id, draft))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(0.02, self._write_idle)
 
     def _write_idle(self) -> None:
         self.work(FLUSH)
         self._timer = None
-        if self._written:
+        if self._unindexed:
             self._timer = asyncio.get_running_loop().call_later(0, self._write_idle)
 
     def learn(self, context: str, epoch: int, rows: Sequence[Derived]) -> None:
-        """Keep vectors that were sent to the store and may not be readable there yet.
+        """Cache vectors that were sent to the store and may not be readable there yet.
 
-        Vectors of an earlier erasure generation (`epoch`) are dropped: their entries may be erased.
+        Cached vectors of another erasure generation (`epoch`) are dropped: their entries may be erased.
         """
         self.additions += 1
-        known_epoch, known = self._learned.pop(context, (epoch, []))
-        if known_epoch != epoch:
-            known = []
-        self._learned[context] = epoch, [*known, *rows][-CACHED:]
-        total = sum(len(rows) for _, rows in self._learned.values())
-        while len(self._learned) > 1 and total > CACHED:
-            _, (_, dropped) = self._learned.popitem(last=False)
+        cached_epoch, cached = self._pending_vectors.pop(context, (epoch, []))
+        if cached_epoch != epoch:
+            cached = []
+        self._pending_vectors[context] = epoch, [*cached, *rows][-CACHED:]
+        total = sum(len(rows) for _, rows in self._pending_vectors.values())
+        while len(self._pending_vectors) > 1 and total > CACHED:
+            _, (_, dropped) = self._pending_vectors.popitem(last=False)
             total -= len(dropped)
 
     def work(self, limit: int = 2) -> None:
         """Write the index records of a few entries."""
-        for _ in range(min(limit, len(self._written))):
-            context, epoch, version, id, draft = self._written.popleft()
+        for _ in range(min(limit, len(self._unindexed))):
+            context, epoch, version, id, draft = self._unindexed.popleft()
             self._keep(context, version, epoch, _encode_record(draft, id))
 
     def _keep(self, context: str, version: int, epoch: int, record: bytes) -> None:
-        """Keep an index record for the next index that reads it, and for the store."""
-        self._fresh[context, version] = epoch, record
-        if len(self._fresh) > CACHED:
-            self._fresh.popitem(last=False)
+        """Cache an index record for the next index that reads it, and queue it for the store."""
+        self._new_records[context, version] = epoch, record
+        if len(self._new_records) > CACHED:
+            self._new_records.popitem(last=False)
         unstored = self._unstored.setdefault(context, [])
         unstored.append((version, record))
         self._waiting += 1
@@ -241,19 +241,19 @@ class Indexes:
             self._full.add(context)
 
     @property
-    def due(self) -> bool:
+    def is_flush_due(self) -> bool:
         """Whether enough index records wait to be stored, of one log or in all."""
-        return bool(self._full) or self._waiting >= UNSTORED or len(self._written) >= UNSTORED
+        return bool(self._full) or self._waiting >= UNSTORED or len(self._unindexed) >= UNSTORED
 
     async def flush(self, *, everything: bool = True) -> None:
-        """Write all index records and pass them to the store, or those of logs that have many.
+        """Write all queued index records, and pass them to the store, whose next commit stores them.
 
-        The next commit stores them.
+        Without `everything`, only those of logs with many are passed, unless very many wait in all.
         """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.work(len(self._written))
+        self.work(len(self._unindexed))
         if self._waiting >= UNSTORED or everything:
             unstored, self._unstored = self._unstored, {}
         else:
@@ -270,8 +270,8 @@ class Indexes:
                 reason = safe_error(error)
                 log_event(logging.WARNING, "cards_not_stored", context=context, error=reason, cards=len(rows))
 
-    def leave(self) -> bool:
-        """Detach from a closed event loop; return whether another one may go on with the indexes.
+    def detach(self) -> bool:
+        """Detach from a closed event loop; return whether another loop may use the indexes.
 
         It may not if the loop was closed during a build, which may still run in a thread.
         """
@@ -280,9 +280,9 @@ class Indexes:
 
     async def write_records(self) -> None:
         """Write the queued index records, and pass them to the store if there are many."""
-        if self._written:
-            self.work(len(self._written))
-        if self.due:
+        if self._unindexed:
+            self.work(len(self._unindexed))
+        if self.is_flush_due:
             await self.flush(everything=False)
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -290,7 +290,7 @@ class Indexes:
     async def load_active_state(self, context: str, head: Head, version: int) -> tuple[Cover, Stale]:
         """Return the superseded or retracted entries at a version, and the messages with outdated statements.
 
-        The head counts all entries that replace others, so at the head both are valid until that count changes.
+        At the head both are cached until the number of entries that replace others changes.
         """
         if not head.rewrites:
             return Cover((), searchable=True), NONE
@@ -304,9 +304,9 @@ class Indexes:
         return await _load_cached(self._active_states, context, (head.rewrites, head.epoch), load)
 
     async def load_valid_times(self, context: str, head: Head, version: int) -> Mapping[int, Period]:
-        """Return the validity periods of the active facts at a version, by version, as `valid_times_at`.
+        """Return the validity periods of the active facts at a version, by version, as `valid_times_at` does.
 
-        No message changes them, so at the head they are valid until something else is appended.
+        At the head they are cached until an entry other than a message is appended.
         """
         load = partial(valid_times_at, self.storage, context, head, version)
         if version != head.version:
@@ -317,7 +317,7 @@ class Indexes:
     async def load_corpus(
         self, context: str, head: Head, version: int, cover: Cover, spaces: Sequence[str]
     ) -> Corpus:
-        """Return the corpus of a log at a version, caught up with a head row."""
+        """Return the corpus of a log at a version, from an index that is updated to the log's head."""
         from acms.recall.corpus import Corpus
         from acms.recall.index import Snapshot
 
@@ -326,19 +326,19 @@ class Indexes:
         lock = self._locks.setdefault(root, Building())
         async with lock:
             log = self._logs.get(context)
-            small = head.messages < SMALL
+            is_small = head.messages < SMALL
             if log is None or log.epoch != head.epoch:
                 self._builds += 1
-                log = self._start_index(context, inherited, head.epoch, small)
+                log = self._start_index(context, inherited, head.epoch, is_small)
             else:
                 self._hits += 1
-            grown = await self._catch_up(context, log, head, spaces, lock)
-            if not small:
+            has_grown = await self._catch_up(context, log, head, spaces, lock)
+            if not is_small:
                 self._logs[context] = log
                 self._logs.move_to_end(context)
                 self._evict(log)
             key = (version, head.rewrites)
-            if grown or log.cached is None or log.cached[0] != key:
+            if has_grown or log.cached is None or log.cached[0] != key:
                 pieces = [
                     (owner, segment, last - segment.base)
                     for owner, segment, first, last in log.ranges_up_to(version)
@@ -351,10 +351,10 @@ class Indexes:
         """Return the lineage of a log, which never changes."""
         lineage = self._lineages.get(context)
         if lineage is None:
-            lineage = self.know(await self.storage.context(context))
+            lineage = self.cache_lineage(await self.storage.context(context))
         return lineage
 
-    def know(self, context: Context) -> Lineage:
+    def cache_lineage(self, context: Context) -> Lineage:
         """Cache the result of `lineage` for a context that was read: it never changes."""
         if len(self._lineages) >= CACHED:
             self._lineages.clear()
@@ -367,9 +367,9 @@ class Indexes:
         return name
 
     def _start_index(
-        self, context: str, inherited: tuple[tuple[str, int], ...], epoch: int, small: bool
+        self, context: str, inherited: tuple[tuple[str, int], ...], epoch: int, is_small: bool
     ) -> _LogIndex:
-        """Return an index of a log, with the segments that other logs of its lineage already have."""
+        """Return a new index of a log, which shares the segments that other logs of its lineage already have."""
         from acms.recall.index import Segment
 
         lineage: list[tuple[str, int, int | None]] = []
@@ -380,7 +380,7 @@ class Indexes:
             if segment is None or segment.epoch != epoch or segment.base != first - 1:
                 segment = Segment(first - 1)
                 segment.epoch = epoch
-                if not small:
+                if not is_small:
                     self._segments[owner] = segment
             lineage.append((owner, first, last))
             segments.append(segment)
@@ -390,8 +390,8 @@ class Indexes:
     async def _catch_up(
         self, context: str, log: _LogIndex, head: Head, spaces: Sequence[str], lock: Building
     ) -> bool:
-        """Read new rows; return whether there were any."""
-        grown = await self._extend(context, log, head, lock)
+        """Read the new index records and vectors of a log; return whether there were any."""
+        has_grown = await self._extend(context, log, head, lock)
         for space in spaces:
             after = log.seen.get(space, 0)
             if after >= head.derived:
@@ -401,23 +401,23 @@ class Indexes:
             except VectorsUnavailableError:  # ranked by words until they are available
                 continue
             log.seen[space] = head.derived
-            grown = grown or bool(rows)
+            has_grown = has_grown or bool(rows)
             await self._add_vectors(log, space, rows, head.version, lock)
-        epoch, learned = self._learned.get(context, (0, []))
-        if not learned or epoch != head.epoch:
-            return grown
+        epoch, pending = self._pending_vectors.get(context, (0, []))
+        if not pending or epoch != head.epoch:
+            return has_grown
         if head.messages >= SMALL:  # the segment keeps them
-            del self._learned[context]
+            del self._pending_vectors[context]
         for space in spaces:
-            rows = [row for row in learned if row.space == space]
-            grown = grown or bool(rows)
+            rows = [row for row in pending if row.space == space]
+            has_grown = has_grown or bool(rows)
             await self._add_vectors(log, space, rows, head.version, lock)
-        return grown
+        return has_grown
 
     async def _add_vectors(
         self, log: _LogIndex, space: str, rows: Sequence[Derived], version: int, lock: Building
     ) -> None:
-        """Add vectors of a log to the segments that own their entries; many of them off the event loop."""
+        """Add vectors of a log to the segments that own their entries, off the event loop if there are many."""
 
         def add() -> None:
             for _, segment, first, last in log.ranges_up_to(version):
@@ -455,41 +455,43 @@ class Indexes:
     async def index_records(
         self, context: str, wanted: Sequence[tuple[str, int, int]], head: Head, after: int, taken: bool
     ) -> list[IndexRecords]:
-        """Return the index records of ranges of a log, by owner, first and last version; blank for deleted entries.
+        """Return the index records of some (owner, first version, last version) ranges of a log.
 
-        Stored records are read above `after`, the others are written again. Records in memory are released if they are
-        `taken`.
+        Stored records are read above the row number `after`; missing ones are created again. The record of a deleted
+        entry is blank. If `taken`, new records in memory are released.
         """
-        fresh: dict[int, bytes] = {}
+        new_records: dict[int, bytes] = {}
         for owner, start, end in wanted:
-            fresh |= self._find_fresh(owner, start, end, head.epoch, taken)
-        known = dict(fresh)
-        if any(start not in fresh for _, start, _ in wanted):
+            new_records |= self._find_new_records(owner, start, end, head.epoch, taken)
+        known_records = dict(new_records)
+        if any(start not in new_records for _, start, _ in wanted):
             for row in await self.storage.derived(context, index_record.SPACE, after=after):
-                known.setdefault(row.version, row.data)
+                known_records.setdefault(row.version, row.data)
         # After an erasure or an expiry, a stored record does not prove that its entry still exists.
-        certain = fresh.keys() if head.epoch else known.keys()
+        certain = new_records.keys() if head.epoch else known_records.keys()
         result: list[IndexRecords] = []
         for owner, start, end in wanted:
-            records = [known.get(version) for version in range(start, end + 1)]
+            records = [known_records.get(version) for version in range(start, end + 1)]
             uncertain = [version for version in range(start, end + 1) if version not in certain]
             gone = await self._heal(context, owner, head.epoch, start, records, uncertain)
             result.append((records, gone))
         return result
 
-    def _find_fresh(self, owner: str, start: int, end: int, epoch: int, taken: bool) -> dict[int, bytes]:
-        """Return the records of a range that are in memory, by version."""
-        fresh: dict[int, bytes] = {}
-        if not self._fresh:
-            return fresh
+    def _find_new_records(
+        self, owner: str, start: int, end: int, epoch: int, taken: bool
+    ) -> dict[int, bytes]:
+        """Return by version the index records of a range that are in memory; release them if they are `taken`."""
+        found: dict[int, bytes] = {}
+        if not self._new_records:
+            return found
         for version in range(start, end + 1):
             key = owner, version
-            record_epoch, record = self._fresh.get(key, (-1, b""))
+            record_epoch, record = self._new_records.get(key, (-1, b""))
             if taken:
-                self._fresh.pop(key, None)
+                self._new_records.pop(key, None)
             if record_epoch == epoch:
-                fresh[version] = record
-        return fresh
+                found[version] = record
+        return found
 
     async def _heal(
         self,
@@ -500,7 +502,10 @@ class Indexes:
         records: list[bytes | None],
         uncertain: Sequence[int],
     ) -> list[int]:
-        """Write the index records of some versions again, from the entries; return the versions that are gone."""
+        """Check the entries of uncertain versions: create missing index records again, and blank those of lost entries.
+
+        `records` are those of the versions from `start` on. Returns the versions of the lost entries.
+        """
         gone: list[int] = []
         for first, last in _group_runs(uncertain):
             for entry in await self.storage.read(context, after=first - 1, before=last + 1):
@@ -514,37 +519,37 @@ class Indexes:
                     self._healed += 1
         return gone
 
-    def learned(self, context: str) -> Sequence[Derived]:
+    def pending_vectors(self, context: str) -> Sequence[Derived]:
         """Return the vectors of a log that the store may not show yet: a new list whenever some were added."""
-        return self._learned[context][1] if context in self._learned else ()
+        return self._pending_vectors[context][1] if context in self._pending_vectors else ()
 
     async def vectors(self, context: str, head: Head, space: str, after: int) -> list[Derived] | None:
-        """Return the vectors of a log stored above `after`, and those on their way; None if they are unavailable."""
+        """Return the vectors of a log stored above `after`, and its pending ones; None if vectors are unavailable."""
         rows: list[Derived] = []
         if after < head.derived:
             try:
                 rows = await self.storage.derived(context, space, after=after)
             except VectorsUnavailableError:  # ranked by words until they are available
                 return None
-        epoch, learned = self._learned.get(context, (-1, []))
+        epoch, pending = self._pending_vectors.get(context, (-1, []))
         if epoch == head.epoch:
-            rows = [*rows, *(row for row in learned if row.space == space)]
+            rows = [*rows, *(row for row in pending if row.space == space)]
         return rows
 
     def _evict(self, used: _LogIndex) -> None:
-        """Evict the least recently used logs; all are counted only if there may be too many bytes."""
+        """Evict the least recently used logs above the limit; all segments are measured only if it may be exceeded."""
         self._count(used.segments)
-        while len(self._logs) > 1 and self._counted > self.max_bytes:
-            self._counted = sum(segment.counted for segment in self._segments.values())
+        while len(self._logs) > 1 and self._counted_bytes > self.max_bytes:
+            self._counted_bytes = sum(segment.counted_bytes for segment in self._segments.values())
             self._count(self._segments.values())
-            if self._counted > self.max_bytes:
+            if self._counted_bytes > self.max_bytes:
                 self._logs.popitem(last=False)
 
     def _count(self, segments: Iterable[Segment]) -> None:
         for segment in segments:
             size = segment.bytes
-            self._counted += size - segment.counted
-            segment.counted = size
+            self._counted_bytes += size - segment.counted_bytes
+            segment.counted_bytes = size
 
     def blank(self, context: str, corpus: Corpus, ids: Sequence[str]) -> None:
         """Blank entries whose content was found to be gone: expired, or erased while it was being read."""
@@ -564,7 +569,7 @@ def _encode_record(draft: Draft, id: str) -> bytes:
 
 
 def _group_runs(versions: Sequence[int]) -> list[tuple[int, int]]:
-    """Return ascending versions as runs of adjacent ones, by first and last; none is longer than 1,000."""
+    """Group ascending versions into (first, last) runs of consecutive ones, each of at most 1,000."""
     runs: list[tuple[int, int]] = []
     for version in versions:
         if runs and version == runs[-1][1] + 1 and version - runs[-1][0] < 1_000:

@@ -51,7 +51,7 @@ class NamespaceSegment(Segment):
         self.version = np.zeros(64, np.int64)
 
     def add(self, runs: Sequence[tuple[int, int, Sequence[bytes | None]]]) -> list[Ints]:
-        """Add runs of (number of a log, first version, index records); return the documents of each."""
+        """Append runs of (number of a log, first version, index records); return the new documents of each run."""
         start = self.count
         total = start + sum(len(records) for *_, records in runs)
         while len(self.log) < total:
@@ -73,7 +73,7 @@ class NamespaceSegment(Segment):
         return added
 
     def _group(self, document: int, data: bytes) -> int:
-        """Tell tool groups and addresses of facts of one log from those of another."""
+        """Make names of tool groups and addresses of facts unique to their log, and add the document to its group."""
         name, _, links = data.partition(b"\0")
         return super()._group(document, b"%s\x01%d\0%s" % (name, self.log[document], links))
 
@@ -105,7 +105,7 @@ class NamespaceSnapshot(Snapshot):
         document = int(documents[version - first])
         return document if self.doc(document).id == id else None
 
-    def of(self, owners: Iterable[str]) -> NDArray[np.bool_]:
+    def mask_owned(self, owners: Iterable[str]) -> NDArray[np.bool_]:
         """Return which documents are entries that some contexts own."""
         wanted = set(owners)
         numbers = [number for number, owner in enumerate(self._segment.owners) if owner in wanted]
@@ -134,8 +134,8 @@ class _LogState:
     stamp: tuple[int, ...] = ()
     #: `Head.derived` up to which rows were read, by space.
     seen: dict[str, int] = field(default_factory=dict[str, int])
-    #: Vectors that it had before the store showed them.
-    learned: Sequence[Derived] = ()
+    #: Vectors that were cached before they could be read from the store.
+    pending_vectors: Sequence[Derived] = ()
     #: Documents of its active messages and facts, in reading order; None if that has to be computed again.
     order: Ints | None = None
     facts: Ints = field(default_factory=lambda: NO_DOCUMENTS)
@@ -159,7 +159,7 @@ class _LogUpdate:
     vectors: dict[str, list[Derived]]
     #: `Head.derived` before it was read, by space whose rows were available.
     seen: dict[str, int]
-    learned: Sequence[Derived] = ()
+    pending_vectors: Sequence[Derived] = ()
     cover: Cover | None = None
     times: Mapping[int, Period] = field(default_factory=dict[int, Period])
     stale: Stale = NONE
@@ -187,7 +187,7 @@ class NamespaceIndex:
             log.order = None
 
     async def load_corpus(self, counter: str, spaces: Sequence[str], context: str | None) -> IndexedLog:
-        """Return the active entries of all sessions, as one of them sees them, and which of them are outdated."""
+        """Return the active entries of all sessions as the session with the log `context` sees them."""
         await self._indexes.write_records()
         async with self._lock:
             all_heads = await _list_session_heads(self._indexes.storage, self._namespace)
@@ -212,9 +212,10 @@ class NamespaceIndex:
         inherited: Sequence[tuple[str, int]],
         spaces: Sequence[str],
     ) -> None:
-        """Read new data from every log."""
-        live = sum(len(self._logs[head.context].documents) for head in heads if head.context in self._logs)
-        if self.segment.count > 2 * live + THREAD_ABOVE:  # most documents are of deleted logs or were erased
+        """Read new data from every log that has changed; start again with an empty index if that is cheaper."""
+        live_logs = [self._logs[head.context] for head in heads if head.context in self._logs]
+        live_documents = sum(len(log.documents) for log in live_logs)
+        if self.segment.count > 2 * live_documents + THREAD_ABOVE:  # most are of deleted logs or erased
             self._reset()
         requests = _list_requests(heads, own, inherited)
         changed = [request for request in requests if self._has_changed(request, spaces)]
@@ -248,7 +249,9 @@ class NamespaceIndex:
             return True
         if not spaces:
             return False
-        return self._indexes.learned(request.via) is not log.learned or not log.seen.keys() >= set(spaces)
+        has_new_vectors = self._indexes.pending_vectors(request.via) is not log.pending_vectors
+        has_unread_spaces = not log.seen.keys() >= set(spaces)
+        return has_new_vectors or has_unread_spaces
 
     async def _read(self, request: _ReadRequest, spaces: Sequence[str]) -> _LogUpdate | None:
         """Read the missing data of a log; None if it was deleted meanwhile."""
@@ -267,7 +270,7 @@ class NamespaceIndex:
                 wanted = [(request.owner, start, last)]
                 (records,) = await indexes.index_records(via, wanted, head, after, taken=False)
             update = _LogUpdate(log, head, records, {}, {index_record.SPACE: head.derived})
-            update.learned = indexes.learned(via)
+            update.pending_vectors = indexes.pending_vectors(via)
             for space in spaces:
                 rows = await indexes.vectors(via, head, space, log.seen.get(space, 0))
                 if rows is not None:
@@ -286,7 +289,7 @@ class NamespaceIndex:
         return update
 
     def _add(self, updates: Sequence[_LogUpdate]) -> None:
-        """Add the new data, and recompute the active entries of each log."""
+        """Add the new data of logs to the segment, and compute their active entries again."""
         segment = self.segment
         grown = [update for update in updates if update.records[0]]
         runs = [(update.log.number, update.log.last + 1, update.records[0]) for update in grown]
@@ -304,7 +307,7 @@ class NamespaceIndex:
         for update in updates:
             log = update.log
             log.seen.update(update.seen)
-            log.learned = update.learned
+            log.pending_vectors = update.pending_vectors
             log.stamp = _stamp_of(update.head)
             log.order = NO_DOCUMENTS
             if update.cover is None:
@@ -331,7 +334,10 @@ class NamespaceIndex:
     async def _build_corpus(
         self, heads: Sequence[SessionHead], own: SessionHead | None, inherited: Sequence[tuple[str, int]]
     ) -> IndexedLog:
-        """Return the active entries of the other sessions, oldest session first, then those of the own one."""
+        """Build the corpus of a reader: active entries of the other sessions, oldest session first, then its own.
+
+        Entries that the reader's log inherited are not repeated under their own sessions.
+        """
         segment = self.segment
         inherited_versions = dict(inherited)
         visible: dict[str, tuple[int, Ints]] = {}
@@ -411,10 +417,12 @@ class NamespaceIndex:
 
 @dataclass(frozen=True, slots=True)
 class _ReadRequest:
-    """The data wanted of one log: the log to read it through, the owner, and the first and last version."""
+    """The entries wanted of one owner."""
 
+    #: The log through which they are read.
     via: str
     owner: str
+    #: First and last version.
     first: int
     last: int
     stamp: tuple[int, ...]
@@ -423,7 +431,7 @@ class _ReadRequest:
 def _list_requests(
     heads: Sequence[SessionHead], own: SessionHead | None, inherited: Sequence[tuple[str, int]]
 ) -> list[_ReadRequest]:
-    """Return what a reader needs: all sessions, and entries it inherits from logs that are not among them."""
+    """Return requests for the entries of all sessions, and for entries that a reader inherits from other logs."""
     requests = [
         _ReadRequest(head.context, head.context, head.fork + 1, head.version, _stamp_of(head))
         for head in heads
@@ -448,7 +456,10 @@ def _active_documents(log: _LogState) -> Ints:
 
 
 def _index_periods(times: Mapping[int, Period], documents: Ints, first: int) -> dict[int, Period]:
-    """Return validity periods of a log's entries, given by version, by document + 1; `first` is its first version."""
+    """Convert validity periods by version to periods by document + 1.
+
+    `documents` are those of the log from its version `first` on.
+    """
     return {
         int(documents[version - first]) + 1: period
         for version, period in times.items()
@@ -457,7 +468,7 @@ def _index_periods(times: Mapping[int, Period], documents: Ints, first: int) -> 
 
 
 def _select_newer_documents(segment: NamespaceSegment, documents: Ints, version: int) -> Ints:
-    """Return those of some documents that came after a version of their log."""
+    """Return the documents of a log that came after a version of it."""
     return documents[segment.version[documents] > version] if version else documents
 
 
@@ -512,9 +523,9 @@ class Namespaces:
     async def load_corpus(
         self, namespace: str, counter: str, spaces: Sequence[str], context: str | None
     ) -> IndexedLog:
-        """Return the active entries of a namespace, as one session sees them, and which of them are outdated.
+        """Return the active entries of a namespace as the session with the log `context` sees them.
 
-        Messages counted by another token counter are not included. With `spaces` vectors are read too.
+        Sessions with another token `counter` are not included. The vectors of `spaces` are read too.
         """
         index = self._by_namespace.get(namespace)
         if index is None:

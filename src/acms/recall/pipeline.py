@@ -1,14 +1,13 @@
-"""The one pipeline behind every read: gather from the log, rank, plan, present.
+"""The pipeline behind every read: gather entries from the log, rank them, plan, and build the result.
 
 Only steps that read the log are async; the rest are pure functions of the data read, so a plan can be recomputed. A
-plan that knows entries only by position requests those it has chosen, and no others.
+plan made from the index requests the entries it has chosen, and no others.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -57,13 +56,10 @@ from acms.results import Certainty, ContextItem, ContextItems
 from acms.runtime.threads import EACH, drive_generator, off_loop
 
 if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
-    import numpy as np
-    from numpy.typing import NDArray
-
     from acms.recall.candidates import CandidateSet, Terms
     from acms.recall.corpus import Corpus, IndexedLog
     from acms.recall.fact_candidates import FactIndex
-    from acms.recall.index import Floats, Ints, Segment
+    from acms.recall.index import Floats
     from acms.recall.index_cache import Indexes
     from acms.recall.ranking import Ranking
 
@@ -83,16 +79,16 @@ class Gathered:
     hidden: list[tuple[Entry, str]]
     #: Whether it starts at the beginning of the log.
     whole: bool
-    #: State of the log: the same while it only grows, another one after a rewrite and in another mode of privacy.
+    #: Identifies the state of the log: it changes with a rewrite and with the privacy mode, but not as the log grows.
     stamp: str = ""
     #: Ids of messages in a compacted span that the compaction kept.
     stays: frozenset[str] = frozenset()
-    #: Tokens by which the log grows between two moves of a start; 0 if not measured.
+    #: Tokens by which the log grows before the start of a history moves; 0 if not measured.
     length: int = 0
     #: Active summaries of entries older than the units.
     older: Sequence[Unit[Entry]] = ()
     #: Number of entries of the log, at its head, that are not messages.
-    made: int = 0
+    non_messages: int = 0
     #: Labels of its entries that may be outdated.
     labels: Labels = UNLABELLED
 
@@ -111,7 +107,7 @@ async def load_labels(indexes: Indexes, context: str, version: int, moment: date
 
 
 async def gather_all(storage: StorageBackend, context: str, at: int | None, stage: Stage = OPEN) -> Gathered:
-    """Read all active entries at a version, as a stage lets them leave."""
+    """Read all active entries of a log at a version, redacted by a stage."""
     head = await storage.head(context)
     version = version_of(head, at)
     cover = await cover_at(storage, context, head, version)
@@ -140,14 +136,15 @@ def _build_gathered(
     after: int,
     stage: Stage = OPEN,
 ) -> Gathered:
-    """Return what was read of a log; `after` is the version before the first entry read, 0 for the whole log."""
+    """Build the result of reading a log; `after` is the version before the first entry read, 0 for the whole log."""
     hidden = list(folded.hidden)
     if cover:
-        kinds = {entry.version: entry.kind for entry in entries}
+        kind_by_version = {entry.version: entry.kind for entry in entries}
         for entry in entries:
-            by = cover.replaced_by(entry.version)
-            if by is not None:
-                hidden.append((stage.redact_entry(entry), inactive_reason(by, kinds.get(by))))
+            replacing_version = cover.replaced_by(entry.version)
+            if replacing_version is not None:
+                reason = inactive_reason(replacing_version, kind_by_version.get(replacing_version))
+                hidden.append((stage.redact_entry(entry), reason))
     stamp = f"{head.context} {head.rewrites} {head.epoch} {stage.mode or 'exact'}"
     older = _find_older_summaries(cover, folded.units, stage) if after else ()
     return Gathered(
@@ -159,19 +156,19 @@ def _build_gathered(
         whole=after == 0,
         stamp=stamp,
         older=older,
-        made=head.version - head.messages,
+        non_messages=head.version - head.messages,
     )
 
 
 def _find_older_summaries(cover: Cover, units: Sequence[Unit[Entry]], stage: Stage) -> list[Unit[Entry]]:
-    """Return the active summaries from before some units, which the cover holds."""
-    known = {entry.id for unit in units for entry in unit.entries}
-    older = [
-        entry
-        for entry in cover.shown
-        if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in known
-    ]
-    return [Unit((stage.redact_entry(entry),)) for entry in sorted(older, key=anchor_version)]
+    """Return the active summaries of a log that are not among some units, redacted and in reading order."""
+    ids = {entry.id for unit in units for entry in unit.entries}
+    older: list[Entry] = []
+    for entry in cover.shown:
+        if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in ids:
+            older.append(entry)
+    older.sort(key=anchor_version)
+    return [Unit((stage.redact_entry(entry),)) for entry in older]
 
 
 async def gather_newest(
@@ -183,10 +180,15 @@ async def gather_newest(
     stage: Stage = OPEN,
     cover: Cover | None = None,
 ) -> Gathered:
-    """Read back from a version until a budget is filled or the log ends; `cover` holds the superseded entries."""
+    """Read back from a version until the entries fill a token budget or the log ends.
+
+    `cover` holds the superseded entries of the log; it is read if not given.
+    """
     head = await storage.head(context)
-    average = max(1.0, head.tokens / head.messages + frame.cost(Role.USER, ())) if head.messages else 1.0
-    size = int(budget / average * 1.05) + 4
+    average_cost = 1.0
+    if head.messages:
+        average_cost = max(1.0, head.tokens / head.messages + frame.cost(Role.USER, ()))
+    size = int(budget / average_cost * 1.05) + 4
 
     def has_enough(units: Sequence[Unit[Entry]]) -> bool:
         return cost_of(units, frame) > budget
@@ -197,7 +199,7 @@ async def gather_newest(
 async def gather_last(
     storage: StorageBackend, context: str, at: int | None, messages: int, stage: Stage = OPEN
 ) -> Gathered:
-    """Read back from a version until so many messages can be shown, or the log ends."""
+    """Read back from a version until a number of messages can be shown, or the log ends."""
 
     def has_enough(units: Sequence[Unit[Entry]]) -> bool:
         return sum([len(unit.entries) for unit in units]) >= messages
@@ -211,12 +213,12 @@ async def gather_since(
     at: int | None,
     tokens: int,
     stage: Stage = OPEN,
-    began: int | None = None,
+    newest_summary: int | None = None,
 ) -> Gathered:
     """Read back from a version to a unit that has at most `tokens` tokens of the log before it.
 
-    Automatic summaries created after `began` have no effect: the messages they cover are read in their original
-    wording.
+    Automatic summaries after the version `newest_summary` have no effect: the messages they replace are read in their
+    original wording.
     """
 
     def has_enough(units: Sequence[Unit[Entry]]) -> bool:
@@ -224,8 +226,8 @@ async def gather_since(
 
     head = await storage.head(context)
     cover = None
-    if began is not None and head.rewrites:
-        cover = (await cover_at(storage, context, head, version_of(head, at))).asked(began)
+    if newest_summary is not None and head.rewrites:
+        cover = (await cover_at(storage, context, head, version_of(head, at))).asked(newest_summary)
     return await _gather_back(storage, head, at, 64, has_enough, stage, cover)
 
 
@@ -238,7 +240,7 @@ async def _gather_back(
     stage: Stage,
     cover: Cover | None = None,
 ) -> Gathered:
-    """Read back from a version, first `size` entries, until the units read are enough or the log ends."""
+    """Read back from a version, at first `size` entries, until `has_enough` accepts the units or the log ends."""
     context, version = head.context, version_of(head, at)
     if cover is None:
         cover = await cover_at(storage, context, head, version)
@@ -252,8 +254,9 @@ async def _gather_back(
             unread_end = page[0].version - 1 if page else first - 1
             after = unread_end if unread_end >= first else _end_of_previous_stretch(cover, first)
             folded = await _fold_entries(entries, cover, stage, after)
-            sufficient = await off_loop(partial(has_enough, folded.units), len(entries) * EACH)
-            if after and not folded.unresolved and sufficient:  # no tool group goes on further back
+            is_enough = await off_loop(partial(has_enough, folded.units), len(entries) * EACH)
+            # An unresolved tool group goes on further back.
+            if after and is_enough and not folded.unresolved:
                 return _build_gathered(head, version, entries, cover, folded, after, stage)
             size = 2 * size
     folded = await _fold_entries(entries, cover, stage)
@@ -282,20 +285,21 @@ def cost_of(units: Sequence[Unit[Entry]], frame: Frame) -> int:
 def plan_window(
     gathered: Gathered, budget: int, counter: TokenCounter, frame: Frame, keep: Collection[Role] = ()
 ) -> ContextItems:
-    """Choose the newest contiguous units; `keep` preserves a leading run of messages of these roles."""
-    lead = count_leading_groups(gathered, keep)
+    """Choose the newest contiguous units that fit a budget, and leading messages of the roles in `keep` before them."""
+    leading_count = count_leading_groups(gathered, keep)
     units = [*gathered.older, *gathered.units]
-    labels = gathered.labels.by_id(units[lead:], units[:lead])
+    labels = gathered.labels.by_id(units[leading_count:], units[:leading_count])
     candidates = [build_window_candidate(unit, frame, labels) for unit in units]
-    leading, others = candidates[:lead], candidates[lead:]
-    leading_tokens = sum(one.tokens for one in leading)
+    leading, others = candidates[:leading_count], candidates[leading_count:]
+    leading_tokens = sum(candidate.tokens for candidate in leading)
 
     def choose(limit: int) -> list[Choice]:
         if leading_tokens > limit:
             reason = f"needs {leading_tokens} tokens, the budget is {limit}"
-            omitted = [Choice(one, False, "budget", reason) for one in leading]
+            omitted = [Choice(candidate, False, "budget", reason) for candidate in leading]
             return omitted + choose_newest_suffix(others, limit)
-        kept = [Choice(one, True, "keep", "a leading message of a role to keep") for one in leading]
+        reason = "a leading message of a role to keep"
+        kept = [Choice(candidate, True, "keep", reason) for candidate in leading]
         return kept + choose_newest_suffix(others, limit - leading_tokens)
 
     items, choices = finish_plan(fit_to_budget(choose, budget, counter, frame))
@@ -309,9 +313,9 @@ def plan_window(
 
 
 def build_window_candidate(unit: Unit[Entry], frame: Frame, labels: Mapping[str, str]) -> Candidate:
-    """Return a unit of a window with its label; `labels` are by id."""
-    one = build_candidate(unit, Source.WINDOW, frame)
-    return append_label(one, labels.get(unit.entries[0].id, "")) if labels else one
+    """Return a unit of a window as a candidate with its label; `labels` are by id."""
+    candidate = build_candidate(unit, Source.WINDOW, frame)
+    return append_label(candidate, labels.get(unit.entries[0].id, "")) if labels else candidate
 
 
 def list_cut_warnings(items: Sequence[ContextItem]) -> list[str]:
@@ -325,21 +329,21 @@ def cut_warning(id: str, *, summary: bool) -> str:
 
 
 def count_leading_groups(gathered: Gathered, roles: Collection[Role]) -> int:
-    """Return how many units at the start of a log are of some roles; 0 when its start was not read."""
+    """Return how many units at the start of a log are of some roles; 0 if its start was not read."""
     if not gathered.whole:
         return 0
-    lead = 0
+    count = 0
     for unit in gathered.units[:-1]:
         if rendered_role(unit.entries[0]) not in roles:
             break
-        lead += 1
-    return lead
+        count += 1
+    return count
 
 
 async def load_instructions(
     storage: StorageBackend, stage: Stage, gathered: Gathered
 ) -> Sequence[Unit[Entry]]:
-    """Return the system and developer messages that a log begins with, also if only its end was read."""
+    """Return the system and developer messages that a log begins with; they are read if only its end was gathered."""
     if gathered.whole:
         return gathered.units[: count_leading_groups(gathered, LEADING)]
     size = 16
@@ -363,7 +367,7 @@ async def load_instructions(
 
 
 class Gone(Exception):
-    """Content that was chosen is no longer there: plan again without it."""
+    """Raised when chosen entries have lost their content: plan again without them."""
 
     def __init__(self, ids: Iterable[str]) -> None:
         super().__init__()
@@ -373,9 +377,9 @@ class Gone(Exception):
 async def _catch_up_index(
     reader: Reader, context: str | None, at: int | None, namespace: str | None
 ) -> IndexedLog:
-    """Return the up-to-date index of a log, or with a namespace that of all its sessions.
+    """Return the up-to-date index of a log, or of all sessions of a namespace if one is given.
 
-    A log that does not exist yet has an empty index.
+    The index of a log that does not exist yet is empty.
     """
     from acms.recall.corpus import Corpus, IndexedLog
     from acms.recall.index import Snapshot
@@ -397,7 +401,7 @@ async def _catch_up_index(
     if namespace is None or reader.namespaces is None:
         return IndexedLog(Corpus(Snapshot(()), Cover(())), NONE, {})
     log = await reader.namespaces.load_corpus(namespace, reader.counter.name, spaces, context)
-    return log._replace(version=version, made=non_messages)
+    return log._replace(version=version, non_messages=non_messages)
 
 
 def _vector_spaces(reader: Reader) -> Sequence[str]:
@@ -415,17 +419,18 @@ async def rank_log(
     weights: Mapping[str, float],
     asked: Recall | None = None,
 ) -> Ranked:
-    """Catch the index of a log up with its head and rank the active entries at a version.
+    """Bring the index of a log up to date, and rank the log's active entries at a version for a query.
 
-    With `asked` the log may be its whole namespace, and only entries that a filter accepts become candidates.
+    `size` is the number of candidates. `asked` may extend the search to the namespace, and filter the candidates.
     """
     from acms.recall.companions import add_companions
+    from acms.recall.filters import evaluate_filter
     from acms.recall.query import parse_query
     from acms.recall.ranking import Ranking
 
     log = await _catch_up_index(reader, context, at, None if asked is None else asked.namespace)
     corpus = log.corpus
-    allowed = None if asked is None else await _evaluate_filter(reader, corpus, asked)
+    allowed = None if asked is None else await evaluate_filter(reader, corpus, asked)
     vector, warnings = await _embed_query(reader, query, corpus)
     embedding = reader.embedding
     space = None if vector is None or embedding is None else embedding.space
@@ -452,14 +457,14 @@ async def rank_log(
         corpus,
         ranking,
         log.stale,
-        log.made,
+        log.non_messages,
         log.times,
         tuple(warnings),
     )
 
 
 async def _embed_query(reader: Reader, query: str, corpus: Corpus) -> tuple[Floats | None, list[str]]:
-    """Return the vector of a query without the names of speakers, or None, and warnings."""
+    """Embed a query without the names of speakers; return its vector, or None if there is none, and warnings."""
     from acms.recall.query import remove_speakers
 
     embedding = reader.embedding
@@ -476,50 +481,8 @@ async def _embed_query(reader: Reader, query: str, corpus: Corpus) -> tuple[Floa
     return vector, warnings
 
 
-async def _evaluate_filter(reader: Reader, corpus: Corpus, asked: Recall) -> NDArray[np.bool_] | None:
-    """Return which active entries a filter accepts; None without a filter."""
-    import numpy as np
-
-    from acms.recall.filters import complete_tool_groups
-
-    where = asked.where
-    if where is None:
-        return None
-    owners: set[str] = set()
-    for name in where.sessions or ():
-        with suppress(SessionNotFoundError):
-            owners.add((await reader.storage.context(name, namespace=asked.home)).id)
-    accepted = where.match_index(corpus, owners)
-    undecided = np.flatnonzero(accepted & where.find_undecided(corpus))
-    await _load_filter_fields(reader.storage, corpus, undecided)
-    for position in undecided.tolist():
-        _, segment, at = corpus.snapshot.find_segment(corpus.document(position))
-        fields = segment.noted.get(at)
-        accepted[position] = fields is not None and where.matches(*fields)
-    return complete_tool_groups(corpus, accepted)
-
-
-async def _load_filter_fields(storage: StorageBackend, corpus: Corpus, positions: Ints) -> None:
-    """Read the times and the metadata of some entries, log by log."""
-    wanted: dict[str, dict[int, tuple[Segment, int]]] = {}
-    for document in corpus.documents(positions).tolist():
-        _, segment, at = corpus.snapshot.find_segment(document)
-        if at not in segment.noted:
-            owner, version = corpus.snapshot.locate(document)
-            wanted.setdefault(owner, {})[version] = segment, at
-    for owner, versions in wanted.items():
-        first, last = min(versions), max(versions)
-        page = 4_096  # entries
-        for start in range(first, last + 1, page):
-            end = min(last, start + page - 1)
-            for entry in await storage.read(owner, after=start - 1, before=end + 1, deleted=True):
-                if entry.version in versions:
-                    segment, at = versions[entry.version]
-                    segment.noted[at] = entry.created_at, entry.metadata
-
-
 async def run_recall(reader: Reader, context: str | None, at: int | None, asked: Recall) -> ContextItems:
-    """Return the current episode's newest messages and the past answers to the query."""
+    """Recall the newest messages of the current episode and the past entries that answer a query, within a budget."""
     from acms.recall.ranking import CANDIDATES
 
     # A budget has one candidate for each 16 tokens, the size of a short entry.
@@ -537,7 +500,10 @@ async def run_recall(reader: Reader, context: str | None, at: int | None, asked:
 
 
 def _limit_candidates(ranked: Ranked, asked: Recall, frame: Frame) -> Ranked:
-    """Choose how many ranked entries are candidates, and whether other sessions are asked."""
+    """Reduce or extend the ranked candidates to what the request needs, and decide whether other sessions count.
+
+    Other sessions are excluded if they are not about the query, unless they are so short that all of them is shown.
+    """
     import numpy as np
 
     from acms.recall.query import find_content_words
@@ -545,28 +511,28 @@ def _limit_candidates(ranked: Ranked, asked: Recall, frame: Frame) -> Ranked:
 
     corpus, ranking = ranked.corpus, ranked.ranking
     if not asked.relevant and _estimate_tokens(corpus, len(corpus), frame) <= asked.budget:
-        ranking.keep_all()
+        ranking.include_all()
     elif not asked.exclude:
-        ranking.keep(2 * asked.budget)  # twice what the budget holds is enough to choose from
+        ranking.limit_candidates(2 * asked.budget)  # twice what the budget holds is enough to choose from
     if not corpus.start:
         return ranked
     is_unrelated = asked.on_topic and not concerns_others(
         corpus, ranking.query, ranking.scores, ranking.positions
     )
     if is_unrelated:
-        ranking.close_others()
+        ranking.exclude_other_sessions()
     if asked.others_whole and _estimate_tokens(corpus, corpus.start, frame) <= asked.others_whole:
-        ranking.hold(np.arange(corpus.start))
+        ranking.include_always(np.arange(corpus.start))
     elif is_unrelated and find_content_words(ranking.query):
-        closed = (
+        warning = (
             f"none of {corpus.start:,} messages of other sessions is about the question: none is recalled"
         )
-        return replace(ranked, warnings=(*ranked.warnings, closed))
+        return replace(ranked, warnings=(*ranked.warnings, warning))
     return ranked
 
 
 def _estimate_tokens(corpus: Corpus, size: int, frame: Frame) -> int:
-    """Return about how many tokens the first entries of a corpus take; the plan counts exactly."""
+    """Estimate the tokens that the first `size` entries of a corpus take in a prompt."""
     return int(corpus.column("tokens")[:size].sum()) + size * frame.cost(Role.USER, ())
 
 
@@ -580,14 +546,14 @@ def remove_gone_content(reader: Reader, gone: Gone, ranked: Ranked, facts: Known
 
 
 async def _load_latest_message(reader: Reader, corpus: Corpus, query: str) -> Entry | None:
-    """Return the newest message if it may be the query itself."""
+    """Return the newest message if it may be the query itself: the user's, and about as long; otherwise None."""
     from acms.recall.candidates import find_newest_group
 
     unit = find_newest_group(corpus)
     if unit is None or unit.entries[-1].role is not Role.USER:
         return None
     newest = unit.entries[-1]
-    # Only the space around the query may differ. The text of a message of another length is not read.
+    # Only the whitespace around the query may differ, so a message of another length need not be read.
     if abs(newest.tokens - reader.counter.count(query)) > 8:
         return None
     (entry,) = await reader.storage.get([newest.id])
@@ -604,7 +570,7 @@ def plan_recall(
     frame: Frame,
     facts: KnownFacts | None = None,
 ) -> Steps[ContextItems]:
-    """Choose which ranked entries and known facts to show."""
+    """Choose the ranked entries and known facts to show, and render them within the budget."""
     from acms.recall.candidates import collect_candidates, collect_fact_candidates, merge_candidate_sets
 
     facts = facts or KnownFacts()
@@ -630,17 +596,17 @@ def plan_recall(
     )
     warnings += warn_of_marked_messages(choices, items, asked.budget)
     return build_recall_result(
-        ranked, offered, items, choices, asked.budget, warnings, facts.known, asks=terms.asks
+        ranked, offered, items, choices, asked.budget, warnings, facts.known, asks=terms.newest_is_query
     )
 
 
 def _build_terms(ranked: Ranked, asked: Recall, latest: Entry | None, facts: KnownFacts) -> Terms:
-    """Return the terms for candidates of a ranked log; a newest message that is the query itself is no answer."""
+    """Return the conditions for candidates; if the newest message is the query itself, it is not an answer."""
     from acms.recall.candidates import Terms
 
     exclude = asked.exclude
-    asks = latest is not None and latest.content.strip() == asked.query.strip()
-    if latest is not None and asks and asked.relevant:
+    newest_is_query = latest is not None and latest.content.strip() == asked.query.strip()
+    if latest is not None and newest_is_query and asked.relevant:
         exclude = exclude | {latest.id}
     return Terms(
         min_relevance=asked.min_relevance,
@@ -649,7 +615,7 @@ def _build_terms(ranked: Ranked, asked: Recall, latest: Entry | None, facts: Kno
         answers_only=asked.relevant,
         episode=not asked.relevant,
         budget=asked.budget,
-        asks=asks,
+        newest_is_query=newest_is_query,
         stale=NONE if asked.superseded else ranked.stale,
         profile=NONE if asked.superseded else facts.stale,
         labels=ranked.labels(asked.moment),
@@ -667,9 +633,9 @@ def build_recall_result(
     *,
     asks: bool,
 ) -> ContextItems:
-    """Return items with the reasons for them and for all omissions.
+    """Build the result of a recall, with a ledger of the reasons for all items and omissions.
 
-    `asks` says whether the newest message is the query itself.
+    `asks` is whether the newest message is the query itself.
     """
     from acms.recall.candidates import OmissionReasons, find_newest_group
     from acms.recall.confidence import estimate_confidence
@@ -681,7 +647,7 @@ def build_recall_result(
         query_position = -1
         if query_group is not None:
             query_position = corpus.position_of(query_group.entries[0].version - 1)
-        return estimate_confidence(corpus, ranking, known, asks=query_position)
+        return estimate_confidence(corpus, ranking, known, query_position=query_position)
 
     cut_entries = [choice.candidate.unit.entries[-1] for choice in choices if choice.rule == "cut"]
     cuts = [cut_warning(entry.id, summary=entry.kind is Kind.SUMMARY) for entry in cut_entries]
@@ -708,10 +674,9 @@ T = TypeVar("T")
 
 
 async def run_plan(steps: Steps[T], reader: Reader, tokens: int = 0) -> T:
-    """Answer a plan's requests for redacted entries and reranker scores until it is done.
+    """Run a plan to its end, and answer its requests for redacted entries and reranker scores.
 
-    Entries read before a reranker ran are read again before they are shown: they may have been deleted since. A plan of
-    many tokens is made off the event loop.
+    `Gone` is raised if a requested entry has no content any more. A plan of many `tokens` runs off the event loop.
     """
 
     async def answer(request: list[str] | Pairs) -> object:
@@ -733,30 +698,31 @@ async def run_plan(steps: Steps[T], reader: Reader, tokens: int = 0) -> T:
 class KnownFacts:
     """Facts and profile data used along with the ranked messages of a log."""
 
-    #: The facts of the namespace, then those of each log.
+    #: The facts of the namespace, then those of the log.
     known: Sequence[FactIndex] = ()
-    #: The statements of the namespace's profile about messages of this log.
+    #: Messages of this log with statements that facts of the namespace's profile made outdated.
     stale: Stale = NONE
-    #: The profile and its whole index: content found to be gone is removed from it.
+    #: Id and index of the profile, from which content found to be gone is removed.
     profile: tuple[str, Corpus] | None = None
 
 
 async def gather_known_facts(reader: Reader, ranked: Ranked, asked: Recall) -> KnownFacts:
-    """Gather the active facts of a ranked log and, if a profile is asked too, those of its namespace."""
+    """Score the active facts of a ranked log and, if the request names a profile, those of its namespace."""
     from acms.recall.fact_candidates import FactIndex, measure_rarities
+    from acms.recall.filters import evaluate_filter
 
     stale = NONE
     profile: tuple[str, Corpus] | None = None
     fact_logs = [(ranked.context, ranked.corpus.facts, ranked.times)]
     if asked.profile is not None:
-        id = await reader.indexes.profiles.find(asked.profile, (ranked.context, ranked.made))
+        profile_id = await reader.indexes.profiles.find(asked.profile, (ranked.context, ranked.non_messages))
         log = None
-        if id is not None and id != ranked.context:
-            log = await _load_profile_index(reader, id, asked.profile)
-        if id is not None and log is not None:
+        if profile_id is not None and profile_id != ranked.context:
+            log = await _load_profile_index(reader, profile_id, asked.profile)
+        if profile_id is not None and log is not None:
             stale = log.stale.as_profile()
-            profile = id, log.corpus
-            fact_logs.insert(0, (id, log.corpus.facts, log.times))
+            profile = profile_id, log.corpus
+            fact_logs.insert(0, (profile_id, log.corpus.facts, log.times))
     corpora = [facts for _, facts, _ in fact_logs if facts is not None]
     if not corpora:
         return KnownFacts()
@@ -776,20 +742,20 @@ async def gather_known_facts(reader: Reader, ranked: Ranked, asked: Recall) -> K
             times,
             moment,
             superseded=asked.superseded,
-            allowed=await _evaluate_filter(reader, facts, asked),
+            allowed=await evaluate_filter(reader, facts, asked),
         )
         known.append(index)
     return KnownFacts(known, stale, profile)
 
 
 async def _load_profile_index(reader: Reader, id: str, namespace: str) -> IndexedLog | None:
-    """Return the up-to-date index of a namespace's profile; None if it cannot be used."""
+    """Return the up-to-date index of a namespace's profile; None if it was deleted or its tokens count differently."""
     from acms.recall.corpus import IndexedLog
 
     indexes = reader.indexes
     try:
         if (await reader.storage.context(id)).counter != reader.counter.name:
-            return None  # its tokens were counted otherwise
+            return None
         head = await reader.storage.head(id)
         cover, stale = await indexes.load_active_state(id, head, head.version)
         corpus = await indexes.load_corpus(id, head, head.version, cover, _vector_spaces(reader))

@@ -1,8 +1,8 @@
 """The planner: which units the model sees within a hard token budget, and why.
 
-Counts of parts do not add up to the count of the joined text: byte-pair encodings are not additive, and estimators
-round. So a plan is made with stored counts, its joined text is counted once, and while that is over the budget the
-plan is made again with that much less (decision 0004).
+Token counts of parts do not add up to the count of the joined text: byte-pair encodings are not additive, and
+estimators round. So a plan is made with stored counts, and its joined text is counted. While that exceeds the budget,
+the plan is made again with a budget reduced by the excess (decision 0004).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MOST_CACHED_COUNTS = 16_384
 
 
 class TextFrame:
-    """The frame of joined text: `speaker: ` before an item and a blank line after it."""
+    """Counts the tokens that joined text adds to an item: `speaker: ` before it and a blank line after it."""
 
     def __init__(self, counter: TokenCounter) -> None:
         self._count = counter.count
@@ -213,24 +213,24 @@ def build_candidate(unit: Unit[Entry] | Unit[Doc], source: Source, frame: Frame)
     return Candidate(unit, source, tuple(costs), sum(costs))
 
 
-def append_label(one: Candidate, label: str) -> Candidate:
+def append_label(candidate: Candidate, label: str) -> Candidate:
     """Return a candidate of one entry with a label beside its text; unchanged without one."""
-    if not label or len(one.costs) > 1:
-        return one
-    tokens = one.tokens + LABEL_TOKENS
-    return one._replace(label=f"{one.label} {label}".lstrip(), costs=(tokens,), tokens=tokens)
+    if not label or len(candidate.costs) > 1:
+        return candidate
+    tokens = candidate.tokens + LABEL_TOKENS
+    return candidate._replace(label=f"{candidate.label} {label}".lstrip(), costs=(tokens,), tokens=tokens)
 
 
 def choose_newest_suffix(candidates: Sequence[Candidate], budget: int) -> list[Choice]:
-    """Choose the newest contiguous candidates that fit; the newest is always included, cut if necessary.
+    """Choose the newest contiguous candidates that fit a budget; the newest is always included, cut if necessary.
 
-    If not all of them fit, summaries cover the omitted older ones, with a reserved share of the budget.
+    If not all fit, a share of the budget is reserved for the summaries among them, which cover the omitted ones.
     """
     if not candidates:
         return []
     remaining = budget
     reserved: dict[int, int] = {}
-    if sum([one.tokens for one in candidates]) > budget:
+    if sum([candidate.tokens for candidate in candidates]) > budget:
         newest = _fit_summary_level(candidates[-1], budget)
         candidates = [*candidates[:-1], newest]
         reserved = _reserve_summary_tokens(candidates, budget - newest.tokens)
@@ -240,20 +240,22 @@ def choose_newest_suffix(candidates: Sequence[Candidate], budget: int) -> list[C
     newest_choice = Choice(newest, True, rule, "the latest message is always shown", budget)
     choices = {len(candidates) - 1: newest_choice}
     remaining -= newest.tokens
-    full = False
+    is_full = False
     for index in reversed(range(len(candidates) - 1)):
-        one = candidates[index]
+        candidate = candidates[index]
         if index in reserved:
             continue
-        if full:
-            choices[index] = Choice(one, False, "contiguous", "older than the first message that did not fit")
-        elif one.tokens <= remaining:
-            choices[index] = Choice(one, True, "window", "among the newest messages that fit")
-            remaining -= one.tokens
+        if is_full:
+            choices[index] = Choice(
+                candidate, False, "contiguous", "older than the first message that did not fit"
+            )
+        elif candidate.tokens <= remaining:
+            choices[index] = Choice(candidate, True, "window", "among the newest messages that fit")
+            remaining -= candidate.tokens
         else:
-            full = True
-            reason = f"needs {one.tokens} tokens, {max(remaining, 0)} are left"
-            choices[index] = Choice(one, False, "budget", reason)
+            is_full = True
+            reason = f"needs {candidate.tokens} tokens, {max(remaining, 0)} are left"
+            choices[index] = Choice(candidate, False, "budget", reason)
     for index, share in reserved.items():
         choice = _choose_summary(candidates[index], share + max(0, remaining))
         used = min(choice.candidate.tokens, choice.max_tokens) if choice.included else 0
@@ -263,55 +265,58 @@ def choose_newest_suffix(candidates: Sequence[Candidate], budget: int) -> list[C
 
 
 def _reserve_summary_tokens(candidates: Sequence[Candidate], available: int) -> dict[int, int]:
-    """Return the tokens reserved for each summary among some candidates, by index: those of its shortest text.
+    """Return by index the tokens to reserve for each summary among the candidates: those of its shortest text.
 
-    All summaries together get at most their share of the tokens that the latest message leaves. The longest comes
-    first, because it covers most.
+    All summaries together get at most a share of the `available` tokens, which the latest message leaves. The longest
+    summary comes first, because it covers most.
     """
     summaries = [
         index for index, candidate in enumerate(candidates[:-1]) if _level_of(candidate, 0) is not None
     ]
     summaries.sort(key=lambda index: (-candidates[index].tokens, -index))
-    share = max(0, int(available * SUMMARIES_SHARE))
+    remaining = max(0, int(available * SUMMARIES_SHARE))
     reserved: dict[int, int] = {}
     for index in summaries:
         shortest = _fit_summary_level(candidates[index], 0).tokens
-        reserved[index] = min(share, shortest) if share >= LEAST else 0
-        share -= reserved[index]
+        reserved[index] = min(remaining, shortest) if remaining >= LEAST else 0
+        remaining -= reserved[index]
     return reserved
 
 
-def _choose_summary(one: Candidate, budget: int) -> Choice:
-    """Return the choice of a summary in the longest of its texts that fits; the shortest, cut, if none does."""
-    fitted = _fit_summary_level(one, budget)
-    whole = f"the summary of what is older, {one.tokens} tokens"
+def _choose_summary(candidate: Candidate, budget: int) -> Choice:
+    """Choose the longest text of a summary that fits a budget; if none does, cut the shortest or omit the summary."""
+    fitted = _fit_summary_level(candidate, budget)
+    whole = f"the summary of what is older, {candidate.tokens} tokens"
     if fitted.tokens <= budget:
-        reason = whole if fitted is one else f"{whole}, in a text of {fitted.tokens}"
+        reason = whole if fitted is candidate else f"{whole}, in a text of {fitted.tokens}"
         return Choice(fitted, True, "summary", reason, budget)
     reason = f"{whole}, {fitted.tokens} in its shortest text, {budget} are left"
-    included = budget >= LEAST
-    return Choice(fitted, included, "cut" if included else "budget", reason, budget)
+    is_worth_cutting = budget >= LEAST
+    rule = "cut" if is_worth_cutting else "budget"
+    return Choice(fitted, is_worth_cutting, rule, reason, budget)
 
 
-def _level_of(one: Candidate, budget: int) -> tuple[Entry, summary_levels.Level] | None:
-    """Return the summary that a candidate is, and the text of it that fits a budget; None for any other candidate."""
-    entry = one.unit.entries[0]
+def _level_of(candidate: Candidate, budget: int) -> tuple[Entry, summary_levels.Level] | None:
+    """Return the summary in a candidate and its longest text that fits a budget; None if it is no summary."""
+    entry = candidate.unit.entries[0]
     if entry.kind is not Kind.SUMMARY or not isinstance(entry, Entry):
         return None
-    framing = one.tokens - entry.tokens
+    framing = candidate.tokens - entry.tokens
     return entry, summary_levels.choose_level(entry, budget - framing)
 
 
-def _fit_summary_level(one: Candidate, budget: int) -> Candidate:
+def _fit_summary_level(candidate: Candidate, budget: int) -> Candidate:
     """Return a summary in the longest of its texts that fits, else in the shortest; other candidates unchanged."""
-    summary = _level_of(one, budget)
+    summary = _level_of(candidate, budget)
     if summary is None:
-        return one
+        return candidate
     entry, level = summary
     if level.tokens == entry.tokens:
-        return one
-    tokens = one.tokens - entry.tokens + level.tokens
-    return one._replace(unit=Unit((summary_levels.at_level(entry, level),)), costs=(tokens,), tokens=tokens)
+        return candidate
+    tokens = candidate.tokens - entry.tokens + level.tokens
+    return candidate._replace(
+        unit=Unit((summary_levels.at_level(entry, level),)), costs=(tokens,), tokens=tokens
+    )
 
 
 def fit_to_budget(
@@ -324,12 +329,12 @@ def fit_to_budget(
     *,
     dated: bool = False,
 ) -> Steps[tuple[list[ContextItem], list[Choice]]]:
-    """Choose, render and count until the items and their joined text both fit the budget.
+    """Choose and render items until their joined text fits the budget; return the items and the choices.
 
-    `choose` is called with a budget, and again with a smaller one while the joined text is too long. Items are in the
-    order of the choices; the one that must be shown is cut if it does not fit even alone. The ids of chosen entries
-    whose text is not loaded yet are yielded, and `Rows` must be sent back. `trims` names messages of which only a part
-    is shown; `dated` adds the day to messages.
+    `choose` is called with the budget, and again with a smaller one while the joined text is too long. Items are in the
+    order of the choices; an item that must be shown is cut if it does not fit even alone. The generator yields the ids
+    of chosen entries whose text is not loaded yet, and must be sent `Rows`. `trims` has by id the messages of which
+    only a part is shown; `dated` adds the day to messages.
     """
     if budget < LEAST_BUDGET:
         return [], [_leave_out(choice) for choice in choose(budget)]
@@ -350,12 +355,12 @@ def fit_to_budget(
         items: list[ContextItem] = []
         for choice in included:
             items += render_choice(choice, counter, frame, rows, query, dated=dated)
-        joined = _count_joined(items, counter, frame)
-        added = sum([item.token_count for item in items])
-        excess = max(joined, added) - budget
+        joined_tokens = _count_joined(items, counter, frame)
+        summed_tokens = sum([item.token_count for item in items])
+        excess = max(joined_tokens, summed_tokens) - budget
         if excess <= 0 or limit < 0:
             return items, choices
-        # With -1 only what must be shown is chosen, and no further try can help.
+        # With a limit of -1, only items that must be shown are chosen: there is no smaller choice.
         limit = max(-1, limit - excess)
 
 
@@ -376,15 +381,15 @@ def _find_missing_entries(choices: Sequence[Choice], rows: Rows) -> list[str]:
 
 
 def _leave_out(choice: Choice) -> Choice:
-    """Return a choice of a budget that shows nothing."""
+    """Return a choice that is not included because the whole budget is too small."""
     reason = f"a budget below {LEAST_BUDGET} tokens shows nothing"
     return choice._replace(included=False, rule="budget", reason=reason)
 
 
 def _explain_trim(choice: Choice, trims: Mapping[str, Demotion]) -> Choice:
-    """Return a choice that states that only a part of a message is shown, if that is so."""
-    is_whole_message = choice.included and choice.rule == "score" and len(choice.candidate.costs) == 1
-    if not is_whole_message:
+    """Return a choice with the rule "trimmed" if it would show a whole message of which only a part is valid."""
+    shows_whole_message = choice.included and choice.rule == "score" and len(choice.candidate.costs) == 1
+    if not shows_whole_message:
         return choice
     demotion = trims.get(choice.candidate.unit.entries[0].id)
     if demotion is None:
@@ -406,23 +411,23 @@ def trim_entry(entry: Entry, spans: Sequence[Span]) -> Entry:
 
 
 def _join_spans(text: str, spans: Sequence[Span]) -> str:
-    """Join spans of a text in order, with a mark wherever text between or after them is omitted."""
+    """Join spans of a text in order, with a mark wherever text before, between or after them is omitted."""
     joined = ""
-    end = 0
-    for start, stop in spans:
-        part = text[start:stop]
-        if start > end:
+    previous_end = 0
+    for start, end in spans:
+        part = text[start:end]
+        if start > previous_end:
             joined = (joined.rstrip() + CUT).lstrip() + part.lstrip()
         else:
             joined += part
-        end = stop
-    if text[end:].strip():
+        previous_end = end
+    if text[previous_end:].strip():
         joined = joined.rstrip() + CUT.rstrip()
     return joined
 
 
 def finish_plan(steps: Steps[T]) -> T:
-    """Return the result of a plan that has all its entries and requests none."""
+    """Return the result of a plan that has all its entries already, so that it requests none."""
     try:
         next(steps)
     except StopIteration as end:
@@ -445,21 +450,21 @@ def render_choice(
     dated: bool = False,
 ) -> list[ContextItem]:
     """Render a chosen unit as items, cut if necessary."""
-    one = choice.candidate
+    candidate = choice.candidate
     items: list[ContextItem] = []
-    for entry, cost in zip(one.unit.entries, one.costs, strict=True):
+    for entry, cost in zip(candidate.unit.entries, candidate.costs, strict=True):
         row = entry if isinstance(entry, Entry) else rows.entries[entry.id]
         session_id = rows.sessions.get(row.context)
         items.append(_build_item(choice, row, cost, frame, session_id, dated=dated))
     if choice.rule in PARTIAL:
         items = _shorten_items(choice, items, counter, frame, query)
-    return [_apply_label(items[0], one, counter, frame)] if one.label else items
+    return [_apply_label(items[0], candidate, counter, frame)] if candidate.label else items
 
 
 def _shorten_items(
     choice: Choice, items: list[ContextItem], counter: TokenCounter, frame: Frame, query: str
 ) -> list[ContextItem]:
-    """Return the items of a unit that is only partly shown."""
+    """Shorten the rendered items of a unit as the rule of its choice says: trimmed, excerpt or cut."""
     budget = choice.max_tokens
     if choice.rule == "trimmed":
         (item,) = items
@@ -472,11 +477,11 @@ def _shorten_items(
     return [_excerpt_item(items[0], budget, counter, frame, query)]
 
 
-def _apply_label(item: ContextItem, one: Candidate, counter: TokenCounter, frame: Frame) -> ContextItem:
+def _apply_label(item: ContextItem, candidate: Candidate, counter: TokenCounter, frame: Frame) -> ContextItem:
     """Add the label of a candidate to its item, unless the item was cut to nothing."""
     if not item.content:
         return item
-    content = attach_label(item.content, one.label)
+    content = attach_label(item.content, candidate.label)
     tokens = counter.count(content) + frame.cost(item.role, item.parts, _speaker_of_item(item))
     return replace(item, content=content, token_count=tokens)
 
@@ -484,28 +489,28 @@ def _apply_label(item: ContextItem, one: Candidate, counter: TokenCounter, frame
 def _excerpt_item(
     item: ContextItem, budget: int, counter: TokenCounter, frame: Frame, query: str
 ) -> ContextItem:
-    """Show the sentences of an item that share the most words with the query, within a budget.
+    """Cut an item to the sentences that share the most words with the query, within a budget.
 
     Each is shown with the object, section or function it stands in; all in the order of the text.
     """
     framing = frame.cost(item.role, (), _speaker_of_item(item))
     query_terms = set(content_terms(split_words(query)))
     records = split_records(item.content)
-    shared: list[int] = []
+    shared_counts: list[int] = []
     for record in records:
         terms = content_terms(split_words(item.content[record.start : record.end]))
-        shared.append(len(query_terms.intersection(terms)))
-    best_first = sorted(range(len(records)), key=lambda index: -shared[index])
-    blocks = complete_blocks(item.content, records, [index for index in best_first if shared[index]])
+        shared_counts.append(len(query_terms.intersection(terms)))
+    best_first = sorted(range(len(records)), key=lambda index: -shared_counts[index])
+    blocks = complete_blocks(item.content, records, [index for index in best_first if shared_counts[index]])
     order = list(dict.fromkeys([*blocks, *best_first]))
     chosen: list[int] = []
     content = ""
     for index in order:
-        wider = _join_records(item.content, records, sorted([*chosen, index]))
-        if counter.count(wider) > budget - framing:
+        longer = _join_records(item.content, records, sorted([*chosen, index]))
+        if counter.count(longer) > budget - framing:
             break
         chosen.append(index)
-        content = wider
+        content = longer
     if not content and records:  # not even the best sentence fits whole
         best = records[order[0]]
         content = cut_middle(item.content[best.start : best.end].strip(), budget - framing, counter)
@@ -523,13 +528,13 @@ def _empty_item(item: ContextItem) -> ContextItem:
 def _excerpt_group(
     items: Sequence[ContextItem], budget: int, counter: TokenCounter, frame: Frame, query: str
 ) -> list[ContextItem]:
-    """Show the parts of a tool call and its answers that share the most words with the query; short items whole."""
+    """Cut a tool call and its answers to the parts that share the most words with the query; keep short items whole."""
     rendered = list(items)
     shortest_first = sorted(range(len(items)), key=lambda index: items[index].token_count)
     remaining = budget
-    for number, index in enumerate(shortest_first):
+    for done, index in enumerate(shortest_first):
         item = items[index]
-        share = remaining // (len(items) - number)
+        share = remaining // (len(items) - done)
         if item.token_count > share:
             excerpt = _excerpt_item(item, share, counter, frame, query)
             item = _restore_result_part(excerpt, item) if item.role is Role.TOOL else excerpt
@@ -539,7 +544,7 @@ def _excerpt_group(
 
 
 def _restore_result_part(item: ContextItem, whole: ContextItem) -> ContextItem:
-    """Restore a cut item as a tool result, so that the call it answers is still known."""
+    """Return a cut item with the tool result part of the whole item, shortened: it names the call it answers."""
     for part in whole.parts:
         if isinstance(part, ToolResult):
             return replace(item, parts=(replace(part, output=item.content),))
@@ -573,15 +578,15 @@ def _join_records(content: str, records: Sequence[Record], chosen: Sequence[int]
 def _build_item(
     choice: Choice, entry: Entry, tokens: int, frame: Frame, session_id: str | None, *, dated: bool
 ) -> ContextItem:
-    """Return a chosen entry whole as an item; `tokens` are those of its stored text with its frame."""
-    one = choice.candidate
+    """Return a chosen entry as an item, uncut; `tokens` are those of its stored text with its frame."""
+    candidate = choice.candidate
     role = rendered_role(entry)
     redaction = day = None
-    if isinstance(entry, Cleared):  # the index knows the entry as it was stored
+    if isinstance(entry, Cleared):  # redacted: `tokens` are those of the original text
         redaction = entry.redaction
         tokens = entry.tokens + frame.cost(role, entry.parts, display_name_of(entry))
     # The day on which a fact or a summary was written is not the day of its content.
-    if dated and one.source is not Source.FACT and resolve_speaker(entry.actor, role) is not None:
+    if dated and candidate.source is not Source.FACT and resolve_speaker(entry.actor, role) is not None:
         day = entry.created_at.astimezone(UTC).date().isoformat()
     return ContextItem(
         id=entry.id,
@@ -589,9 +594,9 @@ def _build_item(
         position=entry.position,
         role=role,
         content=entry.content,
-        source=one.source,
-        score=one.score,
-        relevance=one.relevance,
+        source=candidate.source,
+        score=candidate.score,
+        relevance=candidate.relevance,
         token_count=tokens,
         markers=entry.markers,
         parts=entry.parts,
@@ -610,12 +615,12 @@ def _build_item(
 def cut_group(
     items: list[ContextItem], budget: int, counter: TokenCounter, frame: Frame
 ) -> list[ContextItem]:
-    """Cut the items of one unit to a budget: the longest to an equal length, results and arguments of calls alike.
+    """Cut the items of one unit to a budget: the longest ones to an equal length.
 
-    A unit that still does not fit becomes empty items that cost nothing: it stays whole, and is flagged.
+    A unit that still does not fit becomes empty items that cost nothing, so that all of them stay and are flagged.
     """
-    level = find_level([item.token_count for item in items], budget)
-    cut = [_cut_part(item, level, counter, frame) for item in items]
+    most_per_item = find_level([item.token_count for item in items], budget)
+    cut = [_cut_part(item, most_per_item, counter, frame) for item in items]
     excess = sum(item.token_count for item in cut) - budget
     longest_first = sorted(range(len(cut)), key=lambda index: -cut[index].token_count)
     for index in longest_first:
@@ -666,16 +671,16 @@ def _cut_item(item: ContextItem, budget: int, counter: TokenCounter, frame: Fram
 
 
 def _cut_arguments(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame) -> ContextItem:
-    """Return an item whose calls have shorter arguments, inside valid JSON; unchanged if that does not help."""
+    """Shorten the arguments of an item's tool calls, which stay valid JSON; keep them if that saves nothing."""
     costs = [counter.count(part.arguments) for part in item.parts if isinstance(part, ToolCall)]
     excess = item.token_count - budget
-    level = max(1, find_level(costs, sum(costs) - excess))
+    most_per_call = max(1, find_level(costs, sum(costs) - excess))
     content = item.content
     parts: list[Part] = []
     for part in item.parts:
         if isinstance(part, ToolCall):
             rendered = f"{part.name}({part.arguments})"
-            part = replace(part, arguments=condense_arguments(part.arguments, level, counter))
+            part = replace(part, arguments=condense_arguments(part.arguments, most_per_call, counter))
             content = content.replace(rendered, f"{part.name}({part.arguments})", 1)
         parts.append(part)
     tokens = counter.count(content) + frame.cost(item.role, parts, _speaker_of_item(item))
@@ -685,9 +690,9 @@ def _cut_arguments(item: ContextItem, budget: int, counter: TokenCounter, frame:
 
 
 def cut_middle(text: str, budget: int, counter: TokenCounter) -> str:
-    """Return the longest head and tail of a text, joined by a mark, that fit a budget; "" if nothing fits.
+    """Cut the middle out of a text so that its head and tail, joined by a mark, fit a token budget.
 
-    The head has two thirds of the kept characters. Their number is found by bisection.
+    Returns "" if nothing fits. The head has two thirds of the kept characters, whose number is found by bisection.
     """
 
     def cut_to(size: int) -> str:
@@ -712,7 +717,7 @@ def build_choice_ledger(
     others: Others | None = None,
     certainty: Callable[[], Certainty] = lambda: UNSURE,
 ) -> Ledger:
-    """Build the ledger of a plan, which explains every entry on demand; `others` explains those without a choice."""
+    """Build the ledger of a plan, which explains every entry on demand; `others` explains entries without a choice."""
 
     def explain() -> dict[str, Verdict]:
         verdicts = {entry.id: build_rejection(entry, "hidden", reason) for entry, reason in hidden}
@@ -725,7 +730,7 @@ def build_choice_ledger(
 
 
 def build_rejection(entry: Entry | Doc, rule: str, reason: str) -> Verdict:
-    """Return the verdict on an entry that was no candidate."""
+    """Return the verdict on an entry that was not a candidate."""
     version = version_in(entry)
     return Verdict(
         id=entry.id, version=version, included=False, rule=rule, tokens=entry.tokens, reason=reason
@@ -734,19 +739,19 @@ def build_rejection(entry: Entry | Doc, rule: str, reason: str) -> Verdict:
 
 def _explain_choice(choice: Choice) -> Iterator[tuple[str, Verdict]]:
     """Yield the verdict on each entry of a choice, by id."""
-    one = choice.candidate
-    for entry in one.unit.entries:
+    candidate = choice.candidate
+    for entry in candidate.unit.entries:
         verdict = Verdict(
             id=entry.id,
             version=version_in(entry),
             included=choice.included,
             rule=choice.rule,
-            source=one.source,
-            relevance=one.relevance,
-            boost=one.boost,
-            score=one.score,
-            parts=one.parts(),
-            tokens=one.tokens,
+            source=candidate.source,
+            relevance=candidate.relevance,
+            boost=candidate.boost,
+            score=candidate.score,
+            parts=candidate.parts(),
+            tokens=candidate.tokens,
             reason=choice.reason,
         )
         yield entry.id, verdict

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 from acms.recall.index import Floats
 from acms.text.tokenizer import (
@@ -31,35 +32,44 @@ class QueryWord:
     markers: tuple[str, ...] = ()
 
 
+class QueryName(NamedTuple):
+    """Words of a query that the log may hold in another form: a path, an amount, "roll back" as one word."""
+
+    #: Terms of its words in the query.
+    own_terms: frozenset[int]
+    #: Terms of its other forms.
+    alternatives: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """A query as a recall uses it."""
 
     words: tuple[QueryWord, ...]
-    #: Of each name in it, a path, an amount, "roll back" as one word: the terms of its own words, and those under which
-    #: the index may also know it.
-    names: tuple[tuple[frozenset[int], tuple[int, ...]], ...] = ()
+    names: tuple[QueryName, ...] = ()
+    #: Vector of the query, and the name of the space it belongs to.
     space: str | None = None
     vector: Floats | None = None
-    #: Speakers whom it names.
+    #: Speakers that it names.
     speakers: frozenset[str] = frozenset()
     #: Weight of a mark, by marker; none for a missing marker.
     marker_weights: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def resolve_names(self, holds: Callable[[int], bool]) -> Query:
-        """Return it with its names under the terms that a log holds.
+        """Return the query with the forms of its names that a log holds as words; `holds` looks up a term.
 
-        Words of such a name that the log does not hold are left out: they would only make every answer look worse.
+        If the log holds another form of a name, words of the name that it does not hold are removed: they would only
+        make every answer look worse.
         """
         words = {word.terms[0]: word for word in self.words}
-        for own_terms, name_terms in self.names:
-            known = [term for term in name_terms if holds(term)]
-            if not known:
+        for name in self.names:
+            held_alternatives = [term for term in name.alternatives if holds(term)]
+            if not held_alternatives:
                 continue
-            for term in own_terms:
+            for term in name.own_terms:
                 if term in words and not any(map(holds, words[term].terms)):
                     del words[term]
-            for term in known:
+            for term in held_alternatives:
                 words.setdefault(term, QueryWord((term,)))
         return replace(self, words=tuple(words.values()), names=())
 
@@ -73,42 +83,50 @@ def parse_query(
     markers: Collection[tuple[int, str]] = (),
     marker_weights: Mapping[str, float] | None = None,
 ) -> Query:
-    """Return a question as the index asks it; `markers` are the terms that name one, each with its marker.
+    """Parse the text of a question into a query; `speakers` are those of the log.
 
-    Function words of English and words of politeness are left out unless there are no others; function words of other
-    languages weigh little, as they are in most messages.
+    `markers` pairs terms with markers: a word with such a term names the marker. English function words and words of
+    politeness are left out unless there are no others; function words of other languages weigh little, as they are in
+    most messages.
     """
     all_words = split_words(text)
     variants = variant_terms(all_words)
-    speaker_terms = {speaker: frozenset(searchable_terms(speaker)) for speaker in speakers}
-    name_terms = frozenset[int]().union(*speaker_terms.values())
+    terms_by_speaker = {speaker: frozenset(searchable_terms(speaker)) for speaker in speakers}
+    speaker_terms = frozenset[int]().union(*terms_by_speaker.values())
     words: dict[int, QueryWord] = {}
     for word in _remove_politeness(remove_function_words(all_words)):
         term = primary_term(word)
         if term not in words:
             named_markers = tuple([marker for marker_term, marker in markers if marker_term == term])
-            words[term] = QueryWord((term, *variants[word]), term in name_terms, named_markers)
-    names: list[tuple[frozenset[int], tuple[int, ...]]] = []
-    for name in find_names(text):
-        if len(name.text) > 1:
-            names.append((frozenset(map(primary_term, split_words(name.text))), name.also))
-    for first, second in pairwise(all_words):  # "roll back" may be one word in the log
-        names.append((frozenset(), (primary_term(first + second),)))
+            words[term] = QueryWord((term, *variants[word]), term in speaker_terms, named_markers)
+    named_speakers = [name for name, terms in terms_by_speaker.items() if not terms.isdisjoint(words)]
     return Query(
         words=tuple(words.values()),
-        names=tuple(names),
+        names=tuple(_find_query_names(text, all_words)),
         space=space,
         vector=vector,
-        speakers=frozenset(name for name, terms in speaker_terms.items() if not terms.isdisjoint(words)),
+        speakers=frozenset(named_speakers),
         marker_weights=marker_weights or {},
     )
 
 
-def remove_speakers(text: str, speakers: Iterable[str]) -> str:
-    """Return a question without the names of speakers; whole if nothing else is asked.
+def _find_query_names(text: str, words: Sequence[str]) -> list[QueryName]:
+    """Return the names in a text, and each pair of adjacent words, which may be one word in the log."""
+    names: list[QueryName] = []
+    for name in find_names(text):
+        if len(name.text) > 1:
+            own_terms = frozenset(map(primary_term, split_words(name.text)))
+            names.append(QueryName(own_terms, name.also))
+    for first, second in pairwise(words):
+        names.append(QueryName(frozenset(), (primary_term(first + second),)))
+    return names
 
-    The embedded text of every message names its speaker, so with a name a question would be nearest to anything that
-    this speaker says; that a speaker is named counts already.
+
+def remove_speakers(text: str, speakers: Iterable[str]) -> str:
+    """Return a question without the names of speakers, or unchanged if it has no other words.
+
+    The embedded text of every message names its speaker. So a question with a name would be nearest to anything that
+    this speaker says, and naming a speaker counts already (`NAMED`).
     """
     name_terms = frozenset[int]().union(*(searchable_terms(speaker) for speaker in speakers))
     if not any(primary_term(word) in name_terms for word in split_words(text)):
@@ -139,7 +157,8 @@ _POLITENESS = frozenset(
 
 def _remove_politeness(words: Sequence[str]) -> Sequence[str]:
     """Return words without those of politeness; all of them if there are no others."""
-    return [word for word in words if word not in _POLITENESS] or words
+    others = [word for word in words if word not in _POLITENESS]
+    return others or words
 
 
 @lru_cache(maxsize=1)
@@ -149,16 +168,17 @@ def contentless_terms() -> frozenset[int]:
 
 
 def find_content_words(query: Query) -> list[int]:
-    """Return the indexes of the content words of a query; none for a greeting or an acknowledgment.
+    """Return the indexes of the content words of a query; an empty list for a greeting or an acknowledgment.
 
-    A courtesy counts like any other word if other content words are present: "the right night".
+    Content words are the names of speakers and all words but function words. Courtesies are among them only beside
+    another content word: "the right night".
     """
-    function = function_terms()
-    content = [
-        index for index, word in enumerate(query.words) if word.is_name or word.terms[0] not in function
-    ]
-    for index in content:
-        word = query.words[index]
-        if word.is_name or word.terms[0] not in contentless_terms():
-            return content
-    return []
+    content: list[int] = []
+    has_courtesies_only = True
+    for index, word in enumerate(query.words):
+        term = word.terms[0]
+        if word.is_name or term not in function_terms():
+            content.append(index)
+        if word.is_name or term not in contentless_terms():
+            has_courtesies_only = False
+    return [] if has_courtesies_only else content

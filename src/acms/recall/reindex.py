@@ -1,7 +1,7 @@
-"""Rebuild the derived rows of a log: index records, and the vectors of an embedder, wherever they are kept.
+"""Rebuild the derived rows of a log: index records and vectors.
 
-A log can be read without them; they are needed to rank it as well and as fast as possible. Only rows that are missing
-or disagree with the log are written, so an interrupted call is continued by the same call.
+A log can be read without them; they make its ranking better and faster. Only rows that are missing or disagree with the
+log are written, so after an interruption the same call continues.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ async def reindex(
     done = reindexer.done
     home = _find_vector_home(storage)
     plan = await _plan_ranges(storage, context)
-    total = sum(high - low + 1 for _, ranges in plan for low, high in ranges)
+    total = sum(last - first + 1 for _, ranges in plan for first, last in ranges)
     for id, ranges in plan:
         try:
             if home is not None and embedding is not None:
                 done["moved"] += await home.adopt(id, embedding.space)
-            for low, high in ranges:
-                await reindexer.run(id, low, high, lambda: progress(done["entries"], total))
+            for first, last in ranges:
+                await reindexer.run(id, first, last, lambda: progress(done["entries"], total))
         except SessionNotFoundError:
             if context is not None:
                 raise
@@ -94,7 +94,7 @@ async def reindex(
 
 
 def _find_vector_home(storage: StorageBackend) -> VectorHome | None:
-    """Return the wrapper of a store that keeps its vectors elsewhere, if there is one."""
+    """Return the wrapper of a store that keeps vectors elsewhere, or None without one."""
     while not isinstance(storage, VectorHome):
         if not isinstance(storage, WrapperStorage):
             return None
@@ -105,7 +105,7 @@ def _find_vector_home(storage: StorageBackend) -> VectorHome | None:
 async def _plan_ranges(
     storage: StorageBackend, context_id: str | None
 ) -> list[tuple[str, list[tuple[int, int]]]]:
-    """Return the version ranges to process per context id; versions shared by forks are included once."""
+    """Return (context id, version ranges to process) pairs; versions that forks share are included once."""
     if context_id is None:
         contexts = [context async for context in _iterate_contexts(storage)]
     else:
@@ -146,30 +146,32 @@ class _Reindexer:
     embedding: Embedding | None
     done: Counter[str] = field(default_factory=Counter[str])
 
-    async def run(self, context: str, low: int, high: int, report: Callable[[], None]) -> None:
-        """Process some versions of a context."""
-        records = {
-            row.version: row.data for row in await self.storage.derived(context, index_record.SPACE, at=high)
-        }
-        parts = {} if self.embedding is None else await self._load_parts(context, self.embedding, high)
-        drafts: list[tuple[int, Entry]] = []
-        while low <= high:
-            end = min(low + 256, high + 1)  # so many entries at a time
-            entries = await self.storage.read(context, after=low - 1, before=end)
+    async def run(self, context: str, first: int, last: int, report: Callable[[], None]) -> None:
+        """Write the missing rows of the versions of a context from `first` to `last`, 256 entries at a time.
+
+        `report` is called after each step.
+        """
+        stored_rows = await self.storage.derived(context, index_record.SPACE, at=last)
+        records = {row.version: row.data for row in stored_rows}
+        parts = {} if self.embedding is None else await self._load_parts(context, self.embedding, last)
+        to_embed: list[tuple[int, Entry]] = []
+        while first <= last:
+            end = min(first + 256, last + 1)
+            entries = await self.storage.read(context, after=first - 1, before=end)
             live = [entry for entry in entries if entry.state is State.LIVE]
             await self._write_records(context, live, records)
             if self.embedding is not None:
                 for entry in live:
                     if self._lacks_vectors(entry, self.embedding, parts.get(entry.version, {})):
-                        drafts.append((entry.version, entry))
-                while len(drafts) >= BATCH:
-                    await self._write_vectors(context, self.embedding, drafts[:BATCH], parts)
-                    drafts = drafts[BATCH:]
-            low += len(entries)
+                        to_embed.append((entry.version, entry))
+                while len(to_embed) >= BATCH:
+                    await self._write_vectors(context, self.embedding, to_embed[:BATCH], parts)
+                    to_embed = to_embed[BATCH:]
+            first += len(entries)
             self.done["entries"] += len(entries)
             report()
-        if self.embedding is not None and drafts:
-            await self._write_vectors(context, self.embedding, drafts, parts)
+        if self.embedding is not None and to_embed:
+            await self._write_vectors(context, self.embedding, to_embed, parts)
 
     async def _load_parts(self, context: str, embedding: Embedding, high: int) -> dict[int, _Parts]:
         """Return the stored vectors of a context, by version and part."""
@@ -192,7 +194,7 @@ class _Reindexer:
             self.done["cards"] += await self.storage.put_derived(context, rows)
 
     def _lacks_vectors(self, entry: Entry, embedding: Embedding, stored: _Parts) -> bool:
-        """Return whether the stored vectors of an entry are not those that it should have."""
+        """Return whether the stored vectors of an entry differ from those that it should have."""
         has_text = entry.kind in (Kind.MESSAGE, Kind.FACT, Kind.SUMMARY) and entry.content
         if not has_text:
             return False
@@ -211,10 +213,10 @@ class _Reindexer:
         drafts: Sequence[tuple[int, Entry]],
         stored: Mapping[int, _Parts],
     ) -> None:
+        """Embed entries and store their vectors; empty rows replace stored parts that are not needed any more."""
         rows = await embedding.embed_accepted(drafts)
-        if (
-            not rows and len(drafts) > 2
-        ):  # one or two texts may be refused; more are a failure of the embedder
+        has_failed = not rows and len(drafts) > 2  # one or two texts may be refused
+        if has_failed:
             raise ProviderError(
                 f"the embedder refused {len(drafts)} texts in a row",
                 provider=embedding.space,

@@ -97,7 +97,7 @@ class Ranked:
     #: Messages with outdated statements.
     stale: Stale = NONE
     #: Number of its entries, at its head, that are not messages.
-    made: int = 0
+    non_messages: int = 0
     #: The validity periods of its active facts, and of messages and summaries with a label, by version.
     times: Mapping[int, Period] = field(default_factory=dict[int, Period])
     warnings: tuple[str, ...] = ()

@@ -28,9 +28,10 @@ SHARE = 1 / 3
 
 
 def rerank_candidates(offered: CandidateSet, asked: Recall, warnings: list[str]) -> Steps[CandidateSet]:
-    """Let a reranker score the best candidates of the past; why it did not is added to `warnings`.
+    """Ask a reranker for scores of the best candidates of the past, and reorder these candidates by them.
 
-    Only the order of these candidates changes. Without an answer nothing changes. Blocked messages are not sent.
+    If the reranker fails, the candidates stay as they are, and the reason is appended to `warnings`. Blocked messages
+    are not sent.
     """
     past = list(offered.past)
     best = _find_best(past, asked.rerank, int(asked.rerank * asked.external_share))
@@ -40,59 +41,67 @@ def rerank_candidates(offered: CandidateSet, asked: Recall, warnings: list[str])
     if missing:
         loaded: Rows = yield missing
         rows.update(loaded.entries)
-    texts = {index: _text_of_candidate(past[index], rows, offered.trims) for index in best}
-    texts = {index: text for index, text in texts.items() if text}
+    texts: dict[int, str] = {}
+    for index in best:
+        text = _text_of_candidate(past[index], rows, offered.trims)
+        if text:
+            texts[index] = text
     if not texts:
         return offered
     answer: RerankScores = yield Pairs(asked.query, tuple(texts.values()))
     if answer.warning:
         warnings.append(answer.warning)
         return offered
-    fused = fuse_scores([past[index].score for index in texts], answer.values)
-    new_scores = {past[index].score: score for index, score in zip(texts, fused, strict=True)}
-    for index, value, score in zip(texts, answer.values, fused, strict=True):
-        past[index] = _apply_score(past[index], value, score)
-    return replace(offered, past=[_follow_leader(one, new_scores) for one in past])
+    fused_scores = fuse_scores([past[index].score for index in texts], answer.values)
+    fused_by_old_score: dict[float, float] = {}
+    for index, reranker_score, fused in zip(texts, answer.values, fused_scores, strict=True):
+        fused_by_old_score[past[index].score] = fused
+        past[index] = _apply_score(past[index], reranker_score, fused)
+    return replace(offered, past=[_follow_leader(candidate, fused_by_old_score) for candidate in past])
 
 
 def _find_best(past: Sequence[Candidate], limit: int, external_limit: int) -> list[int]:
-    """Return the indexes of the best candidates, with at most so many of external text while there is other text."""
+    """Return the indexes of the best `limit` candidates; at most `external_limit` are external if others remain."""
     order = sorted(range(len(past)), key=lambda index: best_first(past[index]))
     external = [index for index in order if past[index].external]
     return move_external_last(order, external, external_limit)[:limit]
 
 
-def _apply_score(one: Candidate, value: float, score: float) -> Candidate:
-    return one._replace(score=score, parts=lambda: {SIGNAL: round(value, 4), **one.parts()})
+def _apply_score(candidate: Candidate, reranker_score: float, score: float) -> Candidate:
+    return candidate._replace(
+        score=score, parts=lambda: {SIGNAL: round(reranker_score, 4), **candidate.parts()}
+    )
 
 
-def _follow_leader(one: Candidate, new_scores: Mapping[float, float]) -> Candidate:
-    """Return a candidate with the new score of the statement that it accompanies."""
-    leader_score = new_scores.get(one.leader_score)
-    return one if leader_score is None else one._replace(leader_score=leader_score)
+def _follow_leader(candidate: Candidate, fused_by_old_score: Mapping[float, float]) -> Candidate:
+    """Return a companion with the fused score of its leader; any other candidate unchanged."""
+    leader_score = fused_by_old_score.get(candidate.leader_score)
+    return candidate if leader_score is None else candidate._replace(leader_score=leader_score)
 
 
 def fuse_scores(own: Sequence[float], given: Sequence[float]) -> list[float]:
-    """Return scores fused with those that a reranker gave, both in standard deviations, on the scale of `own`.
+    """Fuse our `own` scores with those `given` by a reranker; the results are in (0, 1], on the scale of `own`.
 
-    Candidates that tie are told apart by the reranker alone. All stay in (0, 1].
+    Given scores are converted to that scale by their standard deviations. Candidates with equal own scores are ordered
+    by the given ones alone.
     """
-    mean, deviation = fmean(own), pstdev(own)
+    own_mean, own_deviation = fmean(own), pstdev(own)
     given_mean, given_deviation = fmean(given), pstdev(given)
+    scale = own_deviation or own_mean
     fused: list[float] = []
-    for score, value in zip(own, given, strict=True):
-        deviations = (value - given_mean) / given_deviation if given_deviation else 0.0
-        opinion = mean + (deviation or mean) * deviations
-        mixed = (1 - SHARE) * score + SHARE * opinion
+    for own_score, given_score in zip(own, given, strict=True):
+        deviations = (given_score - given_mean) / given_deviation if given_deviation else 0.0
+        converted = own_mean + scale * deviations
+        mixed = (1 - SHARE) * own_score + SHARE * converted
         # A score of 0 would mean that nothing in a candidate answers.
         fused.append(round(min(1.0, max(mixed, 1e-6)), 6))
     return fused
 
 
-def _text_of_candidate(one: Candidate, rows: Mapping[str, Entry], trims: Mapping[str, Demotion]) -> str:
-    """Return the text a reranker reads of a candidate; "" if it may read none of it."""
+def _text_of_candidate(candidate: Candidate, rows: Mapping[str, Entry], trims: Mapping[str, Demotion]) -> str:
+    """Return the text of a candidate for a reranker; "" if the text is blocked."""
     texts: list[str] = []
-    for indexed in one.unit.entries:
+    for indexed in candidate.unit.entries:
         entry = rows[indexed.id]
         if entry.privacy is Privacy.BLOCK:
             return ""
@@ -104,6 +113,6 @@ def _text_of_candidate(one: Candidate, rows: Mapping[str, Entry], trims: Mapping
 
 
 def _format_entry(entry: Entry) -> str:
-    """Return a message under the name of its speaker; a fact and a summary speak for themselves."""
+    """Return the text of an entry, for a message with the name of its speaker before it."""
     speaker = entry.actor or rendered_role(entry) if entry.kind is Kind.MESSAGE else None
     return prefix_speaker(speaker, entry.content)

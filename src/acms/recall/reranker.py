@@ -1,4 +1,4 @@
-"""A reranker at work: asked once a recall, for a bounded time, and done without when its answer is of no use."""
+"""Calls to a reranker: one in each recall, with a timeout; without a usable answer, candidates keep their scores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from acms.recall.planner import Pairs, RerankScores
 
 
 class Reranking:
-    """One reranker of one session: `candidates` is how many texts it is asked about at most."""
+    """The reranker of a session; it is asked about `candidates` texts at most."""
 
     def __init__(self, reranker: Reranker, config: ACMSConfig) -> None:
         if isinstance(reranker, type) or not callable(getattr(reranker, "rerank", None)):
@@ -32,7 +32,7 @@ class Reranking:
         self.model = getattr(reranker, "model", None) or type(reranker).__name__
 
     async def scores(self, pairs: Pairs) -> RerankScores:
-        """Return a score for each text, or a warning if it fails, takes too long, or gives anything else."""
+        """Return a score for each text, or a warning if the reranker fails, takes too long, or gives invalid scores."""
         try:
             async with asyncio.timeout(self._seconds):
                 given = await with_retry(lambda: self._reranker.rerank(pairs.query, pairs.texts), self._retry)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from acms.recall.corpus import K1, REACH, Corpus, add_neighbours
 from acms.recall.index import Floats, Ints
 from acms.recall.query import Query, QueryWord
-from acms.recall.vector_score import find_cosines, measure_cosines, rescore_exactly
+from acms.recall.vector_score import CosineStats, find_cosines, measure_cosines, rescore_exactly
 from acms.text.tokenizer import compute_idf
 
 SIGMA = 6.0
@@ -33,7 +34,7 @@ FRAME = 30
 LIFT = 6.0
 """Contribution of a mark: its weight times this times the best relevance, to the extent the message is on topic."""
 ABOUT = 3.0
-"""Standard deviations of meaning from which a marked message is fully about the question."""
+"""Standard deviations of meaning from which a marked message is fully on topic."""
 SPARSE = 64
 """A term in fewer than one of so many messages is scored only where it occurs."""
 DENSE_CELLS = 1 << 17
@@ -44,7 +45,7 @@ DENSE_CELLS = 1 << 17
 class Scores:
     """The relevance of every message of a corpus for a query."""
 
-    #: BM25 of each message, and of its neighbourhood.
+    #: BM25 of each message, and of the message with its neighbours.
     own: Floats
     near: Floats
     #: Share of the query's information that each message holds itself, in [0, 1].
@@ -53,56 +54,56 @@ class Scores:
     #: vectors.
     meaning_own: Floats | None
     meaning: Floats | None
-    #: Relevance in nats without marks and with them.
-    plain: Floats
-    marked: Floats
+    #: Relevance in nats, without the contributions of marks and with them.
+    without_marks: Floats
+    with_marks: Floats
     #: Share of the messages that have a vector; 1 when nothing was compared by meaning.
     coverage: float
     #: Mean and standard deviation of the cosines of the query with the messages.
-    level: tuple[float, float] | None
-    #: Places of the messages that hold each word of the query.
+    cosine_stats: CosineStats | None
+    #: Positions of the messages that hold each word of the query.
     holders: Sequence[Ints]
     #: The inverse document frequency of each word of the query.
     rarities: Sequence[float]
 
 
-def score_messages(corpus: Corpus, query: Query, *, asking: int = -1) -> Scores:
+def score_messages(corpus: Corpus, query: Query, *, query_position: int = -1) -> Scores:
     """Score every message of a corpus.
 
-    `asking` is the position of the query itself: it is no answer, and lends nothing to its neighbours.
+    If the query itself is a message of the corpus, `query_position` is its position: it is not an answer, and does not
+    count as a neighbour.
     """
-    own, near, information, holders, rarities = _score_words(corpus, query.words, asking)
-    meaning_own = meaning = level = None
+    words = _score_words(corpus, query.words, query_position)
+    meaning_own = meaning = cosine_stats = None
     coverage = 1.0
-    plain = own + near
+    relevance = words.own + words.near
     if query.vector is not None and query.space is not None:
         found = find_cosines(corpus, query.space, query.vector)
         coverage = min(1.0, found.known / corpus.texts) if corpus.texts else 1.0
-        level = measure_cosines(corpus, query.space, query.vector, found)
+        cosine_stats = measure_cosines(corpus, query.space, query.vector, found)
         cosines = found.cosines
         if not found.exact:
-            _, rough_meaning = _standardize_cosines(corpus, cosines, level)
-            rough = plain + np.float32(SIGMA) * np.maximum(0, rough_meaning)
-            cosines = rescore_exactly(corpus, query, found, rough)
-        if asking >= 0:
+            _, rough_meaning = _standardize_cosines(corpus, cosines, cosine_stats)
+            rough_relevance = relevance + np.float32(SIGMA) * np.maximum(0, rough_meaning)
+            cosines = rescore_exactly(corpus, query, found, rough_relevance)
+        if query_position >= 0:
             cosines = cosines.copy()
-            cosines[asking] = np.nan
-        meaning_own, meaning = _standardize_cosines(corpus, cosines, level)
-        plain = plain + np.float32(SIGMA) * np.maximum(0, meaning)
-    plain = plain * _speaker_factor(corpus, query)
-    marked = _add_marks(corpus, query, plain, meaning, holders)
+            cosines[query_position] = np.nan
+        meaning_own, meaning = _standardize_cosines(corpus, cosines, cosine_stats)
+        relevance = relevance + np.float32(SIGMA) * np.maximum(0, meaning)
+    relevance = relevance * _speaker_factor(corpus, query)
     return Scores(
-        own,
-        near,
-        information,
+        words.own,
+        words.near,
+        words.information,
         meaning_own,
         meaning,
-        plain,
-        marked,
-        coverage,
-        level,
-        holders,
-        rarities,
+        without_marks=relevance,
+        with_marks=_add_marks(corpus, query, relevance, meaning, words.holders),
+        coverage=coverage,
+        cosine_stats=cosine_stats,
+        holders=words.holders,
+        rarities=words.rarities,
     )
 
 
@@ -114,22 +115,40 @@ def order_by_cost(relevance: Floats, tokens: NDArray[np.uint32]) -> Floats:
 # ── words ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _score_words(
-    corpus: Corpus, words: Sequence[QueryWord], asking: int
-) -> tuple[Floats, Floats, Floats, list[Ints], list[float]]:
-    """Return BM25 of each message and of its neighbourhood, the share of information, and the holders of each word."""
+class _WordPostings(NamedTuple):
+    """The messages that hold a word of the query."""
+
+    #: Inverse document frequency of the word.
+    weight: float
+    #: Positions of the messages, and how often each holds the word.
+    positions: Ints
+    counts: Floats
+
+
+class _WordScores(NamedTuple):
+    """The scores of messages by words alone, with the meaning of the fields of `Scores`."""
+
+    own: Floats
+    near: Floats
+    information: Floats
+    holders: list[Ints]
+    rarities: list[float]
+
+
+def _score_words(corpus: Corpus, words: Sequence[QueryWord], query_position: int) -> _WordScores:
+    """Score every message by the words of a query that it and its neighbours hold."""
     size = len(corpus)
     own, near, information = (np.zeros(size, np.float32) for _ in range(3))
     norms = corpus.norms
     holders: list[Ints] = []
-    rare: list[tuple[float, Ints, Floats]] = []
-    common: list[tuple[float, Ints, Floats]] = []
     rarities: list[float] = []
+    rare: list[_WordPostings] = []
+    common: list[_WordPostings] = []
     for word in words:
         positions, counts = corpus.word_postings(word)
-        if asking >= 0:
-            others = positions != asking
-            positions, counts = positions[others], counts[others]
+        if query_position >= 0:
+            is_other = positions != query_position
+            positions, counts = positions[is_other], counts[is_other]
         holders.append(positions)
         weight = compute_idf(size, len(positions))
         rarities.append(weight)
@@ -138,61 +157,66 @@ def _score_words(
         information[positions] += np.float32(weight)
         own[positions] += np.float32(weight * (K1 + 1)) * counts / (counts + norms[positions])
         is_rare = len(positions) * SPARSE < size
-        (rare if is_rare else common).append((weight, positions, counts))
+        (rare if is_rare else common).append(_WordPostings(weight, positions, counts))
     if rare:
         near += _neighbours_of_rare_words(corpus, rare)
     if common:
         near += _neighbours_of_common_words(corpus, common)
     # the sum in float32 may be a little more than 1
     information = np.minimum(information / np.float32(sum(rarities) or 1), np.float32(1))
-    return own, near, information, holders, rarities
+    return _WordScores(own, near, information, holders, rarities)
 
 
-def _neighbours_of_rare_words(corpus: Corpus, words: Sequence[tuple[float, Ints, Floats]]) -> Floats:
-    """Return BM25 of neighbourhoods by words that few messages hold, computed only around these."""
-    width = corpus.padded_size
-    cells = np.zeros(len(words) * width, np.float32)
-    keys = np.concatenate(
-        [corpus.padded_positions(positions) + row * width for row, (_, positions, _) in enumerate(words)]
+def _neighbours_of_rare_words(corpus: Corpus, words: Sequence[_WordPostings]) -> Floats:
+    """Return BM25 of neighbourhoods by words that few messages hold, computed only around these messages.
+
+    The cells of all words lie in one array, a row of `padded_size` cells for each word.
+    """
+    row_size = corpus.padded_size
+    cells = np.zeros(len(words) * row_size, np.float32)
+    holder_cells = np.concatenate(
+        [corpus.padded_positions(word.positions) + row * row_size for row, word in enumerate(words)]
     )
-    counts = np.concatenate([counts for _, _, counts in words])
-    cells[keys] += counts
+    counts = np.concatenate([word.counts for word in words])
+    cells[holder_cells] += counts
     for distance in range(1, REACH + 1):
         share = counts * np.float32(0.5**distance)
-        cells[keys + distance] += share
-        cells[keys - distance] += share
-    touched = _find_unique(keys[:, None] + np.arange(-REACH, REACH + 1), len(cells))
-    positions = corpus.position_by_cell[touched % width]
-    inside = positions >= 0
-    positions, touched = positions[inside], touched[inside]
-    weights = np.array([weight for weight, _, _ in words], np.float32)[touched // width]
-    values = cells[touched]
-    gains = weights * np.float32(K1 + 1) * values / (values + corpus.norms[positions])
-    return np.bincount(positions, gains, len(corpus)).astype(np.float32)
+        cells[holder_cells + distance] += share
+        cells[holder_cells - distance] += share
+    filled_cells = _find_unique(holder_cells[:, None] + np.arange(-REACH, REACH + 1), len(cells))
+    positions = corpus.position_by_cell[filled_cells % row_size]
+    is_message = positions >= 0
+    positions, filled_cells = positions[is_message], filled_cells[is_message]
+    weight_by_row = np.array([word.weight for word in words], np.float32)
+    weights = weight_by_row[filled_cells // row_size]
+    values = cells[filled_cells]
+    scores = weights * np.float32(K1 + 1) * values / (values + corpus.norms[positions])
+    return np.bincount(positions, scores, len(corpus)).astype(np.float32)
 
 
 def _find_unique(numbers: Ints, size: int) -> Ints:
-    """Return numbers below a size, each once: faster than sorting them."""
+    """Return each of some numbers once; all are below `size`. Faster than sorting them."""
     numbers = numbers.ravel()
-    last_index = np.empty(size, np.int32)
     indexes = np.arange(len(numbers), dtype=np.int32)
+    last_index = np.empty(size, np.int32)
     last_index[numbers] = indexes
-    return numbers[last_index[numbers] == indexes]
+    is_last = last_index[numbers] == indexes
+    return numbers[is_last]
 
 
-def _neighbours_of_common_words(corpus: Corpus, words: Sequence[tuple[float, Ints, Floats]]) -> Floats:
-    """Return BM25 of neighbourhoods by words that many messages hold."""
-    width = corpus.padded_size
-    sums = np.zeros(width, np.float32)
+def _neighbours_of_common_words(corpus: Corpus, words: Sequence[_WordPostings]) -> Floats:
+    """Return BM25 of neighbourhoods by words that many messages hold, computed for a few words at a time."""
+    row_size = corpus.padded_size
+    sums = np.zeros(row_size, np.float32)
     norms = corpus.padded_norms
-    step = max(1, DENSE_CELLS // width)
-    for low in range(0, len(words), step):
-        chosen = words[low : low + step]
-        rows = np.zeros((len(chosen), width), np.float32)
-        for row, (_, positions, counts) in zip(rows, chosen, strict=True):
-            row[corpus.padded_positions(positions)] = counts
+    batch_size = max(1, DENSE_CELLS // row_size)
+    for start in range(0, len(words), batch_size):
+        batch = words[start : start + batch_size]
+        rows = np.zeros((len(batch), row_size), np.float32)
+        for row, word in zip(rows, batch, strict=True):
+            row[corpus.padded_positions(word.positions)] = word.counts
         values = add_neighbours(rows)
-        weights = np.array([weight for weight, _, _ in chosen], np.float32) * np.float32(K1 + 1)
+        weights = np.array([word.weight for word in batch], np.float32) * np.float32(K1 + 1)
         sums += weights @ (values / (values + norms))
     return sums[corpus.padded_positions(np.arange(len(corpus)))]
 
@@ -200,18 +224,17 @@ def _neighbours_of_common_words(corpus: Corpus, words: Sequence[tuple[float, Int
 # ── meaning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _standardize_cosines(
-    corpus: Corpus, cosines: Floats, level: tuple[float, float]
-) -> tuple[Floats, Floats]:
-    """Return standard deviations above the mean: of each message, and half of it and half of its neighbourhood.
+def _standardize_cosines(corpus: Corpus, cosines: Floats, stats: CosineStats) -> tuple[Floats, Floats]:
+    """Return cosines as standard deviations above the mean: of each message, and averaged with its neighbourhood.
 
-    A message without a vector has none of its own, and half of its neighbours'.
+    The second array is the mean of a message's own value and that of its neighbourhood. A message without a vector has
+    the value 0 and is not counted in the neighbourhood of others.
     """
-    mean, deviation = level
-    known = ~np.isnan(cosines)
-    own = np.where(known, (cosines - np.float32(mean)) / np.float32(deviation), np.float32(0))
-    known_nearby = corpus.neighbourhood(known.astype(np.float32))
-    near = corpus.neighbourhood(own) / np.maximum(known_nearby, np.float32(1e-6))
+    has_vector = ~np.isnan(cosines)
+    deviations = (cosines - np.float32(stats.mean)) / np.float32(stats.deviation)
+    own = np.where(has_vector, deviations, np.float32(0))
+    vectors_nearby = corpus.neighbourhood(has_vector.astype(np.float32))
+    near = corpus.neighbourhood(own) / np.maximum(vectors_nearby, np.float32(1e-6))
     own = np.asarray(own, np.float32)
     return own, np.asarray((own + near) * np.float32(0.5), np.float32)
 
@@ -220,44 +243,48 @@ def _standardize_cosines(
 
 
 def _speaker_factor(corpus: Corpus, query: Query) -> Floats:
-    """Return a factor for every message: more if a named speaker said it, and if the user did."""
+    """Return a factor for every message: `NAMED` if a speaker named in the query said it, and again if the user did.
+
+    A rule that holds for all messages or for none has no effect.
+    """
     codes, labels = corpus.labels
-    users, present = corpus.roles
-    factor = np.ones(len(labels), np.float32)
-    named = np.array([label.actor in query.speakers for label in labels], bool)
-    for chosen in (named, users):
-        divides_messages = (chosen & present).any() and (~chosen & present).any()
+    is_user, is_used = corpus.roles
+    factors = np.ones(len(labels), np.float32)
+    is_named = np.array([label.actor in query.speakers for label in labels], bool)
+    for is_raised in (is_named, is_user):
+        divides_messages = (is_raised & is_used).any() and (~is_raised & is_used).any()
         if divides_messages:
-            factor[chosen] *= np.float32(NAMED)
-    return factor[codes]
+            factors[is_raised] *= np.float32(NAMED)
+    return factors[codes]
 
 
 def _add_marks(
-    corpus: Corpus, query: Query, plain: Floats, meaning: Floats | None, holders: Sequence[Ints]
+    corpus: Corpus, query: Query, relevance: Floats, meaning: Floats | None, holders: Sequence[Ints]
 ) -> Floats:
-    """Return relevance with marks: a contribution justified by the topic of the query is added, never multiplied.
+    """Return relevance with the contributions of marks, which depend on how far a message is on topic.
 
-    A topic word that occurs in every message has no rarity, so a factor would raise nothing.
+    That is the share of the query's words, names aside, that the message holds, or its meaning, whichever is larger.
+    The contribution is added: a word in every message has no weight, so a factor would raise nothing.
     """
     weights = corpus.mark_weights(query.marker_weights)
-    if weights is None or not len(plain):
-        return plain
+    if weights is None or not len(relevance):
+        return relevance
     positions = np.flatnonzero(weights)
-    topic = [
-        word_holders
-        for word, word_holders in zip(query.words, holders, strict=True)
-        if not word.is_name and len(word_holders)
-    ]
-    topic_words = sum(not word.is_name for word in query.words)
-    about = np.zeros(len(positions), np.float32)
-    for word_holders in topic:
-        at = np.searchsorted(word_holders, positions)
-        at[at == len(word_holders)] = 0
-        about += word_holders[at] == positions
-    about /= np.float32(max(1, topic_words))
+    topic_words = 0
+    words_held = np.zeros(len(positions), np.float32)
+    for word, word_holders in zip(query.words, holders, strict=True):
+        if word.is_name:
+            continue
+        topic_words += 1
+        if len(word_holders):
+            indexes = np.searchsorted(word_holders, positions)
+            indexes[indexes == len(word_holders)] = 0
+            words_held += word_holders[indexes] == positions
+    on_topic = words_held / np.float32(max(1, topic_words))
     if meaning is not None:
-        scale = max(ABOUT, float(meaning.max(initial=0.0)))
-        about = np.maximum(about, np.clip(meaning[positions] / np.float32(scale), 0, 1))
-    marked = plain.copy()
-    marked[positions] += np.float32(LIFT * float(plain.max(initial=0.0))) * weights[positions] * about
-    return marked
+        full = max(ABOUT, float(meaning.max(initial=0.0)))
+        on_topic = np.maximum(on_topic, np.clip(meaning[positions] / np.float32(full), 0, 1))
+    lift = np.float32(LIFT * float(relevance.max(initial=0.0)))
+    with_marks = relevance.copy()
+    with_marks[positions] += lift * weights[positions] * on_topic
+    return with_marks

@@ -1,46 +1,47 @@
-"""Selection: which ranked candidates fit a budget, in which shares, and why.
+"""Selection: which ranked candidates fit a token budget, in which shares, and why.
 
-Pure functions of the candidates. `acms.recall.planner` writes the chosen ones and counts them.
+Pure functions of the candidates. `acms.recall.planner` renders the chosen ones and counts their tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from acms.recall.planner import LEAST, Candidate, Choice
 from acms.results import ContextItem
 
 NEIGHBOURS = 0.07
-"""Share of a budget for messages that are not about the query but near one that is: a twentieth of a request."""
+"""Share of a budget for messages that are near one about the query but are not about it themselves."""
 
 
 class ExternalBudget:
-    """The tokens of a plan that external text may take while other text that answers is left out."""
+    """A limit on the tokens of external text, which holds while other text that answers is left out."""
 
     def __init__(self, share: float, budget: int) -> None:
         self._share = share
         self._total = int(share * budget)
         self._remaining = self._total
-        #: Whether other text that answers is left out.
-        self.binds = False
+        #: Whether the limit holds: other text that answers is left out.
+        self.is_enforced = False
 
-    def limit(self, one: Candidate, remaining: int) -> int:
-        """Return how many of the remaining tokens a candidate may take."""
-        return min(remaining, max(0, self._remaining)) if one.external else remaining
+    def limit(self, candidate: Candidate, remaining: int) -> int:
+        """Return how many of the `remaining` tokens of a budget a candidate may take."""
+        return min(remaining, max(0, self._remaining)) if candidate.external else remaining
 
-    def spend(self, one: Candidate, tokens: int) -> None:
+    def spend(self, candidate: Candidate, tokens: int) -> None:
         """Subtract the tokens that a candidate takes."""
-        if one.external:
+        if candidate.external:
             self._remaining -= tokens
 
-    def reject(self, one: Candidate) -> Choice:
+    def reject(self, candidate: Candidate) -> Choice:
         """Return the choice to leave out external text."""
         reason = (
             f"external text may take {self._total} tokens ({self._share:.0%}) while other text that answers "
             "is left out"
         )
-        return Choice(one, False, "external", reason)
+        return Choice(candidate, False, "external", reason)
 
 
 def divide_budget(
@@ -50,28 +51,29 @@ def divide_budget(
     floor: float,
     external_share: float,
 ) -> list[Choice]:
-    """Divide a budget between the past and the current episode, both oldest first.
+    """Choose candidates of the past and of the current episode, both oldest first, within a token budget.
 
-    The latest message comes first; then up to `floor` of the budget goes to the rest of the current episode, marked
-    messages and then newest first; then to answers by score, from the past and the current episode alike; then the rest
-    to the current episode again. An unused share passes to the next. External text has at most `external_share` of the
-    whole budget while other text that answers is left out.
+    In this order, the budget goes to the latest message; to the rest of the current episode up to the share `floor`,
+    marked messages first, then the newest; to answers by score, from the past and the current episode alike; and to the
+    current episode again. Tokens that one step leaves go to the next. External text gets at most `external_share` of
+    the budget while other text that answers is left out.
     """
     remaining = budget
     external = ExternalBudget(external_share, budget)
-    chosen: dict[int, Choice] = {}  # choices of the current episode, by index
+    episode_choices: dict[int, Choice] = {}  # by index in `current`
 
-    def choose_episode(index: int, reason: str) -> int:
+    def choose_from_episode(index: int, reason: str) -> int:
         """Choose a message of the current episode; return its tokens."""
-        one = current[index]
-        chosen[index] = Choice(one, True, "episode", f"in the current episode, {reason}")
-        external.spend(one, one.tokens)
-        return one.tokens
+        candidate = current[index]
+        episode_choices[index] = Choice(candidate, True, "episode", f"in the current episode, {reason}")
+        external.spend(candidate, candidate.tokens)
+        return candidate.tokens
 
     if current:
         latest = current[-1]
         rule = "latest" if latest.tokens <= remaining else "cut"
-        chosen[len(current) - 1] = Choice(latest, True, rule, "the latest message is always shown", remaining)
+        reason = "the latest message is always shown"
+        episode_choices[len(current) - 1] = Choice(latest, True, rule, reason, remaining)
         remaining -= latest.tokens
         external.spend(latest, latest.tokens)
     newest_first = sorted(range(len(current) - 1), key=lambda index: -current[index].unit.version)
@@ -79,40 +81,42 @@ def divide_budget(
     reserved = min(remaining, int(budget * floor) - (budget - remaining))
     for index in marked_first:
         if current[index].tokens <= external.limit(current[index], reserved):
-            tokens = choose_episode(index, "within its reserved share")
+            tokens = choose_from_episode(index, "within its reserved share")
             reserved -= tokens
             remaining -= tokens
-    waiting = [index for index in range(len(current)) if index not in chosen]
-    competing = [index for index in waiting if current[index].relevance > 0]
+    unchosen = [index for index in range(len(current)) if index not in episode_choices]
+    competing = [index for index in unchosen if current[index].relevance > 0]
     candidates = [*past, *(current[index] for index in competing)]
     choices, remaining = _choose_by_score(candidates, budget, remaining, external)
-    chosen.update(zip(competing, choices[len(past) :], strict=True))
+    past_choices, competing_choices = choices[: len(past)], choices[len(past) :]
+    episode_choices.update(zip(competing, competing_choices, strict=True))
     for index in newest_first:
-        one = current[index]
-        if index in chosen:
+        candidate = current[index]
+        if index in episode_choices:
             continue
-        if one.tokens > remaining:
-            chosen[index] = _too_large(one, remaining)
-        elif external.binds and one.tokens > external.limit(one, remaining):
-            chosen[index] = external.reject(one)
+        if candidate.tokens > remaining:
+            episode_choices[index] = _too_large(candidate, remaining)
+        elif external.is_enforced and candidate.tokens > external.limit(candidate, remaining):
+            episode_choices[index] = external.reject(candidate)
         else:
-            remaining -= choose_episode(index, "in the share others left")
-    return [*choices[: len(past)], *(chosen[index] for index in range(len(current)))]
+            remaining -= choose_from_episode(index, "in the share others left")
+    return [*past_choices, *(episode_choices[index] for index in range(len(current)))]
 
 
 def split_neighbours(past: Sequence[Candidate], budget: int) -> tuple[Sequence[Candidate], Sequence[Choice]]:
-    """Keep messages about the query and the best of their neighbours; return the rest as rejected choices.
+    """Return the candidates about the query with the best of their neighbours, and the rejections of the others.
 
-    A message that shares neither a content word nor the meaning of the query is useful only as a part of an exchange:
-    such messages together have a small share of the budget, and those without any content word have none.
+    A neighbour is a message that shares neither a content word nor the meaning of the query: it is useful only as part
+    of an exchange. All neighbours together have the share `NEIGHBOURS` of the budget; those without any content word
+    are rejected.
     """
     remaining = int(NEIGHBOURS * budget)
-    rejected: dict[int, Choice] = {}
-    neighbours = [one for one in past if one.distance]
-    for one in sorted(neighbours, key=best_first):
-        has_content = one.distance < 3
-        if has_content and one.tokens <= remaining:
-            remaining -= one.tokens
+    rejections: dict[int, Choice] = {}  # by identity of the candidate
+    neighbours = [candidate for candidate in past if candidate.distance]
+    for candidate in sorted(neighbours, key=best_first):
+        has_content = candidate.distance < 3
+        if has_content and candidate.tokens <= remaining:
+            remaining -= candidate.tokens
             continue
         reason = "it has no word but courtesies"
         if has_content:
@@ -120,21 +124,23 @@ def split_neighbours(past: Sequence[Candidate], budget: int) -> tuple[Sequence[C
                 f"only near a message about the query: {remaining} tokens are left of the {NEIGHBOURS:.0%} "
                 "that these share"
             )
-        rejected[id(one)] = Choice(one, False, "neighbour", reason)
-    return [one for one in past if id(one) not in rejected], list(rejected.values())
+        rejections[id(candidate)] = Choice(candidate, False, "neighbour", reason)
+    kept = [candidate for candidate in past if id(candidate) not in rejections]
+    return kept, list(rejections.values())
 
 
 def limit_items(choices: list[Choice], limit: int, external_share: float) -> list[Choice]:
-    """Keep at most `limit` items, the best by rank, and divide no group.
+    """Exclude choices beyond the best `limit` items; the items of a tool group are kept or excluded together.
 
-    External text may be `external_share` of the items, one at least; more of it is kept only if other text leaves items
-    free.
+    External text may be the share `external_share` of the items, at least one; more of it is kept only if there is not
+    enough other text.
     """
     included = [index for index, choice in enumerate(choices) if choice.included]
     included.sort(key=lambda index: best_first(choices[index].candidate))
     external = [index for index in included if choices[index].candidate.external]
     external_limit = max(1, int(limit * external_share))
-    kept = _best_items(choices, move_external_last(included, external, external_limit), limit)
+    order = move_external_last(included, external, external_limit)
+    kept = _best_items(choices, order, limit)
     kept_without_external_limit = _best_items(choices, included, limit)
     result = list(choices)
     for index in included:
@@ -149,13 +155,14 @@ def limit_items(choices: list[Choice], limit: int, external_share: float) -> lis
 
 
 def move_external_last(order: Sequence[int], external: Sequence[int], limit: int) -> list[int]:
-    """Return an order in which external text comes last, except the first `limit` of it."""
-    beyond = set(external[limit:])
-    return [*(index for index in order if index not in beyond), *external[limit:]]
+    """Move the indexes of external text to the end of an order, except the first `limit` of them."""
+    moved = set(external[limit:])
+    others = [index for index in order if index not in moved]
+    return [*others, *external[limit:]]
 
 
 def _best_items(choices: Sequence[Choice], order: Sequence[int], limit: int) -> set[int]:
-    """Return the first choices of an order that together have at most `limit` items."""
+    """Return the indexes of the first choices of an order that together have at most `limit` items."""
     kept: set[int] = set()
     remaining = limit
     for index in order:
@@ -166,84 +173,99 @@ def _best_items(choices: Sequence[Choice], order: Sequence[int], limit: int) -> 
     return kept
 
 
-def best_first(one: Candidate) -> tuple[float, float, int]:
+def best_first(candidate: Candidate) -> tuple[float, float, int]:
     """Return a sort key that orders candidates by score, then by relevance and version."""
-    return -one.score, -one.relevance, one.unit.version
+    return -candidate.score, -candidate.relevance, candidate.unit.version
 
 
-def _leaders_first(one: Candidate) -> tuple[float, bool, float, int]:
-    """Return a sort key by score that puts each companion right after the statement it belongs to."""
-    score = max(one.score, one.leader_score)
-    return -score, one.leader_score > one.score, -one.relevance, one.unit.version
+def _leaders_first(candidate: Candidate) -> tuple[float, bool, float, int]:
+    """Return a sort key by score that puts each companion right after its leader."""
+    score = max(candidate.score, candidate.leader_score)
+    is_companion = candidate.leader_score > candidate.score
+    return -score, is_companion, -candidate.relevance, candidate.unit.version
 
 
 def _choose_by_score(
     candidates: Sequence[Candidate], budget: int, remaining: int, external: ExternalBudget
 ) -> tuple[list[Choice], int]:
-    """Choose candidates that fit the remaining budget, by score; return the choices and the tokens left.
+    """Choose candidates by score while they fit the remaining tokens; return all choices, and the tokens left.
 
-    External text beyond its share waits until all other text was considered.
+    External candidates that do not fit are considered again after all others.
     """
     sort_keys = list(map(_leaders_first, candidates))
     order = sorted(range(len(candidates)), key=sort_keys.__getitem__)
-    all_fit = sum([one.tokens for one in candidates]) <= remaining
-    chosen: dict[int, Choice] = {}
-    ranks = {False: 0, True: 0}
-    # external candidates that did not fit: whether each may be an excerpt, and whether it is only over its share
-    waiting: dict[int, tuple[bool, bool]] = {}
+    all_fit = sum([candidate.tokens for candidate in candidates]) <= remaining
+    choices: dict[int, Choice] = {}  # by index
+    ranks = {False: 0, True: 0}  # candidates considered so far, of other text and of external text
+    postponed: dict[int, _Postponed] = {}  # by index
     for index in order:
-        one = candidates[index]
-        excerpt = ranks[one.external] < 3  # only the best are worth an excerpt
-        ranks[one.external] += 1
-        limit = external.limit(one, remaining)
-        choice = _choose_candidate(one, budget, limit, whole=all_fit, excerpt=excerpt)
+        candidate = candidates[index]
+        may_excerpt = ranks[candidate.external] < 3  # only the best are worth an excerpt
+        ranks[candidate.external] += 1
+        limit = external.limit(candidate, remaining)
+        choice = _choose_candidate(candidate, budget, limit, all_fit=all_fit, may_excerpt=may_excerpt)
         if choice.included:
-            tokens = choice.max_tokens or one.tokens
+            tokens = choice.max_tokens or candidate.tokens
             remaining -= tokens
-            external.spend(one, tokens)
-        elif one.external:
-            waiting[index] = excerpt, one.tokens <= remaining
+            external.spend(candidate, tokens)
+        elif candidate.external:
+            postponed[index] = _Postponed(may_excerpt, candidate.tokens <= remaining)
             continue
-        elif one.relevance > 0:
-            external.binds = True
-        chosen[index] = choice
-    for index, (excerpt, over_share) in waiting.items():
-        one = candidates[index]
-        if external.binds:
-            chosen[index] = external.reject(one) if over_share else _too_large(one, remaining)
+        elif candidate.relevance > 0:
+            external.is_enforced = True
+        choices[index] = choice
+    for index, (may_excerpt, fits_budget) in postponed.items():
+        candidate = candidates[index]
+        if external.is_enforced:
+            choices[index] = external.reject(candidate) if fits_budget else _too_large(candidate, remaining)
             continue
-        choice = chosen[index] = _choose_candidate(one, budget, remaining, whole=all_fit, excerpt=excerpt)
+        choice = _choose_candidate(candidate, budget, remaining, all_fit=all_fit, may_excerpt=may_excerpt)
+        choices[index] = choice
         if choice.included:
-            remaining -= choice.max_tokens or one.tokens
-    return [chosen[index] for index in range(len(candidates))], remaining
+            remaining -= choice.max_tokens or candidate.tokens
+    return [choices[index] for index in range(len(candidates))], remaining
 
 
-def _choose_candidate(one: Candidate, budget: int, remaining: int, *, whole: bool, excerpt: bool) -> Choice:
-    """Choose a candidate whole, the answering part of a tool call, or an excerpt, if it fits the remaining tokens."""
-    tokens = one.tokens
-    single = len(one.costs) == 1
-    if not single and not whole:  # of a large tool call only the parts that match are shown
-        least = min(one.costs) + LEAST
+class _Postponed(NamedTuple):
+    """An external candidate that did not fit the limit of external text."""
+
+    #: Whether an excerpt of it may be shown.
+    may_excerpt: bool
+    #: Whether it fitted the remaining tokens of the whole budget.
+    fits_budget: bool
+
+
+def _choose_candidate(
+    candidate: Candidate, budget: int, remaining: int, *, all_fit: bool, may_excerpt: bool
+) -> Choice:
+    """Choose a candidate whole, or an excerpt of it, or reject it if neither fits the remaining tokens.
+
+    A large tool call is shown as an excerpt unless `all_fit`, which means that all candidates fit whole.
+    """
+    tokens = candidate.tokens
+    is_tool_group = len(candidate.costs) > 1
+    if is_tool_group and not all_fit:
+        least = min(candidate.costs) + LEAST
         limit = min(remaining, max(budget // 8, least))
         if tokens > limit >= least:
             reason = f"what answers in a tool call of {tokens} tokens"
-            return Choice(one, True, "excerpt", reason, limit)
+            return Choice(candidate, True, "excerpt", reason, limit)
     if tokens <= remaining:
-        return _make_choice((one, True, "score", _inclusion_reason(one), 0))
+        return _make_choice((candidate, True, "score", _inclusion_reason(candidate), 0))
     is_large = tokens > budget / 2
-    if excerpt and single and is_large and remaining >= LEAST:
+    if may_excerpt and not is_tool_group and is_large and remaining >= LEAST:
         reason = f"an excerpt of {tokens} tokens, relevant to the query"
-        return Choice(one, True, "excerpt", reason, min(remaining, max(budget // 3, LEAST)))
-    return _too_large(one, remaining)
+        return Choice(candidate, True, "excerpt", reason, min(remaining, max(budget // 3, LEAST)))
+    return _too_large(candidate, remaining)
 
 
-def _inclusion_reason(one: Candidate) -> str:
+def _inclusion_reason(candidate: Candidate) -> str:
     """Return why a candidate is shown whole."""
-    if one.leader_score > one.score:
+    if candidate.leader_score > candidate.score:
         return "the nearest that was said after something relevant"
-    if one.score <= 0:
+    if candidate.score <= 0:
         return "the budget holds the whole session"
-    markers = one.unit.markers
+    markers = candidate.unit.markers
     return f"marked {', '.join(markers)}, and relevant" if markers else "relevant to the query"
 
 
@@ -251,9 +273,9 @@ _make_choice: Callable[[tuple[Candidate, bool, str, str, int]], Choice] = partia
 """Make a choice of all its fields at once: calling the class takes three times as long."""
 
 
-def _too_large(one: Candidate, remaining: int) -> Choice:
-    reason = f"needs {one.tokens} tokens, {max(remaining, 0)} are left"
-    return _make_choice((one, False, "budget", reason, 0))
+def _too_large(candidate: Candidate, remaining: int) -> Choice:
+    reason = f"needs {candidate.tokens} tokens, {max(remaining, 0)} are left"
+    return _make_choice((candidate, False, "budget", reason, 0))
 
 
 def warn_of_marked_messages(

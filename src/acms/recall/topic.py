@@ -1,4 +1,4 @@
-"""Topic: whether other sessions have anything to say about a query."""
+"""Topic: whether other sessions of a namespace hold anything about a query."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MEANING = 4.0
 
 
 def concerns_others(corpus: Corpus, query: Query, scores: Scores, positions: Ints) -> bool:
-    """Return whether other sessions say something about a query.
+    """Return whether other sessions hold something about a query; `positions` are the candidates, best first.
 
-    They do if it names a speaker, its meaning is near, or one exchange holds about half of its content, or two of its
-    words that are rare together. Otherwise a question on a new topic would recall anything that shares one of its
-    words. `positions` are the candidates, best first.
+    They do if the query names a speaker, if a candidate is near in meaning, or if the messages around a candidate hold
+    about half of the query's content or two of its words that are rare together. A single shared word is not enough:
+    a question on a new topic would recall anything that shares it.
     """
     if query.speakers:
         return True
@@ -35,12 +35,13 @@ def concerns_others(corpus: Corpus, query: Query, scores: Scores, positions: Int
         return False
     if scores.meaning_own is not None and float(scores.meaning_own[best].max()) >= MEANING:
         return True
-    first, last = np.maximum(best - EXCHANGE, 0), np.minimum(best + EXCHANGE + 1, corpus.start)
+    exchange_start = np.maximum(best - EXCHANGE, 0)
+    exchange_end = np.minimum(best + EXCHANGE + 1, corpus.start)
     information = np.zeros(len(best), np.float32)
     subject_words = np.zeros(len(best), np.int64)
     for index in content:
         holders, weight = scores.holders[index], scores.rarities[index]
-        is_held = holders.searchsorted(first) < holders.searchsorted(last)
+        is_held = holders.searchsorted(exchange_start) < holders.searchsorted(exchange_end)
         information += np.float32(weight) * is_held
         if query.words[index].terms[0] not in subjectless_terms():
             subject_words += is_held

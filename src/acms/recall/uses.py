@@ -25,21 +25,24 @@ async def load_citations(storage: StorageBackend, context: str) -> list[Citation
 
 
 async def record_citations(storage: StorageBackend, context: str, ids: Sequence[str], now: datetime) -> None:
-    """Count that an answer cited some entries; `EntryNotFoundError` names one that does not exist or is gone."""
+    """Count one citation of each of some entries; `EntryNotFoundError` names one that does not exist or is erased."""
     rows = await storage.get(ids)
     for id, row in zip(ids, rows, strict=True):
         if row is None or row.state is State.ERASED:
             raise EntryNotFoundError(f"there is no entry {id!r}")
     if not ids or not isinstance(storage, HasRecords):
         return
-    for retries in reversed(range(16)):
+    for retries_left in reversed(range(16)):
         record = await storage.record(context, RECORD)
-        known, rev = ([], 0) if record is None else (_parse_citations(record.data), record.rev)
+        stored: list[Citation] = []
+        revision = 0
+        if record is not None:
+            stored, revision = _parse_citations(record.data), record.rev
         try:
-            await storage.put_record(context, RECORD, _count_citations(known, ids, now), rev=rev)
+            await storage.put_record(context, RECORD, _count_citations(stored, ids, now), rev=revision)
             return
         except ConflictError:
-            if not retries:
+            if not retries_left:
                 raise
 
 
@@ -49,11 +52,14 @@ def _parse_citations(data: Mapping[str, Any]) -> list[Citation]:
     return [Citation(id=id, count=count, at=datetime.fromisoformat(at)) for id, count, at in data["entries"]]
 
 
-def _count_citations(known: Sequence[Citation], ids: Sequence[str], now: datetime) -> dict[str, Json]:
-    """Return counts with some more, those cited last first; a record is small, so the oldest are dropped."""
-    counts = {citation.id: citation.count for citation in known}
+def _count_citations(stored: Sequence[Citation], ids: Sequence[str], now: datetime) -> dict[str, Json]:
+    """Return the record after one more citation of each of some entries, the entries cited last first.
+
+    The 500 newest are kept.
+    """
+    counts = {citation.id: citation.count for citation in stored}
     cited = [Citation(id=id, count=1 + counts.get(id, 0), at=now) for id in ids]
-    others = [citation for citation in known if citation.id not in set(ids)]
+    others = [citation for citation in stored if citation.id not in set(ids)]
     kept = [*cited, *others][:500]
     entries = [[citation.id, citation.count, citation.at.isoformat()] for citation in kept]
     return {"format": 1, "entries": entries}

@@ -27,33 +27,40 @@ VECTORS = 5_000
 """Vectors that these have together, at most."""
 
 
+class CosineStats(NamedTuple):
+    """Mean and standard deviation of the cosines of a query with the messages of a log."""
+
+    mean: float
+    deviation: float
+
+
 class Cosines(NamedTuple):
     """Cosines of a query with the active entries, NaN for one without a vector."""
 
     cosines: Floats
     #: False if sign bits were compared instead of vectors.
     exact: bool
-    #: Entries with a vector, and vectors that were compared.
+    #: Number of entries with a vector, and of vectors that were compared.
     known: int
     vectors: int
 
 
 def find_cosines(corpus: Corpus, space: str, query: Floats) -> Cosines:
-    """Compare a query with the vectors of one space; other spaces are ignored."""
-    held = corpus.snapshot.vectors(space, len(query))
-    compared = sum(_count_vectors(*one) for one in held)
+    """Compare a query with the vectors of one space: exactly up to `EXACT` vectors, by their sign bits above."""
+    segments = corpus.snapshot.vectors(space, len(query))
+    compared = sum(_count_vectors(*segment) for segment in segments)
     exact = compared <= EXACT
-    code = pack_signs(query[None, :])[:, 0]
+    query_signs = pack_signs(query[None, :])[:, 0]
     cosines = np.full(len(corpus), np.nan, np.float32)
     known = 0
-    for segment, count, vectors, size in held:
+    for segment, count, vectors, size in segments:
         if exact:
             values = _exact_cosines(vectors, query, size)
         else:
-            values = _approximate_cosines(vectors, code, len(query), size)
-        inside = vectors.documents[:size] < count
-        positions = vectors.documents[:size][inside].astype(np.int64) + segment.base
-        values = values[inside]
+            values = _approximate_cosines(vectors, query_signs, len(query), size)
+        is_in_snapshot = vectors.documents[:size] < count
+        positions = vectors.documents[:size][is_in_snapshot].astype(np.int64) + segment.base
+        values = values[is_in_snapshot]
         if corpus.position_by_document is not None:
             positions = corpus.position_by_document[positions]
             active = positions >= 0
@@ -64,6 +71,7 @@ def find_cosines(corpus: Corpus, space: str, query: Floats) -> Cosines:
 
 
 def _exact_cosines(vectors: Vectors, query: Floats, size: int) -> Floats:
+    """Return the cosine of a query with the nearest vector of each of the first `size` documents."""
     begin = vectors.begin[: size + 1]
     return _greatest_of_each(vectors.all_products(query, int(begin[-1])), begin[:-1])
 
@@ -71,24 +79,27 @@ def _exact_cosines(vectors: Vectors, query: Floats, size: int) -> Floats:
 @lru_cache(maxsize=16)
 def _cosines_by_signs(dimension: int) -> Floats:
     """Return the estimated cosine for each number of signs that differ."""
-    padded = -(-dimension // 64) * 64
-    return np.cos(np.arange(padded + 1, dtype=np.float32) * np.float32(np.pi / dimension))
+    most_bits = -(-dimension // 64) * 64  # whole words of 64 bits
+    return np.cos(np.arange(most_bits + 1, dtype=np.float32) * np.float32(np.pi / dimension))
 
 
-def _approximate_cosines(vectors: Vectors, code: NDArray[np.uint64], dimension: int, size: int) -> Floats:
-    differences = vectors.count_sign_differences(code, size).astype(np.int64)
+def _approximate_cosines(
+    vectors: Vectors, query_signs: NDArray[np.uint64], dimension: int, size: int
+) -> Floats:
+    """Return the cosines that `_exact_cosines` returns, estimated from the signs of the components."""
+    differences = vectors.count_sign_differences(query_signs, size).astype(np.int64)
     return _cosines_by_signs(dimension).take(differences)
 
 
 def _count_vectors(segment: Segment, count: int, vectors: Vectors, size: int) -> int:
-    """Return how many vectors the first documents of a segment have."""
+    """Return how many vectors the first `count` documents of a segment have, among the first `size` with vectors."""
     if count >= segment.count:
         return int(vectors.begin[size])
     return int(np.diff(vectors.begin[: size + 1])[vectors.documents[:size] < count].sum())
 
 
 def compute_cosines(corpus: Corpus, space: str, query: Floats, positions: Ints) -> Floats:
-    """Return the exact cosines of some entries, whatever else is there; NaN for one without a vector."""
+    """Return the exact cosines of the entries at some positions; NaN for one without a vector."""
     cosines = np.full(len(positions), np.nan, np.float32)
     documents = corpus.documents(positions)
     for segment, count, vectors, size in corpus.snapshot.vectors(space, len(query)):
@@ -101,45 +112,48 @@ def compute_cosines(corpus: Corpus, space: str, query: Floats, positions: Ints) 
 def _find_vector_rows(
     documents: Ints, segment: Segment, count: int, vectors: Vectors, size: int
 ) -> tuple[Ints, Ints, Ints]:
-    """Return which of some documents have vectors in a segment, their rows, and where those of each begin.
+    """Return the vectors of some documents in a segment, as three arrays.
 
-    The rows ascend, so that memory is read in one direction.
+    The first holds the indexes of the documents that have vectors there, the second the rows of all their vectors, the
+    third the offset in the second at which the rows of each document begin. Rows ascend, so that memory is read in one
+    direction.
     """
     indexes, slots = find_slots(documents, segment, count, vectors, size)
-    if np.count_nonzero(slots[1:] < slots[:-1]):
+    is_unsorted = np.count_nonzero(slots[1:] < slots[:-1]) > 0
+    if is_unsorted:
         order = np.argsort(slots)
         indexes, slots = indexes[order], slots[order]
-    if int(vectors.begin[size]) == size:  # one vector each
+    has_one_vector_each = int(vectors.begin[size]) == size
+    if has_one_vector_each:
         return indexes, slots, np.arange(len(slots))
-    rows = vectors.begin[slots]
-    sizes = vectors.begin[slots + 1] - rows
+    first_rows = vectors.begin[slots]
+    sizes = vectors.begin[slots + 1] - first_rows
     starts = np.cumsum(sizes) - sizes
-    if len(rows) and int(sizes.max()) > 1:
-        rows = np.repeat(rows - starts, sizes) + np.arange(int(sizes.sum()))
+    rows = np.repeat(first_rows - starts, sizes) + np.arange(int(sizes.sum()))
     return indexes, rows, starts
 
 
 def _greatest_of_each(products: Floats, starts: Ints) -> Floats:
-    """Return the greatest product of each entry; the products of each begin at one of the starts."""
+    """Return the greatest product of each entry, whose products begin at one of the `starts`."""
     return products if len(products) == len(starts) else np.maximum.reduceat(products, starts)
 
 
 def find_slots(
     documents: Ints, segment: Segment, count: int, vectors: Vectors, size: int
 ) -> tuple[Ints, Ints]:
-    """Return which of some documents have vectors in a segment, and their indexes among those that have."""
+    """Return the indexes of those documents that have vectors in a segment, and their slots in `vectors`."""
     end = segment.base + min(count, len(vectors.slot))
     indexes = np.flatnonzero((documents >= segment.base) & (documents < end))
     slots = vectors.slot[documents[indexes] - segment.base].astype(np.int64)
-    known = (slots >= 0) & (slots < size)
-    return indexes[known], slots[known]
+    has_vectors = (slots >= 0) & (slots < size)
+    return indexes[has_vectors], slots[has_vectors]
 
 
-def measure_cosines(corpus: Corpus, space: str, query: Floats, found: Cosines) -> tuple[float, float]:
-    """Return mean and standard deviation of the cosines of a query with the messages of a log.
+def measure_cosines(corpus: Corpus, space: str, query: Floats, found: Cosines) -> CosineStats:
+    """Return the mean and the standard deviation of the cosines of a query with the messages of a log.
 
-    Rounded to a thousandth, so that they do not depend on how the vectors are stored. If only sign bits were compared,
-    512 evenly spread entries are compared exactly.
+    They are rounded to a thousandth, so that they do not depend on how the vectors are stored. If only sign bits were
+    compared, 512 evenly spread entries are compared exactly.
     """
     values = found.cosines
     if not found.exact and len(corpus):
@@ -147,33 +161,35 @@ def measure_cosines(corpus: Corpus, space: str, query: Floats, found: Cosines) -
         values = compute_cosines(corpus, space, query, sample)
     values = values[~np.isnan(values)].astype(np.float64)
     if len(values) < 2:
-        return (1.0, 1.0)
-    return round(float(values.mean()), 3), max(0.001, round(float(values.std()), 3))
+        return CosineStats(1.0, 1.0)
+    return CosineStats(round(float(values.mean()), 3), max(0.001, round(float(values.std()), 3)))
 
 
-def rescore_exactly(corpus: Corpus, query: Query, found: Cosines, rough: Floats) -> Floats:
-    """Return cosines of which those of the best messages are exact, if only sign bits were compared."""
+def rescore_exactly(corpus: Corpus, query: Query, found: Cosines, rough_relevance: Floats) -> Floats:
+    """Return the cosines found by sign bits, with exact ones for the messages that are best by a rough relevance."""
     assert query.space is not None
     assert query.vector is not None
     size = min(RESCORED, VECTORS * found.known // max(1, found.vectors))
-    likely = np.sort(find_largest_indices(rough, size))
+    likely = np.sort(find_largest_indices(rough_relevance, size))
     cosines = found.cosines.copy()
     cosines[likely] = compute_cosines(corpus, query.space, query.vector, likely)
     return cosines
 
 
 def find_largest_indices(values: Floats, size: int) -> Ints:
-    """Return the indexes of the largest values, in no order."""
+    """Return the indexes of the `size` largest values, in no particular order."""
     if len(values) <= size:
         return np.arange(len(values))
     if len(values) > 4 * size:
-        # A sixteenth of the values shows about where the largest begin, so few have to be compared.
-        rank = size // 8 + 1
-        likely = np.flatnonzero(values >= np.partition(values[::16], -rank)[-rank])
+        # A sample of a sixteenth estimates the limit of the largest values, so that few have to be compared.
+        sample_rank = size // 8 + 1
+        estimated_limit = np.partition(values[::16], -sample_rank)[-sample_rank]
+        likely = np.flatnonzero(values >= estimated_limit)
         if size < len(likely) < 8 * size:
             likely_values = values[likely]
-            best = likely[likely_values >= np.partition(likely_values, -size)[-size]]
-            if len(best) == size:  # no other value is as large as the last of them
+            exact_limit = np.partition(likely_values, -size)[-size]
+            best = likely[likely_values >= exact_limit]
+            if len(best) == size:  # no other value equals the last of them
                 return best
     return np.argpartition(-values, size - 1)[:size]
 

@@ -91,7 +91,7 @@ class Shared:
         return LoopState(indexes=indexes)
 
     def _keep_indexes(self, state: LoopState) -> None:
-        if state.indexes is not None and state.indexes.leave():
+        if state.indexes is not None and state.indexes.detach():
             self._left = state.indexes
 
 

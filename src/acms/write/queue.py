@@ -685,12 +685,12 @@ class Writer:
         indexes, epoch, start = shared.indexes, receipt.head.epoch, delivered.start
         for offset, draft in enumerate(delivered.drafts, start):
             indexes.note(context, epoch, receipt.versions[0] + offset, receipt.ids[offset], draft)
-        return indexes.due or shared.embedding is not None
+        return indexes.is_flush_due or shared.embedding is not None
 
     async def index(self, context: str, delivered: Delivered) -> Embedded:
         """Pass new entries to the index and new messages to the embedder, without waiting for either."""
         shared, receipt = self._shared, delivered.receipt
-        if shared.indexes.due:
+        if shared.indexes.is_flush_due:
             await shared.indexes.flush(everything=False)
         first = receipt.versions[0] + delivered.start
         versions = enumerate(delivered.drafts, first)
