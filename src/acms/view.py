@@ -37,7 +37,7 @@ from acms.results import (
 from acms.runtime.threads import EACH, off_loop
 from acms.session_state import SharedSession
 from acms.text.chat_messages import ChatMessages
-from acms.text.markers import own_terms
+from acms.text.markers import terms_of_markers
 from acms.write.episodes import build_episodes
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ class View:
             query=validation.validate_text(query, "query"),
             budget=validation.validate_budget(budget, named),
             weights=shared.config.marker_weights,
-            markers=own_terms(shared.patterns),
+            markers=terms_of_markers(shared.patterns),
             home=shared.namespace,
             profile=shared.namespace if self._at is None else None,
             moment=shared.clock() if self._at is None else None,
