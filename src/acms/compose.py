@@ -120,15 +120,17 @@ async def _expire_content(storage: StorageBackend, lease: Lease) -> Outcome:
 
 
 def _webhook_handler() -> Handler:
-    """Return what delivers webhooks; it is loaded when the first one is there."""
-    made: list[Handler] = []
+    """Return the handler that delivers webhooks; its module is imported for the first delivery."""
+
+    @cache
+    def load_delivery() -> Handler:
+        from acms.events.delivery import Delivery
+
+        return Delivery()
 
     async def run(storage: StorageBackend, lease: Lease) -> Outcome:
-        if not made:
-            from acms.events.delivery import Delivery
-
-            made.append(Delivery())
-        return await made[0](storage, lease)
+        deliver = load_delivery()
+        return await deliver(storage, lease)
 
     return run
 
@@ -151,7 +153,7 @@ def _offline_reflection_handler(
     handle: StorageBackend | None,
     modes: Mapping[str, Privacy] | None,
 ) -> Handler:
-    """Return what reflects without a model: every worker has it, and its rules are loaded when they are needed."""
+    """Return the handler that reflects without a model; its rules are imported for the first reflection."""
 
     async def run(storage: StorageBackend, lease: Lease) -> Outcome:
         from acms.providers.offline.reflector import OfflineReflector

@@ -47,15 +47,16 @@ def _check_minimum(value: float, name: str, least: float = 0) -> None:
         raise ConfigurationError(f"{name} must be a number of at least {least}, was {value!r}")
 
 
-def _validate_patterns(found: Sequence[str], name: str) -> tuple[str, ...]:
-    if isinstance(found, str):
+def _validate_patterns(patterns: Sequence[str], name: str) -> tuple[str, ...]:
+    """Return the patterns of a marker, after checking that each compiles; `name` is the setting in errors."""
+    if isinstance(patterns, str):
         raise ConfigurationError(f"{name} must be a list of regular expressions, not a string")
-    for pattern in found:
+    for pattern in patterns:
         try:
             re.compile(pattern)
         except re.error as error:
             raise ConfigurationError(f"{name}: {pattern!r} is not a regular expression: {error}") from error
-    return tuple(found)
+    return tuple(patterns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,12 +185,13 @@ class RetryConfig:
         _check_minimum(self.base_delay, "retry.base_delay")
         _check_minimum(self.max_delay, "retry.max_delay")
         _check_minimum(self.exponential_base, "retry.exponential_base", 1)
-        kinds = self.retryable_exceptions
-        if not isinstance(kinds, tuple) or not all(
-            isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds
-        ):
+        classes = self.retryable_exceptions
+        is_valid = isinstance(classes, tuple) and all(
+            isinstance(one, type) and issubclass(one, Exception) for one in classes
+        )
+        if not is_valid:
             raise ConfigurationError(
-                f"retry.retryable_exceptions must be a tuple of exception classes, was {kinds!r}"
+                f"retry.retryable_exceptions must be a tuple of exception classes, was {classes!r}"
             )
 
     def delay(self, attempt: int, fraction: float) -> float:
@@ -301,8 +303,8 @@ class ACMSConfig:
                 "media is called, not awaited: give a plain function of bytes and a type"
             )
         patterns: dict[str, Sequence[str]] = {}
-        for marker, found in self.marker_patterns.items():
-            patterns[str(marker)] = _validate_patterns(found, f"marker_patterns.{marker}")
+        for marker, expressions in self.marker_patterns.items():
+            patterns[str(marker)] = _validate_patterns(expressions, f"marker_patterns.{marker}")
         weights = dict(_markers.WEIGHTS)
         for marker, weight in self.marker_weights.items():
             _check_minimum(weight, f"marker_weights.{marker}")
@@ -329,28 +331,30 @@ class ACMSConfig:
             "PRIVACY": PrivacyConfig,
             "RENDERS": RenderLogConfig,
         }
-        values: dict[str, dict[str, Any]] = {}
-        top: dict[str, Any] = {}
+        grouped: dict[str, dict[str, Any]] = {}
+        top_level: dict[str, Any] = {}
         for name, text in environ.items():
-            group, _, rest = name.removeprefix("ACMS_").partition("_")
+            setting = name.removeprefix("ACMS_")
+            group, _, field_name = setting.partition("_")
+            field_name = field_name.lower()
             if name in ("ACMS_AUTO_DETECT_MARKERS", "ACMS_STRICT"):
-                setting = name.removeprefix("ACMS_").lower()
-                top[setting] = _parse_env_value(name, text, True)
+                top_level[setting.lower()] = _parse_env_value(name, text, True)
             elif name == "ACMS_PRIVACY_MODE":
-                values.setdefault(group, {})["mode"] = text.lower() or None
+                grouped.setdefault(group, {})["mode"] = text.lower() or None
             elif name.startswith("ACMS_") and group in groups:
-                default = getattr(groups[group](), rest.lower(), "")
-                if default is None:  # a number that is not limited
+                default = getattr(groups[group](), field_name, "")
+                if default is None:  # the field is a number without a limit
                     default = 0
                 if not isinstance(default, int | float):
                     raise ConfigurationError(f"{name} is not a setting")
-                values.setdefault(group, {})[rest.lower()] = _parse_env_value(name, text, default)
-        for group, settings in values.items():
-            top[group.lower()] = groups[group](**settings)
-        return cls(**top)
+                grouped.setdefault(group, {})[field_name] = _parse_env_value(name, text, default)
+        for group, settings in grouped.items():
+            top_level[group.lower()] = groups[group](**settings)
+        return cls(**top_level)
 
 
 def _parse_env_value(name: str, text: str, default: float | bool) -> float | bool:
+    """Parse the value of an environment variable as the type of its default: a switch or a number."""
     if isinstance(default, bool):
         if text.lower() in ("1", "true", "yes", "on"):
             return True

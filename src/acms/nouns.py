@@ -111,12 +111,12 @@ _DERIVED: Mapping[type[Any], Mapping[str, tuple[Any, Convert]]] = {
 }
 """Members of the JSON over HTTP that are shown besides the fields, or replace them."""
 
-_READ: Mapping[type[Any], Callable[[Mapping[str, Json]], dict[str, Any]]] = {
+_DERIVED_FIELDS: Mapping[type[Any], Callable[[Mapping[str, Json]], dict[str, Any]]] = {
     Entry: lambda written: {"episode": int((written.get("episodeId") or "_0").rpartition("_")[2])},
     Branch: lambda written: {"session_id": written["key"] or written["id"]},
     Job: lambda written: {"dedupe": ""},
 }
-"""Fields that are not read from under their name."""
+"""Functions that derive fields from other members of the JSON."""
 
 
 def declare_wire_names(**names: str | None) -> Callable[[type[T]], type[T]]:
@@ -163,18 +163,22 @@ class Member(NamedTuple):
 
 @cache
 def list_json_members(kind: type[Any], wire: bool = True) -> tuple[Member, ...]:
-    """Return the members in the JSON of a noun, in order: over HTTP, or without `wire` with the names of the fields."""
+    """Return the JSON members of a noun class, in order.
+
+    With `wire` they have the names of the HTTP interface, and derived members come last. Without it the members are the
+    fields of the class.
+    """
     hints = get_type_hints(kind)
-    names: dict[str, str | None] = {}
+    wire_names: dict[str, str | None] = {}
     derived: dict[str, tuple[Any, Convert]] = {}
     if wire:
         for base in reversed(kind.__mro__):
-            names.update(_NAMES.get(base, {}))
+            wire_names.update(_NAMES.get(base, {}))
             derived.update(_DERIVED.get(base, {}))
     members: list[Member] = []
-    for name, one in _list_noun_fields(kind).items():
-        json_name = names.get(name, to_camel_case(name) if wire else name)
-        if json_name is None:
+    for name, definition in _list_noun_fields(kind).items():
+        json_name = wire_names.get(name, to_camel_case(name) if wire else name)
+        if json_name is None:  # the field is not shown
             derived.pop(name, None)
             continue
         hint, derive = derived.pop(json_name, (hints[name], None))
@@ -183,8 +187,8 @@ def list_json_members(kind: type[Any], wire: bool = True) -> tuple[Member, ...]:
                 field=name,
                 name=json_name,
                 hint=hint,
-                needed=one.default is MISSING and one.default_factory is MISSING,
-                when_given="when_given" in one.metadata,
+                needed=definition.default is MISSING and definition.default_factory is MISSING,
+                when_given="when_given" in definition.metadata,
                 derive=derive,
             )
         )
@@ -231,6 +235,7 @@ _LIST = frozenset({list, tuple})
 
 
 def _codec_for_type(hint: Any, wire: bool, name: str = "") -> _Codec:
+    """Return the codec for values of a type; `name` is the field, as the keys of some mappings are converted."""
     origin, args = get_origin(hint), get_args(hint)
     if hint == PAIRS and wire:
         return _Codec(dict, _OBJECT, lambda value: tuple(value.items()))
@@ -258,27 +263,29 @@ def _to_snake_case_keys(value: Mapping[str, Json]) -> Mapping[str, Json]:
 
 
 def _codec_for_union(hint: Any, wire: bool) -> _Codec:
-    others = [one for one in get_args(hint) if one is not NoneType]
-    if set(others) == set(_TYPES):
+    """Return the codec for `X | None` or for a part of a message; other unions are passed unchanged."""
+    members = [member for member in get_args(hint) if member is not NoneType]
+    if set(members) == set(_TYPES):
         return _Codec(
             lambda part: write_part(part, wire=wire), _OBJECT, lambda value: _read_part(value, wire)
         )
-    if len(others) > 1:
+    if len(members) > 1:
         return _Codec()
-    codec = _codec_for_type(others[0], wire)
-    return replace(codec, types=codec.types | _NONE if codec.types else codec.types)
+    codec = _codec_for_type(members[0], wire)
+    return replace(codec, types=codec.types | _NONE) if codec.types else codec
 
 
 def _codec_for_sequence(args: tuple[Any, ...], wire: bool) -> _Codec:
-    codecs = [_codec_for_type(one, wire) for one in args if one is not Ellipsis]
-    first = codecs[0]
-    if args[1:] != (Ellipsis,):
+    """Return the codec for a tuple with the given type arguments; `(X, ...)` is a tuple of any length."""
+    codecs = [_codec_for_type(arg, wire) for arg in args if arg is not Ellipsis]
+    has_any_length = args[1:] == (Ellipsis,)
+    if not has_any_length:
         return _Codec(list, _LIST, lambda value: tuple(_decode_each(codecs, value)))
-    encode, decode = first.encode, first.check_and_decode
+    encode, decode = codecs[0].encode, codecs[0].check_and_decode
     return _Codec(
-        list if encode is None else lambda value: [encode(one) for one in value],
+        list if encode is None else lambda value: [encode(item) for item in value],
         _LIST,
-        lambda value: tuple([decode(one) for one in value]),
+        lambda value: tuple([decode(item) for item in value]),
     )
 
 
@@ -287,7 +294,8 @@ def _decode_each(codecs: Sequence[_Codec], values: Sequence[Any]) -> list[Any]:
 
 
 def _codec_for_class(hint: type[Any], wire: bool) -> _Codec:
-    if is_noun(hint):  # looked up late: a noun may hold its own kind
+    """Return the codec for a noun, an enum, a time, bytes or a plain JSON type; other classes are passed unchanged."""
+    if is_noun(hint):  # looked up late, because a noun may contain its own class
         return _Codec(
             lambda value: build_encoder(hint, wire)(value),
             _OBJECT,
@@ -301,7 +309,8 @@ def _codec_for_class(hint: type[Any], wire: bool) -> _Codec:
         return _Codec(bytes.hex, _TEXT, bytes.fromhex)
     if issubclass(hint, float):
         return _Codec(None, frozenset({int, float}), float)
-    return _Codec(None, frozenset({hint}) if hint in (str, int, bool) else frozenset())
+    is_json_type = hint in (str, int, bool)
+    return _Codec(None, frozenset({hint}) if is_json_type else frozenset())
 
 
 def _parse_datetime(written: str) -> datetime:
@@ -321,33 +330,33 @@ def encode_noun(noun: object, kind: type[Any] | None = None, *, wire: bool = Tru
 
 @cache
 def build_encoder(kind: type[Any], wire: bool = True) -> Callable[[Any], dict[str, Json]]:
-    """Return what writes nouns of a class as JSON."""
+    """Return a function that encodes nouns of a class as JSON objects."""
     members = list_json_members(kind, wire)
     plain = [member for member in members if member.derive is None]
     names = [member.name for member in plain]
     get_values = _values_getter([member.field for member in plain])
     encoders: list[tuple[str, Convert]] = []
     for member in plain:
-        encode = _codec_for_type(member.hint, wire, member.field).encode
-        if encode is not None:
-            encoders.append((member.name, encode))
+        encode_value = _codec_for_type(member.hint, wire, member.field).encode
+        if encode_value is not None:
+            encoders.append((member.name, encode_value))
     derived = [(member.name, member.derive) for member in members if member.derive is not None]
     optional = [member.name for member in plain if member.when_given]
 
-    def write(noun: Any) -> dict[str, Json]:
-        written: dict[str, Json] = dict(zip(names, get_values(noun), strict=True))
-        for name, encode in encoders:
-            value = written[name]
+    def encode(noun: Any) -> dict[str, Json]:
+        encoded: dict[str, Json] = dict(zip(names, get_values(noun), strict=True))
+        for name, encode_value in encoders:
+            value = encoded[name]
             if value is not None:
-                written[name] = encode(value)
+                encoded[name] = encode_value(value)
         for name, derive in derived:
-            written[name] = derive(noun)
+            encoded[name] = derive(noun)
         for name in optional:
-            if written[name] is None:
-                del written[name]
-        return written
+            if encoded[name] is None:
+                del encoded[name]
+        return encoded
 
-    return write
+    return encode
 
 
 def _values_getter(names: Sequence[str]) -> Convert:
@@ -375,6 +384,7 @@ def decode_noun(kind: type[T], written: Any, *, wire: bool = True, **known: Any)
 
 @cache
 def _build_decoder(kind: type[Any], wire: bool) -> Callable[..., Any]:
+    """Return a function that builds nouns of a class from JSON objects; its keywords are fields known beforehand."""
     hints = get_type_hints(kind)
     members = [member for member in list_json_members(kind, wire) if member.field]
     codecs = [_codec_for_type(hints[member.field], wire, member.field) for member in members]
@@ -382,27 +392,27 @@ def _build_decoder(kind: type[Any], wire: bool) -> Callable[..., Any]:
         (member.field, member.name, codec.types, codec.decode, codec, member.needed)
         for member, codec in zip(members, codecs, strict=True)
     ]
-    derive_fields = _READ.get(kind) if wire else None
+    derive_fields = _DERIVED_FIELDS.get(kind) if wire else None
 
-    def read(written: Any, **known: Any) -> Any:
-        if not isinstance(written, Mapping):
-            raise TypeError(f"{type(written).__name__} where an object belongs")
-        values = known if derive_fields is None else {**derive_fields(written), **known}
-        for field_name, name, types, decode, codec, needed in plan:
+    def decode(encoded: Any, **known: Any) -> Any:
+        if not isinstance(encoded, Mapping):
+            raise TypeError(f"{type(encoded).__name__} where an object belongs")
+        values = known if derive_fields is None else {**derive_fields(encoded), **known}
+        for field_name, name, types, decode_value, codec, needed in plan:
             if field_name in values:
                 continue
-            if name in written:
-                value = written[name]
+            if name in encoded:
+                value = encoded[name]
                 if type(value) not in types:
                     value = codec.check_and_decode(value, name)
-                elif decode is not None and value is not None:
-                    value = decode(value)
+                elif decode_value is not None and value is not None:
+                    value = decode_value(value)
                 values[field_name] = value
             elif needed:
                 raise KeyError(name)
         return kind(**values)
 
-    return read
+    return decode
 
 
 def _read_part(written: Any, wire: bool) -> Any:

@@ -389,24 +389,35 @@ def format_paragraph(
     place: str | None = None,
     external: bool = False,
 ) -> str:
-    """Format a message as a paragraph; lines in it that begin like a role's paragraph are quoted."""
+    """Format a message as a paragraph: "speaker, day, place: content".
+
+    Lines of the content that begin like such a paragraph are quoted. An empty `speaker` gives the content without a
+    heading; with None it is not quoted either.
+    """
     if speaker is None:
         return content
-    said = quote_speakers(content, _SPEAKERS)
+    quoted = quote_speakers(content, _SPEAKERS)
     if not speaker:
-        return said
-    name = " ".join(speaker.split()) + (" (external text)" if external else "")
-    return prefix_speaker(", ".join([part for part in (name, day, place) if part]), said)
+        return quoted
+    name = " ".join(speaker.split())
+    if external:
+        name += " (external text)"
+    heading = ", ".join([part for part in (name, day, place) if part])
+    return prefix_speaker(heading, quoted)
 
 
 def omit_repeated_dates(paragraphs: Iterable[str]) -> Iterator[str]:
-    """Leave the day and the session out of a paragraph that follows one of the same day in the same session."""
-    before = ""
-    for text in paragraphs:
-        dated = _DATED.match(text)
-        heading = dated[2] if dated else ""
-        yield f"{dated[1]}: {text[dated.end() :]}" if dated and heading and heading == before else text
-        before = heading
+    """Yield the paragraphs, without day and session if the paragraph before has the same ones."""
+    previous = ""
+    for paragraph in paragraphs:
+        match = _DATED.match(paragraph)
+        day_and_session = match[2] if match else ""
+        if match and day_and_session and day_and_session == previous:
+            speaker = match[1]
+            yield f"{speaker}: {paragraph[match.end() :]}"
+        else:
+            yield paragraph
+        previous = day_and_session
 
 
 # ── texts in a frame ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -453,40 +464,44 @@ def escape_tags(text: str, names: Sequence[str]) -> str:
 
 
 def _replace_brackets(text: str, names: Sequence[str], by: str, *, closing: bool) -> str:
-    def replaced(found: re.Match[str]) -> str:
-        tag = any(_is_tag(text, found.end(), name, closing=closing) for name in names)
-        return by if tag else found[0]
+    def replace_if_tag(bracket: re.Match[str]) -> str:
+        is_tag = any(_is_tag(text, bracket.end(), name, closing=closing) for name in names)
+        return by if is_tag else bracket[0]
 
-    return _OPENING.sub(replaced, text)
+    return _OPENING.sub(replace_if_tag, text)
 
 
-def _is_tag(text: str, place: int, name: str, *, closing: bool) -> bool:
-    """Return whether the rest of a tag stands at a place, with or without attributes or an end."""
-    left = name
-    slash = not closing
-    while place < len(text):
-        folded = fold_character(text[place])
-        place += 1
-        if folded == "/" and left == name:
-            slash = True
+def _is_tag(text: str, index: int, name: str, *, closing: bool) -> bool:
+    """Return whether a tag of this name continues at an index, right after its opening bracket.
+
+    Only its slash and its name are compared, as a reader sees them. A closing tag must have the slash.
+    """
+    rest_of_name = name
+    may_begin_name = not closing
+    while index < len(text):
+        folded = fold_character(text[index])
+        index += 1
+        if folded == "/" and rest_of_name == name:
+            may_begin_name = True
         elif folded.strip():
-            if not slash or not left.startswith(folded):
+            if not may_begin_name or not rest_of_name.startswith(folded):
                 return False
-            left = left[len(folded) :]
-            if not left:
-                following = fold_character(text[place]) if place < len(text) else ""
-                return not re.match(r"[\w-]", following)
+            rest_of_name = rest_of_name[len(folded) :]
+            if not rest_of_name:
+                following = fold_character(text[index]) if index < len(text) else ""
+                name_goes_on = re.match(r"[\w-]", following) is not None
+                return not name_goes_on
     return False
 
 
 def quote_speakers(text: str, speakers: Sequence[str]) -> str:
-    """Return a text in which each line but the first that begins like one of a speaker is quoted."""
+    """Return a text with a quote prefix before each line that begins like a speaker's, except the first line."""
     return _LINE.sub(_build_line_quoter(tuple(speakers)), text)
 
 
 @lru_cache(maxsize=8)
 def _build_line_quoter(speakers: tuple[str, ...]) -> Callable[[re.Match[str]], str]:
-    """Return a function that gives the quote prefix for a line, by its beginning up to a colon."""
+    """Return a function for `re.sub`: the quote prefix if the first group, a line up to its colon, names a speaker."""
     brackets = r"[(\[{<\u3010\u3014\u300c\u300e\u300a\u3008]"
     ends = r"[)\]}>\u3011\u3015\u300d\u300f\u300b\u3009]"
     names = "|".join(speakers)
@@ -500,14 +515,15 @@ def _build_line_quoter(speakers: tuple[str, ...]) -> Callable[[re.Match[str]], s
 
 
 def _fold_visible_prefix(text: str) -> str:
-    """Return the visible beginning of a text, each space once; it may be a bit longer than `LONGEST`."""
+    """Return the first visible characters of a text, folded, with single spaces: about `LONGEST` of them."""
     if text.isprintable() and text.isascii():
         return " ".join(text.split())[: LONGEST + 1].lower()
-    found: list[str] = []
+    visible: list[str] = []
     for char in text:
         folded = fold_character(char)
-        if folded != " " or found[-1:] != [" "]:
-            found += [folded] if folded else []
-        if len(found) > LONGEST:
+        is_repeated_space = folded == " " and visible[-1:] == [" "]
+        if folded and not is_repeated_space:
+            visible.append(folded)
+        if len(visible) > LONGEST:
             break
-    return "".join(found)
+    return "".join(visible)

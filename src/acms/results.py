@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
@@ -198,13 +199,13 @@ class Certainty(NamedTuple):
     rise: float = 0.0
 
     def __str__(self) -> str:
-        found = [f"the best places hold {self.reach:.0%} of what was asked"]
+        reasons = [f"the best places hold {self.reach:.0%} of what was asked"]
         if self.lead:
             who = "who is named" if self.lead > 0 else "somebody else"
-            found.append(f"{who} said {abs(self.lead):.0%} more of it in one message")
+            reasons.append(f"{who} said {abs(self.lead):.0%} more of it in one message")
         if self.rise:
-            found.append(f"the best one answers {self.rise:.0%} by meaning")
-        return f"{Band.of(self.confidence)} ({self.confidence:.2f}): {'; '.join(found)}"
+            reasons.append(f"the best one answers {self.rise:.0%} by meaning")
+        return f"{Band.of(self.confidence)} ({self.confidence:.2f}): {'; '.join(reasons)}"
 
 
 UNSURE = Certainty(0.0)
@@ -239,9 +240,9 @@ class Ledger:
         self.omitted = omitted
         self._write = write
         self._others = others
-        #: What the caller should know: marked messages that did not fit, a latest message that was cut.
+        #: Warnings for the caller: marked messages that did not fit, a latest message that was cut.
         self.warnings = warnings
-        #: Ids of what the answer to it cited, once `session.cite` was told.
+        #: Ids of the entries that the model's answer cited; `session.cite` sets them.
         self.cited: frozenset[str] = frozenset()
 
     @cached_property
@@ -254,15 +255,15 @@ class Ledger:
         return self._write()
 
     def why(self, id: str) -> Verdict:
-        """Return the verdict on an entry; `EntryNotFoundError` when the plan never saw it."""
+        """Return the verdict on an entry; raise `EntryNotFoundError` if the plan never saw it."""
         if not isinstance(id, str):
             raise ValidationError(f"must be an id, not {type(id).__name__}", field="id")
-        found = self._verdicts.get(id)
-        if found is None and self._others is not None:
-            found = self._others.why(id)
-        if found is None:
+        verdict = self._verdicts.get(id)
+        if verdict is None and self._others is not None:
+            verdict = self._others.why(id)
+        if verdict is None:
             raise EntryNotFoundError(f"the plan never saw {id!r}")
-        return found
+        return verdict
 
     def why_not(self, id: str) -> Verdict | None:
         """Return why an entry was left out; None when it was shown, `EntryNotFoundError` when it was never seen."""
@@ -312,14 +313,15 @@ class ContextItems(list[ContextItem]):
     ) -> None:
         super().__init__(items)
         _assign_ranks(self)
-        #: The token budget they were chosen for, and what they use of it, frames included.
+        #: The token budget of the request.
         self.budget = budget
+        #: The tokens of all items, including their frames.
         self.tokens = sum([item.token_count for item in items])
         self.ledger = ledger
-        #: The log and the version of it that was read.
+        #: The id of the log, and the version of it that was read.
         self.context = context
         self.version = version
-        #: Share of the entries in force that could be compared by meaning; 1 when there is no embedder.
+        #: Share of the active entries that could be compared by meaning; 1 without an embedder.
         self.coverage = coverage
         #: The kind of ranking: "words", or the name of the embedder's model if meaning was compared too.
         self.tier = tier
@@ -575,11 +577,11 @@ class Tree:
 
     def __iter__(self) -> Iterator[tuple[int, Branch]]:
         """Yield (depth, branch) of every branch, parents first."""
-        waiting: list[tuple[int, Tree]] = [(0, self)]
-        while waiting:  # no recursion: a tree may be deep
-            depth, tree = waiting.pop()
+        stack: list[tuple[int, Tree]] = [(0, self)]
+        while stack:  # not recursive, because a tree may be deep
+            depth, tree = stack.pop()
             yield depth, tree.branch
-            waiting.extend((depth + 1, fork) for fork in reversed(tree.forks))
+            stack.extend((depth + 1, fork) for fork in reversed(tree.forks))
 
     def __str__(self) -> str:
         return "\n".join(
@@ -644,25 +646,23 @@ class Diff:
     def __str__(self) -> str:
         shared = f"the same up to v{self.common}" if self.common else "nothing in common"
         lines = [f"--- {self.left}", f"+++ {self.right}", f"    {shared}{'' if self else ', no difference'}"]
-        for name, delta in (
-            ("messages", self.messages),
-            ("facts", self.facts),
-            ("summaries", self.summaries),
-        ):
-            rows = [(entry.version, 0, "-", entry) for entry in delta.removed]
-            rows += [(entry.version, 1, "+", entry) for entry in delta.added]
-            for change in delta.changed:
-                rows += [
-                    (change.before.version, 2, "-", change.before),
-                    (change.before.version, 3, "+", change.after),
-                ]
-            if rows:
+        deltas = {"messages": self.messages, "facts": self.facts, "summaries": self.summaries}
+        for name, delta in deltas.items():
+            if delta:
                 lines.append(f"@@ {name}: {delta} @@")
-            lines += [
-                f"{sign} v{entry.version} {_format_entry_line(entry)}"
-                for _, _, sign, entry in sorted(rows, key=lambda row: row[:2])
-            ]
+            lines += _format_delta(delta)
         return "\n".join(lines)
+
+
+def _format_delta(delta: Delta) -> list[str]:
+    """Return the lines of a delta in the order of the log; an entry that changed has two lines."""
+    rows = [(entry.version, 0, "-", entry) for entry in delta.removed]
+    rows += [(entry.version, 1, "+", entry) for entry in delta.added]
+    for change in delta.changed:
+        version = change.before.version
+        rows += [(version, 2, "-", change.before), (version, 3, "+", change.after)]
+    rows.sort(key=itemgetter(0, 1))
+    return [f"{sign} v{entry.version} {_format_entry_line(entry)}" for _, _, sign, entry in rows]
 
 
 def _format_entry_line(entry: Entry) -> str:

@@ -139,12 +139,13 @@ class ACMS(View):
         The last user waits at most two seconds for pending vectors; the next session computes the others.
         Every later call raises `HandleError`, also on a view, until the session is entered again.
         """
+        shared = self._shared
         await self._writer.idle()
-        await self._shared.logged()
-        self._shared.closed = True
-        if self._shared.leave():
-            await self._shared.settle()
-            await handles.release_handle(self._shared.handle)
+        await shared.wait_for_renders()
+        shared.closed = True
+        if shared.release():
+            await shared.flush_indexes()
+            await handles.release_handle(shared.handle)
 
     def at(self, version: int | str) -> View:
         """Return a read-only view of the session as if its log ended at a version, or at a tag.
@@ -169,10 +170,10 @@ class ACMS(View):
         return self._shared.index_stats
 
     async def wait_pending(self) -> None:
-        """Wait until missing vectors have been asked for and the jobs of this process are worked off.
+        """Wait until missing vectors have been requested and all jobs of this process are done.
 
-        So are those of this session that another process holds, and those of one that was killed are taken over. A
-        provider that fails ends the wait too: vectors are healed later, a job is tried again and then given up.
+        This includes the jobs of this session that another process runs; if that process was killed, this one takes
+        them over. A failing provider ends the wait too: its vectors and jobs are tried again later.
         """
         shared = self._shared
         context = await shared.find()
@@ -214,29 +215,26 @@ class ACMS(View):
         repeated call changes nothing and returns the id of the first one. Raises `ValidationError` with the field at
         fault, `IdempotencyMismatchError`, or a `StorageError`; then nothing was stored.
         """
-        more: dict[str, Any] = {"markers": markers, "actor_id": actor_id, "metadata": metadata}
-        more.update(created_at=created_at, origin=origin)
+        fields: dict[str, Any] = {"markers": markers, "actor_id": actor_id, "metadata": metadata}
+        fields.update(created_at=created_at, origin=origin)
         if isinstance(role, Mapping):
             if content or tool_calls or tool_call_id or parts:
                 raise ValidationError("stands alone: it says all that there is to say", field="message")
             message = role if idempotency_key is None else {**role, "key": idempotency_key}
         else:
-            values = {
-                "content": content,
-                "tool_calls": tool_calls,
-                "tool_call_id": tool_call_id,
-                "parts": parts,
-            }
+            values: dict[str, Any] = {"content": content, "parts": parts}
+            values.update(tool_calls=tool_calls, tool_call_id=tool_call_id)
             draft = plain_draft(
-                self._draft, self._shared.config, role, values, privacy=privacy, key=idempotency_key, **more
+                self._draft, self._shared.config, role, values, privacy=privacy, key=idempotency_key, **fields
             )
             if draft is not None:
-                return (await self._ingest([draft]))[-1].message_id
+                receipts = await self._ingest([draft])
+                return receipts[-1].message_id
             message = message_of(role, values, idempotency_key)
-        more = {name: value for name, value in more.items() if value is not None}
+        given = {name: value for name, value in fields.items() if value is not None}
         if privacy is not Privacy.ALLOW:
-            more["privacy"] = privacy
-        drafts, notes = read_drafts(self._draft, self._shared.config, message, "", more)
+            given["privacy"] = privacy
+        drafts, notes = read_drafts(self._draft, self._shared.config, message, "", given)
         receipts = await self._ingest(drafts)
         last = receipts[-1]
         self.last_receipt = replace(last, notes=(*notes, *last.notes)) if notes else last
@@ -266,7 +264,8 @@ class ACMS(View):
             values = dict(message)
             has_key = any(values.get(name) is not None for name in ("key", "idempotency_key", "id"))
             if idempotency_key is not None and not has_key:
-                values["key"] = f"{validation.validate_name(idempotency_key, 'idempotency_key')}:{index}"
+                common_key = validation.validate_name(idempotency_key, "idempotency_key")
+                values["key"] = f"{common_key}:{index}"
             new_drafts, repairs = read_drafts(
                 self._draft, self._shared.config, values, f"messages[{index}]", listed=len(checked) > 1
             )
@@ -279,7 +278,10 @@ class ACMS(View):
             raise IdempotencyMismatchError(str(error), options=(*error.options, hint)) from error
         if not any(notes):
             return receipts
-        receipts = [replace(one, notes=(*own, *one.notes)) for one, own in zip(receipts, notes, strict=True)]
+        receipts = [
+            replace(receipt, notes=(*repairs, *receipt.notes))
+            for receipt, repairs in zip(receipts, notes, strict=True)
+        ]
         self.last_receipt = receipts[-1]
         return receipts
 
@@ -302,17 +304,15 @@ class ACMS(View):
         `ValidationError` with the field at fault. On an error nothing is stored.
         """
         checked = check_list(messages, validation.LIST)
-        for value, allowed, field in (
-            (gone, ("keep", "retract"), "gone"),
-            (insert, ("append", "refuse"), "insert"),
-        ):
-            if value not in allowed:
-                raise ValidationError(f"{value!r} is not one of {', '.join(allowed)}", field=field)
+        if gone not in ("keep", "retract"):
+            raise ValidationError(f"{gone!r} is not one of keep, retract", field="gone")
+        if insert not in ("append", "refuse"):
+            raise ValidationError(f"{insert!r} is not one of append, refuse", field="insert")
         retract, refuse = gone == "retract", insert == "refuse"
-        work = syncing.Sync(self._shared, self._writer, self._draft, checked, retract=retract, refuse=refuse)
-        done = await work.run()
+        sync = syncing.Sync(self._shared, self._writer, self._draft, checked, retract=retract, refuse=refuse)
+        done = await sync.run()
         if done.delivered is not None:
-            await self._stored(done.context, done.delivered, done.rewrites)
+            await self._finish_append(done.context, done.delivered, done.rewrites)
         return done.result
 
     def _draft(
@@ -333,7 +333,7 @@ class ACMS(View):
         key: str | None = None,
         called: str = "idempotency_key",
     ) -> Draft:
-        """Check one message at the border and count it."""
+        """Return a validated draft of one message with its tokens; `prefix` is the path of the message in errors."""
         config, counter = self._shared.config, self._shared.counter
         try:
             validation.require_role_first(role, content, tool_calls, tool_call_id, parts)
@@ -377,7 +377,7 @@ class ACMS(View):
             raise validation.error_at_field(error, prefix + error.field) from error
 
     def _detect_markers(self, origin: Origin, text: str, parts: Sequence[Part]) -> tuple[str, ...]:
-        """Return the markers that the texts of a message call for."""
+        """Return the markers found in the texts of a message, if detection is on and its origin allows it."""
         shared = self._shared
         if not shared.config.auto_detect_markers or origin not in DETECTED:
             return ()
@@ -386,39 +386,43 @@ class ACMS(View):
         return detect_markers(text, shared.patterns)
 
     async def _ingest(self, drafts: Sequence[Draft], seen: Seen = ANY) -> list[MessageReceipt]:
-        """Store checked messages, as a provider's compaction if they hold one; return their receipts."""
+        """Store validated messages and return their receipts; `seen` is the newest message the caller knows."""
         shared = self._shared
         if any(isinstance(part, Raw) for draft in drafts for part in draft.parts):
             from acms.compaction import provided
 
             if provided.holds_compaction(drafts):
-                receipts = await provided.ingest_compactions(shared, self._writer, drafts, seen, self._stored)
+                receipts = await provided.ingest_compactions(
+                    shared, self._writer, drafts, seen, self._finish_append
+                )
                 self.last_receipt = receipts[-1]
                 return receipts
-        context = shared.context_id if shared.retained and not shared.about else None
-        context = context or await shared.ensure()
+        is_ready = shared.retained and not shared.about
+        context = (shared.context_id if is_ready else None) or await shared.ensure()
         config = shared.config
         request = AppendRequest(
             drafts, config.episodes, config.retry, seen=seen, watch=shared.watch, reflect=shared.reflects
         )
         delivered = await self._writer.post(context, request)
         assert delivered is not None
-        return await self._stored(context, delivered)
+        return await self._finish_append(context, delivered)
 
-    async def _stored(self, context: str, delivered: Delivered, rewrites: int = 0) -> list[MessageReceipt]:
-        """Update index, vectors, jobs and events for new messages; return their receipts.
+    async def _finish_append(
+        self, context: str, delivered: Delivered, rewrites: int = 0
+    ) -> list[MessageReceipt]:
+        """Update index, vectors, jobs and events after an append, and return the receipts of its messages.
 
-        The first `rewrites` of the delivered entries are edits and retractions.
+        The first `rewrites` of the delivered entries are edits and retractions, which have no receipt.
         """
         shared = self._shared
         if delivered.asked:
-            shared.work()
+            shared.start_worker()
         embedded: Embedded = "stored"
         if self._writer.note(context, delivered):
             embedded = await self._writer.index(context, delivered)
         if rewrites:
-            new, start = delivered.drafts[rewrites:], delivered.start + rewrites
-            delivered = delivered._replace(drafts=new, start=start)
+            messages, start = delivered.drafts[rewrites:], delivered.start + rewrites
+            delivered = delivered._replace(drafts=messages, start=start)
         if not delivered.drafts:
             return []
         repeated: Sequence[Entry] = ()
@@ -429,21 +433,21 @@ class ACMS(View):
         self.last_receipt = receipts[-1]
         annotate_operation(receipts)
         if shared.config.on_event is not None:
-            self._tell_ingested(context, delivered, receipts)
+            self._emit_ingested(context, delivered, receipts)
         log_event(
             logging.DEBUG, "ingest", context=context, version=receipts[-1].version, messages=len(receipts)
         )
         if delivered.reflects and shared.config.reflection.inline:
-            await self._reflected(context)
+            await self._wait_for_reflection(context)
         return receipts
 
-    def _tell_ingested(self, context: str, delivered: Delivered, receipts: Sequence[MessageReceipt]) -> None:
+    def _emit_ingested(self, context: str, delivered: Delivered, receipts: Sequence[MessageReceipt]) -> None:
         """Pass the events of new messages, and of the episodes they ended, to the listener."""
-        tell = self._shared.tell
+        emit = self._shared.emit
         for ordinal in delivered.gaps:
-            tell(EpisodeClosed(context_id=context, episode_id=episode_id(context, ordinal), reason=TIME_GAP))
+            emit(EpisodeClosed(context_id=context, episode_id=episode_id(context, ordinal), reason=TIME_GAP))
         for receipt, draft in zip(receipts, delivered.drafts, strict=True):
-            tell(
+            emit(
                 Ingested(
                     context_id=context,
                     message_id=receipt.message_id,
@@ -455,12 +459,12 @@ class ACMS(View):
                 )
             )
             if draft.closes is not None and not receipt.repeated:
-                tell(EpisodeClosed(context_id=context, episode_id=receipt.episode_id, reason=draft.closes))
+                emit(EpisodeClosed(context_id=context, episode_id=receipt.episode_id, reason=draft.closes))
 
     async def close_episode(self, reason: str = "manual") -> str:
         """End the current episode and return its id.
 
-        With nothing open it returns the id of the last episode; `EpisodeNotFoundError` when there is none.
+        If no episode is open, return the id of the last one. Raises `EpisodeNotFoundError` if there is none.
         """
         reason = validation.validate_name(reason, "reason")
         context = await self._shared.find()
@@ -476,15 +480,16 @@ class ACMS(View):
         delivered = await self._writer.post(context, request)
         if delivered is not None:
             if delivered.asked:
-                shared.work()
+                shared.start_worker()
             if self._writer.note(context, delivered):
                 await self._writer.index(context, delivered)
             closed = episode_id(context, delivered.drafts[0].episode)
-            self._shared.tell(EpisodeClosed(context_id=context, episode_id=closed, reason=reason))
+            shared.emit(EpisodeClosed(context_id=context, episode_id=closed, reason=reason))
             if delivered.reflects and shared.config.reflection.inline:
-                await self._reflected(context)
+                await self._wait_for_reflection(context)
             return closed
-        ordinal = await self._newest_episode(context, (await self._shared.storage.head(context)).version)
+        head = await shared.storage.head(context)
+        ordinal = await self._newest_episode(context, head.version)
         if not ordinal:
             raise EpisodeNotFoundError(f"the session {self.session_id!r} has no episode")
         return episode_id(context, ordinal)
@@ -509,13 +514,14 @@ class ACMS(View):
         from acms.recall import uses
         from acms.text.citations import find_cited_ids, texts_of
 
-        found = find_cited_ids(answer, texts_of(shown))
+        cited = find_cited_ids(answer, texts_of(shown))
         context = await self._find()
-        if found and context is not None:
-            await uses.record_citations(self._shared.storage, context, found, self._shared.clock())
-        if isinstance(ledger := getattr(shown, "ledger", None), Ledger):
-            ledger.cited |= set(found)
-        return found
+        if cited and context is not None:
+            await uses.record_citations(self._shared.storage, context, cited, self._shared.clock())
+        ledger = getattr(shown, "ledger", None)
+        if isinstance(ledger, Ledger):
+            ledger.cited |= set(cited)
+        return cited
 
     async def forget_renders(self) -> None:
         """Delete the stored `renders`; later renders are stored again if that is enabled."""
@@ -543,10 +549,10 @@ class ACMS(View):
     async def fork(self, at: int | str | None = None, session_id: str | None = None) -> ACMS:
         """Return a new session that shares everything up to a version, or a tag, with this one; the head by default.
 
-        Nothing is copied: it costs the same for a long log. What either side says later is not seen by the other. A
-        fork with a `session_id` is made once: the same call again returns the same session, and `ConflictError` says
-        when the name stands for something else. Without one its id is its name. `ForkDepthError` when the fork would
-        inherit more than 64 segments, `SessionNotFoundError` when nothing was ever written.
+        Nothing is copied, so a fork of a long log costs no more. Later changes on either side are not seen by the
+        other. A fork with a `session_id` is made once: the same call again returns the same session. Without a
+        `session_id` its id is its name. Raises `ConflictError` if the name belongs to another session, `ForkDepthError`
+        if the fork would inherit more than 64 segments, and `SessionNotFoundError` if nothing was ever written.
         """
         from acms.branches import forks
 
@@ -567,24 +573,25 @@ class ACMS(View):
         from acms.branches import copying
 
         shared = self._shared
-        made = await copying.copy_session(shared, at, session_id)
-        if (await shared.storage.jobs(JobQuery(context=made.id, limit=1))).items:
-            shared.work()
-        child = ACMS.__new__(ACMS)
-        child._begin(shared.sibling(made))
-        return child
+        copied = await copying.copy_session(shared, at, session_id)
+        if (await shared.storage.jobs(JobQuery(context=copied.id, limit=1))).items:
+            shared.start_worker()
+        session = ACMS.__new__(ACMS)
+        session._begin(shared.sibling(copied))
+        return session
 
     async def merge(
         self, other: View, *, strategy: MergeStrategy = "refuse", dry_run: bool = False
     ) -> Merged:
-        """Bring in what another session of the same fork tree, or a view of it, changed since this one last knew it.
+        """Merge the changes of another session of the same fork tree, or of a view of one, into this session.
 
-        Its new messages are appended in order, tool groups whole, then its edits and retractions of older messages, and
-        its facts by their address. A conflict is something that both sides changed differently: by default
-        `MergeConflictError` lists all conflicts and nothing is merged; "ours" and "theirs" resolve them as git's
-        options of that name do, and the rest is merged as usual. The merge is one commit; with `dry_run` nothing is
-        written, and the result describes the planned merge. Merging again brings only newer changes. `undo(version)`
-        undoes a merge. The other side is not changed. Raises `ConflictError` if it is private and this one is not.
+        These are the changes since the fork or the last merge. New messages are appended in order, tool groups whole,
+        then edits and retractions of older messages, and facts by their address. A conflict is an entry that both sides
+        changed differently: by default `MergeConflictError` lists all conflicts and nothing is merged; "ours" and
+        "theirs" resolve them like git's options, and the rest is merged as usual. The merge is one commit; with
+        `dry_run` nothing is written, and the result describes the plan. Merging again brings only newer changes.
+        `undo(version)` undoes a merge. The other side is not changed. Raises `ConflictError` if it is private and this
+        one is not.
         """
         from acms.branches import forks, merge
 
@@ -612,17 +619,17 @@ class ACMS(View):
         await forks.remove_tag(self._shared.storage, await self._shared.written(), name)
 
     async def delete(self) -> list[Branch]:
-        """Hide the session and return the live forks that keep on reading what they share with it.
+        """Hide the session and return its live forks, which keep reading the entries they share with it.
 
-        Its name is free again. What no live fork reads is collected after a while by a job; until then an
-        administrator can bring it back. To take content away from forks too, erase it.
+        Its name is free again. Entries that no live fork reads are deleted by a later job; until then an administrator
+        can restore the session. To remove content from forks too, erase it.
         """
         from acms.branches import forks
 
-        found = await forks.hide_context(self._shared.storage, await self._shared.written())
+        live_forks = await forks.hide_context(self._shared.storage, await self._shared.written())
         await self._writer.idle()  # later writes go to a new log
         self._shared.context_id = None
-        return found
+        return live_forks
 
     # ── compaction and policy ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -649,7 +656,7 @@ class ACMS(View):
         with handles.register_waiter(self._shared.handle):
             return await request.request_reflection(self._shared, context)
 
-    async def _reflected(self, context: str) -> None:
+    async def _wait_for_reflection(self, context: str) -> None:
         from acms.facts import request
 
         with handles.register_waiter(self._shared.handle):
@@ -714,10 +721,10 @@ class ACMS(View):
         """Return the current state of a job of this session; raise `GoneError` if there is none with this id."""
         from acms.compaction import job as compaction
 
-        found = await compaction.read_current_job(self._shared.storage, validation.validate_name(id, "id"))
-        if found.context != await self._shared.written():
+        job = await compaction.read_current_job(self._shared.storage, validation.validate_name(id, "id"))
+        if job.context != await self._shared.written():
             raise GoneError(f"job {id} does not exist")
-        return found
+        return job
 
     def events(self, *, after: str | int = 0, follow: bool = True) -> AsyncGenerator[LogEvent]:
         """Yield each entry after a cursor, in order, and each change of a job; continue with new ones as they happen.
@@ -739,14 +746,14 @@ class ACMS(View):
         return await compaction.revert_rewrite(self._shared, self._writer, version)
 
     async def set_policy(self, **changes: Json) -> ResolvedPolicy:
-        """Change fields of this session's policy and return the one in force; None goes back to the level above."""
-        context = await self._shared.ensure()
+        """Change fields of this session's policy, and return the resolved one; None resets to the level above."""
         shared = self._shared
-        found = await policy_levels.change_context_policy(
+        context = await shared.ensure()
+        policy = await policy_levels.change_context_policy(
             shared.storage, context, changes, service=shared.config.compaction
         )
         self._writer.forget_policy(context)
-        return found
+        return policy
 
     async def set_private(self, private: bool = True) -> None:
         """Hide this session from recalls in other sessions of the namespace, or show it again.
@@ -770,16 +777,16 @@ class ACMS(View):
         from acms.erasure import erase as erasure
 
         shared = self._shared
-        context, how = await self._shared.written(), shared.config
-        found = await erasure.erase_entries(
-            shared.storage, context, [id], verify=verify, service=how.compaction, privacy=how.privacy.mode
+        context, mode = await shared.written(), shared.config.privacy.mode
+        erased = await erasure.erase_entries(
+            shared.storage, context, [id], verify=verify, service=shared.config.compaction, privacy=mode
         )
-        shared.stage.forget(found.ids)
-        shared.work()  # where a summary went, a compaction was asked for
-        return found
+        shared.stage.forget(erased.ids)
+        shared.start_worker()  # erasing a summary requests a new compaction
+        return erased
 
 
 async def withdraw_from_session(session: ACMS, entries: Sequence[Entry], *, reason: str) -> int:
-    """Put messages and summaries out of force for good, for adapters; as `rewrite.withdraw`."""
+    """Withdraw messages and summaries permanently, for adapters; see `rewrite.withdraw_entries`."""
     shared, writer = session._shared, session._writer  # pyright: ignore[reportPrivateUsage]
     return await rewrite.withdraw_entries(shared, writer, entries, reason=reason)

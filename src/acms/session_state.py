@@ -123,13 +123,14 @@ class SharedSession:
         self.stage: Stage = create_redaction_stage(storage, self.config.privacy.mode, self.counter)
         self.patterns = freeze_patterns(self.config.marker_patterns)
         self._embedder = None if embedder is None or embedder == "auto" else _validate_embedder(embedder)
-        self._undecided = embedder == "auto"
+        #: Whether the default embedder is still to be chosen, which its first use does.
+        self._uses_default_embedder = embedder == "auto"
         _require_method(summarizer, "summarizer", "summarize")
         self.summarizer = summarizer
         _require_method(reflector, "reflector", "reflect")
         self.reflector = reflector
         self.reranking = None if reranker is None else Reranking(reranker, self.config)
-        #: The reflection that the end of an episode asks for; None when it asks for none.
+        #: The reflection that the end of an episode requests, or None if reflection is off.
         self.reflects: EpisodeReflection | None = None
         if reflector is not None and self.config.reflection.enabled:
             kind = requests.reflection_kind(reflector)
@@ -161,7 +162,7 @@ class SharedSession:
         """Renders that are being written to their log."""
         return self._loops.here().renders
 
-    async def logged(self) -> None:
+    async def wait_for_renders(self) -> None:
         """Wait for the renders that are being written to their log."""
         if self.renders:
             await asyncio.wait(set(self.renders))
@@ -177,14 +178,14 @@ class SharedSession:
 
     @property
     def indexes(self) -> Indexes:
-        """Return the indexes of the storage handle, the same for all its sessions; the first one sets their size."""
-        here = handles.get_loop_state(self.handle)
-        if here.indexes is None:
+        """Return the indexes of the storage handle, which all its sessions share; the first one sets their size."""
+        loop_state = handles.get_loop_state(self.handle)
+        if loop_state.indexes is None:
             from acms.recall.index_cache import Indexes
 
-            here.indexes = Indexes(self.storage, self.config.cache.index_bytes)
-        found: Indexes = here.indexes
-        return found
+            loop_state.indexes = Indexes(self.storage, self.config.cache.index_bytes)
+        indexes: Indexes = loop_state.indexes
+        return indexes
 
     @property
     def index_stats(self) -> IndexStats:
@@ -200,23 +201,24 @@ class SharedSession:
 
     @property
     def namespaces(self) -> Namespaces:
-        """Return the indexes of namespaces of the storage handle, the same for all its sessions."""
+        """Return the namespace indexes of the storage handle, which all its sessions share."""
         from acms.recall.namespace import Namespaces
 
-        here = handles.get_loop_state(self.handle)
-        if here.namespaces is None:
-            here.namespaces = Namespaces(self.indexes)
-        found: Namespaces = here.namespaces
-        return found
+        loop_state = handles.get_loop_state(self.handle)
+        if loop_state.namespaces is None:
+            loop_state.namespaces = Namespaces(self.indexes)
+        namespaces: Namespaces = loop_state.namespaces
+        return namespaces
 
     @property
     def embedding(self) -> Embedding | None:
-        """Return the session's embedder at work on its storage handle; None without one, or where nothing may leave."""
-        if self._undecided:
-            self._undecided, self._embedder = False, self._composition.default_embedder()
-        blocks = self.stage.mode is Privacy.BLOCK  # not even a question may leave
+        """Return the embedding of the storage handle, or None without an embedder or in the privacy mode BLOCK."""
+        if self._uses_default_embedder:
+            self._uses_default_embedder = False
+            self._embedder = self._composition.default_embedder()
+        may_embed = self.stage.mode is not Privacy.BLOCK  # a provider may not even see the queries
         here = self._loops.here()
-        if here.embedding is None and self._embedder is not None and not blocks:
+        if here.embedding is None and self._embedder is not None and may_embed:
             from acms.recall.embeddings import get_shared_embedding
 
             here.embedding = get_shared_embedding(self.handle, self._embedder, self.stage.mode)
@@ -233,11 +235,11 @@ class SharedSession:
         from acms.jobs.worker import get_background_worker
 
         return get_background_worker(
-            self.handle, self.storage, self.config.worker, self.config.retry, self.tell
+            self.handle, self.storage, self.config.worker, self.config.retry, self.emit
         )
 
-    async def settle(self) -> None:
-        """Hand over what waits to be stored."""
+    async def flush_indexes(self) -> None:
+        """Store the index records that are still in memory."""
         indexes = handles.get_loop_state(self.handle).indexes
         if indexes is not None:
             await indexes.flush()
@@ -263,7 +265,7 @@ class SharedSession:
         return self.reranking.candidates
 
     async def find(self) -> str | None:
-        """Return the id of the session's context; None when nothing was ever written."""
+        """Return the id of the session's context, or None if nothing was ever written."""
         self.retain()
         if self.context_id is None:
             try:
@@ -273,12 +275,12 @@ class SharedSession:
             validation.same_namespace(self.namespace, context.namespace, self.session_id)
             validation.namespace_name(context.namespace)
             self._check(context.counter)
-            self._mind(context.id)
+            self._register_for_jobs(context.id)
             if self.reflects is not None and self.config.worker.enabled:
                 await self._composition.catch_up(self, context.id)
             self.indexes.cache_lineage(context)
-            self.namespace = context.namespace  # it may have been found by its id
-            self.context_id = context.id  # last: who sees it writes at once
+            self.namespace = context.namespace  # differs if the session was found by its id
+            self.context_id = context.id  # set last, because other tasks write as soon as it is set
         return self.context_id
 
     async def written(self) -> str:
@@ -289,26 +291,29 @@ class SharedSession:
         return context
 
     async def ensure(self) -> str:
-        """Return the id of the session's context; the first write creates it and says what the session is."""
+        """Return the id of the session's context; if there is none, create it with the session's name and labels.
+
+        Concurrent calls wait for the same creation and continue in their order.
+        """
         self.retain()
-        found = self.context_id
-        if found is None or self.about:
+        context = self.context_id
+        if context is None or self.about:
             here = self._loops.here()
             if here.creating is None:
-                here.creating = asyncio.ensure_future(self._found())
+                here.creating = asyncio.ensure_future(self._find_or_create())
             creating = here.creating
             try:
-                found = await asyncio.shield(creating)  # all who wait go on in the order in which they came
+                context = await asyncio.shield(creating)
             finally:
                 if creating.done() and here.creating is creating:
                     here.creating = None
-        return found
+        return context
 
-    async def _found(self) -> str:
-        found = await self.find() or await self._create()
+    async def _find_or_create(self) -> str:
+        context = await self.find() or await self._create()
         if self.about:
-            await self._describe(found)
-        return found
+            await self._describe(context)
+        return context
 
     async def _describe(self, context: str) -> None:
         """Store the name, labels and metadata given for the session if they differ from the stored ones."""
@@ -330,7 +335,7 @@ class SharedSession:
             )
         )
         self._check(context.counter)
-        self._mind(context.id)
+        self._register_for_jobs(context.id)
         self.context_id = context.id
         return context.id
 
@@ -342,9 +347,9 @@ class SharedSession:
             )
 
     async def entry(self, context: str | None, at: int | None, name: str, *, newest: bool = False) -> Entry:
-        """Return an entry by its id or the caller's key; raise `EntryNotFoundError` if this version has none.
+        """Return the entry with an id or a caller's key at version `at`; raise `EntryNotFoundError` if there is none.
 
-        A key names the first message under it; with `newest` its newest edit at this version.
+        A key names the first message under it, or with `newest` the newest edit of that message at this version.
         """
         if not isinstance(name, str):
             kind = type(name).__name__
@@ -372,7 +377,7 @@ class SharedSession:
         return EntryNotFoundError(f"the session {self.session_id!r} has no entry {id!r}")
 
     def retain(self) -> None:
-        """Count as a user of the storage handle, once; `HandleError` when the session was closed."""
+        """Count this session once as a user of the storage handle; raise `HandleError` if the session is closed."""
         if self.closed:
             raise HandleError(
                 "the session is closed", options=("open it again: `async with session:`", "make another one")
@@ -382,9 +387,9 @@ class SharedSession:
                 if not self.retained:
                     handles.retain_handle(self.handle)
                     self.retained = True
-                    self._mind(self.context_id)
+                    self._register_for_jobs(self.context_id)
 
-    def _mind(self, context: str | None) -> None:
+    def _register_for_jobs(self, context: str | None) -> None:
         """Register this session for the jobs of its log: they run with its settings and at least its privacy mode."""
         if context is None:
             return
@@ -393,31 +398,33 @@ class SharedSession:
         if mode is not None:
             shared.modes[context] = stricter_mode(shared.modes.get(context), mode)
 
-    def leave(self) -> bool:
-        """Be no user of the storage handle any more; return whether it was one."""
+    def release(self) -> bool:
+        """Stop counting as a user of the storage handle; return whether the session was one."""
         with _counting:
-            was, self.retained = self.retained, False
-            if was and self.context_id is not None:
+            was_retained, self.retained = self.retained, False
+            if was_retained and self.context_id is not None:
                 shared = handles.get_shared_state(self.handle)
                 shared.modes.pop(self.context_id, None)
                 shared.sessions.pop(self.context_id, None)
-        return was
+        return was_retained
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         """Pass an event to the listener `on_event`; its exceptions have no effect."""
         emit_event(self.config.on_event, event)
 
     def rewritten(self, context: str, version: int, target: str, reason: str) -> None:
-        """Report that something was put out of force."""
-        self.tell(Rewritten(context_id=context, version=version, target_id=target, reason=reason))
+        """Report that an entry was replaced or retracted at a version."""
+        self.emit(Rewritten(context_id=context, version=version, target_id=target, reason=reason))
 
-    def work(self) -> None:
-        """Have the worker of this process run the jobs of this session, unless workers are disabled."""
+    def start_worker(self) -> None:
+        """Start the worker of this process, or wake it up for new jobs, unless workers are disabled."""
         if not self.config.worker.enabled:
             return
         counters = handles.get_shared_state(self.handle).counters
         counters.setdefault(self.counter.name, self.counter)
-        self._mind(self.context_id)  # another session on the log may have left
+        self._register_for_jobs(
+            self.context_id
+        )  # a closed session on the same log has removed the registration
         background = self.background
         here = self._loops.here()
         if not here.served:
@@ -450,7 +457,7 @@ class SharedSession:
         while self.retained:  # once the session is closed, a query would open the store again
             jobs = (await self.storage.jobs(running)).items
             if jobs and not has_started_worker:
-                self.work()  # the worker takes over jobs whose lease ends
+                self.start_worker()  # the worker takes over jobs whose lease ends
                 has_started_worker = True
             if not any(background.serves(job) for job in jobs):
                 return
@@ -459,18 +466,17 @@ class SharedSession:
 
     @property
     def watch(self) -> CompactionRequest:
-        """Return how an append asks for a compaction."""
-        found = self._watch
-        if found is None:
+        """Return the settings by which an append decides whether to request a compaction."""
+        if self._watch is None:
             kind = requests.compaction_kind(self.summarizer)
-            found = self._watch = CompactionRequest(
+            self._watch = CompactionRequest(
                 self.namespace,
                 self.config.compaction,
                 kind,
                 self.config.privacy.mode,
                 self.config.retention_seconds,
             )
-        return found
+        return self._watch
 
     def report_plan(self, verb: str, items: ContextItems) -> ContextItems:
         """Report a plan to the trace, the listener and the log; return its items."""
@@ -486,7 +492,7 @@ class SharedSession:
                 omitted=items.ledger.omitted,
                 warnings=items.ledger.warnings,
             )
-            self.tell(event)
+            self.emit(event)
         if items.ledger.warnings:
             log_event(
                 logging.WARNING,
@@ -538,7 +544,7 @@ def _require_method(provider: object, name: str, method: str) -> None:
 
 
 def _validate_embedder(embedder: Any) -> Embedder:
-    """Return an embedder that has a dimension and a method to embed; `ConfigurationError` for anything else."""
+    """Return the embedder if it has a dimension and an `embed` method; raise `ConfigurationError` if not."""
     if isinstance(embedder, str):
         raise ConfigurationError(f'embedder must be "auto", None or an embedder, not {embedder!r}')
     dimension = getattr(embedder, "dimension", None)
@@ -546,12 +552,12 @@ def _validate_embedder(embedder: Any) -> Embedder:
         raise ConfigurationError("embedder.dimension must be a positive whole number")
     if isinstance(embedder, type) or not callable(getattr(embedder, "embed", None)):
         raise ConfigurationError("embedder must be an object with an async method embed(texts)")
-    found: Embedder = embedder
-    return found
+    validated: Embedder = embedder
+    return validated
 
 
 def _wrap_in_cache(storage: StorageBackend, config: ACMSConfig) -> StorageBackend:
-    """Return the handle behind its one cache, which all sessions on it share; the first one sets its size."""
+    """Return a storage handle wrapped in its cache, which all its sessions share; the first one sets its size."""
     if not config.cache.enabled or isinstance(storage, CachedStorage):
         return storage
     shared = handles.get_shared_state(storage)

@@ -37,7 +37,7 @@ from acms.results import (
 from acms.runtime.threads import EACH, off_loop
 from acms.session_state import SharedSession
 from acms.text.chat_messages import ChatMessages
-from acms.text.markers import own_terms
+from acms.text.markers import terms_of_markers
 from acms.write.episodes import build_episodes
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ class View:
 
     def __init__(self, shared: SharedSession, at: int | str | None) -> None:
         self._shared = shared
-        #: The version at which it ends; not yet the right one as long as there is a tag.
+        #: The version at which it ends, or None for the head; only valid once there is no tag.
         self._at = 0 if isinstance(at, str) else at
-        #: The name of that version, until its first use looks it up.
+        #: The tag of that version, until the first use looks it up.
         self._tag = at if isinstance(at, str) else None
 
     def __repr__(self) -> str:
@@ -63,12 +63,13 @@ class View:
         return f"{type(self).__name__}({self.session_id!r}, {shared.handle!r}, namespace={shared.namespace!r}{end})"
 
     async def _find(self) -> str | None:
-        """Return the id of its log, None while nothing was written, and look up the tag at which it ends."""
+        """Return the id of the log, or None if nothing was written; the first call replaces a tag by its version."""
         context = await self._shared.find()
         if self._tag is not None:
             from acms.branches import forks
 
-            self._at, self._tag = await forks.version_of_tag(self._shared.storage, context, self._tag), None
+            self._at = await forks.version_of_tag(self._shared.storage, context, self._tag)
+            self._tag = None
         return context
 
     @property
@@ -167,20 +168,26 @@ class View:
         if budget is not None and token_budget is not None:
             raise TypeError("recall() takes budget or token_budget, not both")
         config = self._shared.config.recall
-        named, budget = ("token_budget", token_budget) if budget is None else ("budget", budget)
-        asked = replace(
-            self._asking(query, config.token_budget if budget is None else budget, named),
+        if budget is None:
+            default = config.token_budget
+            recall = self._build_recall(
+                query, default if token_budget is None else token_budget, "token_budget"
+            )
+        else:
+            recall = self._build_recall(query, budget)
+        recall = replace(
+            recall,
             include_current=include_current_episode,
             min_relevance=validation.validate_fraction(min_relevance, "min_relevance"),
             exclude=frozenset(validation.validate_ids(exclude, "exclude")),
             floor=config.current_episode_budget_pct,
-            namespace=self._everywhere(scope),
+            namespace=self._namespace_to_search(scope),
             where=None if where is None else request.parse_filter(where),
             limit=None if limit is None else validation.validate_integer(limit, "limit", least=1),
             superseded=bool(include_superseded),
             relevant=bool(relevant_only),
         )
-        return await self._recalled(asked)
+        return await self._run_recall(recall)
 
     async def recall_for_prompt(
         self,
@@ -195,19 +202,19 @@ class View:
         limit: int | None = None,
         include_superseded: bool = False,
     ) -> ContextItems:
-        """Return the items that a prompt shows beside its history: those above the cutoff, of the current episode too.
+        """Return the items that a prompt shows in addition to its history: all above the relevance cutoff.
 
-        Without a `scope` all sessions of a named namespace are searched; in "default" and at a past version only this
-        one. Other sessions are shown whole if all their text takes no more than `others_whole` tokens.
+        The default `scope` is "namespace", and "session" in the namespace "default" and at a past version. Other
+        sessions are shown whole if their whole text takes at most `others_whole` tokens.
         """
         if scope is None:
-            shared = self._at is None and self.namespace != validation.UNNAMED
-            scope = "namespace" if shared else "session"
-        asked = replace(
-            self._asking(query, budget),
+            has_other_sessions = self._at is None and self.namespace != validation.UNNAMED
+            scope = "namespace" if has_other_sessions else "session"
+        recall = replace(
+            self._build_recall(query, budget),
             min_relevance=min_relevance,
             exclude=frozenset(exclude),
-            namespace=self._everywhere(scope),
+            namespace=self._namespace_to_search(scope),
             where=None if where is None else request.parse_filter(where),
             limit=limit,
             superseded=include_superseded,
@@ -215,26 +222,26 @@ class View:
             on_topic=True,
             others_whole=others_whole,
         )
-        return await self._recalled(asked)
+        return await self._run_recall(recall)
 
-    async def _recalled(self, asked: request.Recall) -> ContextItems:
-        """Run a recall and report it; without a log, a namespace to search and a profile there is nothing to read."""
+    async def _run_recall(self, recall: request.Recall) -> ContextItems:
+        """Run a recall and report its plan; return no items if there is no log, namespace or profile to read."""
         shared = self._shared
         context = await self._find()
-        if context is None and asked.namespace is None and not await self._profile():
-            return shared.report_plan("recall", self._blank(asked.budget))
-        return shared.report_plan(
-            "recall", await pipeline.run_recall(shared.reader(), context, self._at, asked)
-        )
+        has_log = context is not None or recall.namespace is not None
+        if not has_log and not await self._has_profile():
+            return shared.report_plan("recall", self._plan_nothing(recall.budget))
+        items = await pipeline.run_recall(shared.reader(), context, self._at, recall)
+        return shared.report_plan("recall", items)
 
-    def _asking(self, query: str, budget: int, named: str = "budget") -> request.Recall:
-        """Return the request fields that all recalls of this session share."""
+    def _build_recall(self, query: str, budget: int, budget_field: str = "budget") -> request.Recall:
+        """Return a recall with the fields that all recalls of this session share; `budget_field` appears in errors."""
         shared = self._shared
         return request.Recall(
             query=validation.validate_text(query, "query"),
-            budget=validation.validate_budget(budget, named),
+            budget=validation.validate_budget(budget, budget_field),
             weights=shared.config.marker_weights,
-            markers=own_terms(shared.patterns),
+            markers=terms_of_markers(shared.patterns),
             home=shared.namespace,
             profile=shared.namespace if self._at is None else None,
             moment=shared.clock() if self._at is None else None,
@@ -242,8 +249,8 @@ class View:
             external_share=shared.config.recall.external_budget_pct,
         )
 
-    def _everywhere(self, scope: str) -> str | None:
-        """Return the namespace whose sessions are all asked; None for this session alone."""
+    def _namespace_to_search(self, scope: str) -> str | None:
+        """Return the namespace whose sessions are all searched, or None for this session alone."""
         if scope not in ("session", "namespace"):
             raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
         if scope == "session":
@@ -252,64 +259,65 @@ class View:
             raise ValidationError("a past version of one session has no namespace around it", field="scope")
         return validation.shared_namespace(self.namespace)
 
-    async def _profile(self) -> bool:
+    async def _has_profile(self) -> bool:
         """Whether the namespace has a profile."""
         return (
             self._at is None and await self._shared.indexes.profiles.find(self._shared.namespace) is not None
         )
 
     async def window(self, budget: int, *, keep: Collection[str | Role] = ()) -> ContextItems:
-        """Return the newest contiguous messages in force within a budget, oldest first, tool groups whole.
+        """Return the newest contiguous active messages within a budget of tokens, oldest first, tool groups whole.
 
-        The newest one is always in, cut if it alone is larger than the budget; below 6 tokens nothing is. `keep` names
-        roles, such as "system", whose leading run of messages stays in front.
+        The newest message is always included, and cut if it alone exceeds the budget; a budget below 6 tokens returns
+        nothing. `keep` names roles, such as "system", whose messages at the start of the log are kept in front.
         """
         shared = self._shared
         budget = validation.validate_budget(budget, "budget")
         roles = [validation.parse_choice(role, Role, "keep") for role in keep]
         context = await self._find()
         if context is None:
-            return shared.report_plan("window", self._blank(budget))
+            return shared.report_plan("window", self._plan_nothing(budget))
         if roles:
             gathered = await pipeline.gather_all(shared.storage, context, self._at, shared.stage)
         else:
             gathered = await pipeline.gather_newest(
                 shared.storage, context, self._at, shared.frame, budget, shared.stage
             )
-        gathered = await self._labelled(gathered)
+        gathered = await self._add_labels(gathered)
         plan = partial(pipeline.plan_window, gathered, budget, shared.counter, shared.frame, roles)
         return shared.report_plan("window", await off_loop(plan, len(gathered.units) * EACH))
 
     async def messages(self, query: str, *, budget: int) -> ChatMessages:
-        """Return chat messages ready for a provider: the window, and what the past says about the query.
+        """Return chat messages ready for a provider: the newest messages, and recalled text for the query.
 
-        The whole history when it fits. Otherwise leading system messages, then the newest messages, with recalled text,
-        facts first, as delimited data right before the newest user message; nothing twice, every tool call followed by
-        its answers. Facts of the namespace's profile are recalled in both cases, but not at a past version.
-        Images and files of the user are parts; they cost what they state, else 1,445 tokens each. The cost
-        (`acms.text.chat_messages.count_message_tokens`) never exceeds the budget; `TokenBudgetExceededError` when
-        the system messages and a newest tool call do not fit. The list is a plain one; its `sources` has for each
-        message the ids of the entries it shows.
+        If the whole history fits, it is returned. Otherwise come leading system messages, then the newest messages,
+        with recalled text, facts first, as delimited data right before the newest user message. Nothing is shown twice,
+        and every tool call is followed by its answers. Facts of the namespace's profile are recalled in both cases, but
+        not at a past version.
+        Images and files of the user are parts; they cost the tokens they state, else 1,445 each. The cost
+        (`acms.text.chat_messages.count_message_tokens`) never exceeds the budget. Raises `TokenBudgetExceededError` if
+        the system messages and a newest tool call do not fit. The result is a list; its `sources` has for each message
+        the ids of the entries it shows.
         """
         shared = self._shared
         context = await self._find()
-        asked = self._asking(query, budget)
+        recall = self._build_recall(query, budget)
         if context is None:
-            shared.report_plan("messages", self._blank(asked.budget))
+            shared.report_plan("messages", self._plan_nothing(recall.budget))
             return ChatMessages()
-        from acms.prompt.messages import chat_plan  # the first prompt loads it
+        from acms.prompt.messages import chat_plan  # imported for the first prompt
 
         log = None if self.render_log is None else await self.render_log.begin()
-        plan = await chat_plan(shared.reader(), context, self._at, asked)
+        plan = await chat_plan(shared.reader(), context, self._at, recall)
         shared.report_plan("messages", plan.items)
         if log is not None:
             from acms.prompt.render_log import manifest_of_messages
 
-            how = {"budget": asked.budget, "tokens": plan.tokens, "counter": shared.counter.name}
-            log.add(
-                "messages",
-                partial(manifest_of_messages, plan.messages, plan.messages.sources, plan.items, **how),
+            details = {"budget": recall.budget, "tokens": plan.tokens, "counter": shared.counter.name}
+            build_manifest = partial(
+                manifest_of_messages, plan.messages, plan.messages.sources, plan.items, **details
             )
+            log.add("messages", build_manifest)
         return plan.messages
 
     async def renders(self, *, limit: int = 50, after: str | None = None) -> list[LoggedRender]:
@@ -336,23 +344,21 @@ class View:
         return await self._renders().details(id, against)
 
     async def entries(self, newest: int | None = None) -> list[Entry]:
-        """Return the messages and summaries in force as they are read, oldest first; `newest` keeps the last n.
+        """Return the active messages and summaries, oldest first; with `newest` only that many of the last ones.
 
-        Nothing is left out or cut: half-answered tool calls are there too. Edits stand at their old place.
+        Nothing is left out or cut, not even tool calls with missing answers. An edit has the position of the message it
+        replaces.
         """
         shared = self._shared
         if newest is not None:
             newest = validation.validate_integer(newest, "newest")
         context = await self._find()
         if context is None:
-            self._nothing()
+            self._gather_nothing()
             return []
-        found = await read_active_sequence(shared.storage, context, self._at, newest)
-        return list(
-            await off_loop(
-                partial(shared.stage.redact_entries, found), shared.stage.count_unredacted_characters(found)
-            )
-        )
+        active = await read_active_sequence(shared.storage, context, self._at, newest)
+        characters = shared.stage.count_unredacted_characters(active)
+        return list(await off_loop(partial(shared.stage.redact_entries, active), characters))
 
     async def said(
         self,
@@ -364,13 +370,13 @@ class View:
         scale: int = 0,
         slack: float = 0.0,
     ) -> pipeline.Gathered:
-        """Return the active entries as units, oldest first: all, or the newest that fill a budget or a number.
+        """Return the active entries as atomic groups, oldest first, with labels on entries that may be outdated.
 
-        With `since`, return all units from the last one that has at most that many tokens of the log before it;
-        automatic summaries then count only if they came no later than version `began`. With a budget and a `scale`,
-        use the summaries that existed when the epoch of a prompt of that size began. The first unit may exceed the
-        request. Reads little more of the log than it returns; tokens are by the session's counter. The labels mark
-        entries that may no longer be true.
+        Without arguments these are all groups; with `budget` or `messages` the newest groups that fill that number of
+        tokens or messages, where the first group may exceed it. With `since`, they begin with the last group that has
+        at most `since` tokens of the log before it, and automatic summaries later than version `began` do not count.
+        With `budget`, `scale` and `slack`, the summaries are those that existed when the cache window of a prompt of
+        that size began. Tokens are by the session's counter.
         """
         shared = self._shared
         if budget is not None:
@@ -381,28 +387,28 @@ class View:
             since = validation.validate_integer(since, "since")
         context = await self._find()
         if context is None:
-            return self._nothing()
+            return self._gather_nothing()
         store, stage, at = shared.storage, shared.stage, self._at
         if messages is not None:
-            found = await pipeline.gather_last(store, context, at, messages, stage)
+            gathered = await pipeline.gather_last(store, context, at, messages, stage)
         elif budget is not None and scale and slack:
-            found = await gather_window(store, context, at, shared.frame, budget, scale, slack, stage)
+            gathered = await gather_window(store, context, at, shared.frame, budget, scale, slack, stage)
         elif budget is not None:
-            found = await pipeline.gather_newest(store, context, at, shared.frame, budget, stage)
+            gathered = await pipeline.gather_newest(store, context, at, shared.frame, budget, stage)
         elif since is not None:
-            found = await pipeline.gather_since(store, context, at, since, stage, began)
+            gathered = await pipeline.gather_since(store, context, at, since, stage, began)
         else:
-            found = await pipeline.gather_all(store, context, at, stage)
-        return await self._labelled(found)
+            gathered = await pipeline.gather_all(store, context, at, stage)
+        return await self._add_labels(gathered)
 
-    async def _labelled(self, gathered: pipeline.Gathered) -> pipeline.Gathered:
-        """Return the units with labels for entries that may no longer be true."""
+    async def _add_labels(self, gathered: pipeline.Gathered) -> pipeline.Gathered:
+        """Return gathered entries with labels on those that may be outdated, as of now or of a past version's end."""
         if not gathered.non_messages:
             return gathered
-        shared, at = self._shared, self._at
-        moment = shared.clock() if at is None else gathered.newest
-        found = await pipeline.load_labels(shared.indexes, gathered.context, gathered.version, moment)
-        return replace(gathered, labels=found)
+        shared = self._shared
+        moment = shared.clock() if self._at is None else gathered.newest
+        labels = await pipeline.load_labels(shared.indexes, gathered.context, gathered.version, moment)
+        return replace(gathered, labels=labels)
 
     async def history(self, *, limit: int = 50, after: int = 0) -> HistoryPage:
         """Return a page of the log, oldest first: entries with a version above `after`."""
@@ -411,7 +417,7 @@ class View:
         after = validation.validate_integer(after, "after")
         context = await self._find()
         if context is None:
-            self._nothing()
+            self._gather_nothing()
             return HistoryPage(entries=())
         head = await shared.storage.head(context)
         version = read.version_of(head, self._at)
@@ -435,24 +441,26 @@ class View:
         return HistoryPage(entries=tuple(page), next_after=page[-1].version if len(entries) > limit else None)
 
     async def episodes(self, status: EpisodeStatus | str | None = None) -> list[Episode]:
-        """List the episodes, oldest first; `status` keeps only the open one or the closed ones."""
+        """List the episodes, oldest first: all, or with `status` only the open one or the closed ones."""
         if status not in (None, *EpisodeStatus):
             raise ValidationError(f"{status!r} is not open or closed", field="status")
         context = await self._find()
         if context is None:
-            self._nothing()
+            self._gather_nothing()
             return []
         head = await self._shared.storage.head(context)
         version = read.version_of(head, self._at)
         kinds = (Kind.MESSAGE, Kind.EPISODE, Kind.SUMMARY)
         entries = await self._shared.storage.read(context, at=version, kinds=kinds)
         cover = await read.cover_at(self._shared.storage, context, head, version)
-        entries = [
-            one for one in entries if one.kind is not Kind.SUMMARY or cover.replaced_by(one.version) is None
-        ]
-        shown = [self.stage.redact_entry(one) if one.kind is Kind.SUMMARY else one for one in entries]
-        found = await off_loop(lambda: build_episodes(context, shown), len(shown) * EACH)
-        return [episode for episode in found if status in (None, episode.status)]
+        shown: list[Entry] = []
+        for entry in entries:
+            if entry.kind is not Kind.SUMMARY:
+                shown.append(entry)
+            elif cover.replaced_by(entry.version) is None:
+                shown.append(self.stage.redact_entry(entry))
+        episodes = await off_loop(lambda: build_episodes(context, shown), len(shown) * EACH)
+        return [episode for episode in episodes if status in (None, episode.status)]
 
     async def facts(
         self,
@@ -483,7 +491,7 @@ class View:
             profile = await read.find_profile(storage, validation.shared_namespace(self.namespace))
             context = None if profile is None else profile.id
         elif context is None:
-            self._nothing()
+            self._gather_nothing()
         if context is None:
             return []
         if isinstance(as_of, int):
@@ -504,7 +512,7 @@ class View:
     def _check_time_of_facts(
         self, scope: str, history: bool, as_of: int | datetime | None, valid_at: datetime | None
     ) -> int | None:
-        """Return the version at which facts are read; raise `ValidationError` for times that do not go together."""
+        """Return the version at which facts are read; raise `ValidationError` if the arguments contradict."""
         if scope not in ("session", "namespace"):
             raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
         if scope == "namespace" and self._at is not None:
@@ -536,20 +544,26 @@ class View:
         """
         ids = validation.validate_ids(ids, "ids")
         storage, context = self._shared.storage, await self._find()
-        found: dict[str, str] = {}
+        keys: dict[str, str] = {}
         if context is None:
-            return found
-        # The last version that is visible, of this log and of those it was forked from.
-        upto = {**dict((await storage.context(context)).lineage), context: self._at or float("inf")}
-        for row in await storage.get(ids):
-            if row is None or row.kind is not Kind.MESSAGE or row.version > upto.get(row.context, 0):
+            return keys
+        lineage = dict((await storage.context(context)).lineage)
+        # The last visible version of this log and of those it was forked from.
+        last_versions = {**lineage, context: self._at or float("inf")}
+        for entry in await storage.get(ids):
+            if entry is None or entry.kind is not Kind.MESSAGE:
                 continue
-            first, said = anchor_version(row), row
-            if first != row.version:  # an edit: the key is that of the original
-                (said,) = await storage.read(context, after=first - 1, before=first + 1)
-            if (key := client_supplied_key(said.key)) is not None:
-                found[row.id] = key
-        return found
+            if entry.version > last_versions.get(entry.context, 0):
+                continue
+            original = entry
+            version = anchor_version(entry)
+            is_edit = version != entry.version
+            if is_edit:
+                (original,) = await storage.read(context, after=version - 1, before=version + 1)
+            key = client_supplied_key(original.key)
+            if key is not None:
+                keys[entry.id] = key
+        return keys
 
     async def forks(self) -> list[Branch]:
         """List the direct forks of this session, oldest first."""
@@ -608,16 +622,16 @@ class View:
         return [] if context is None else await uses.load_citations(self._shared.storage, context)
 
     async def expand(self, version: int) -> list[Entry]:
-        """Return the messages and earlier summaries that the summary at a version replaced, as they were shown before.
+        """Return the messages and earlier summaries that the summary at a version replaced.
 
-        Raises `EntryNotFoundError` if there is no summary.
+        Raises `EntryNotFoundError` if there is no summary at this version.
         """
         from acms.compaction import job
 
         version = validation.validate_integer(version, "version")
         context = await self._find()
-        found = await job.expand_summary(self._shared.storage, context, self._at, version)
-        return list(self.stage.redact_entries(found))
+        replaced = await job.expand_summary(self._shared.storage, context, self._at, version)
+        return list(self.stage.redact_entries(replaced))
 
     async def policy(self) -> ResolvedPolicy:
         """Return the policy in force, and which level each field comes from."""
@@ -634,7 +648,7 @@ class View:
         shared = self._shared
         context = await self._find()
         if context is None:
-            self._nothing()
+            self._gather_nothing()
             return SessionStats(
                 session_id=self.session_id,
                 version=0,
@@ -654,10 +668,15 @@ class View:
         messages, tokens = await read.count_messages(shared.storage, context, head, version)
         cover = await read.cover_at(shared.storage, context, head, version)
         active_messages, active_tokens = await count_active(shared.storage, context, head, version, cover)
-        made = await shared.storage.read(context, at=version, kinds=(Kind.FACT, Kind.SUMMARY))
-        standing = [one for one in made if one.state is State.LIVE and cover.replaced_by(one.version) is None]
-        ordinal = await self._newest_episode(context, version)
-        used = await uses.load_citations(shared.storage, context)
+        derived = await shared.storage.read(context, at=version, kinds=(Kind.FACT, Kind.SUMMARY))
+        summaries = [entry for entry in derived if entry.kind is Kind.SUMMARY and entry.replaces]
+        active_summaries = [
+            summary
+            for summary in summaries
+            if summary.state is State.LIVE and cover.replaced_by(summary.version) is None
+        ]
+        episodes = await self._newest_episode(context, version)
+        citations = await uses.load_citations(shared.storage, context)
         return SessionStats(
             session_id=self.session_id,
             version=version,
@@ -665,19 +684,19 @@ class View:
             tokens=tokens,
             active_messages=active_messages,
             active_tokens=active_tokens,
-            episodes=ordinal,
-            current_episode_id=episode_id(context, ordinal) if ordinal else None,
-            facts=len(active_facts(made, cover)),
-            summaries=sum(1 for one in standing if one.kind is Kind.SUMMARY and one.replaces),
+            episodes=episodes,
+            current_episode_id=episode_id(context, episodes) if episodes else None,
+            facts=len(active_facts(derived, cover)),
+            summaries=len(active_summaries),
             counter=shared.counter.name,
             tier=shared.tier,
             coverage=await self._coverage(context, version),
-            cited=len(used),
-            citations=sum(one.count for one in used),
+            cited=len(citations),
+            citations=sum([citation.count for citation in citations]),
         )
 
     async def _coverage(self, context: str, version: int) -> float:
-        """Return the share of the entries up to a version that lack no vectors."""
+        """Return the share of the entries up to a version that have vectors, from 0 to 1; 1 without an embedder."""
         embedding = self._shared.embedding
         if embedding is None or not version:
             return 1.0
@@ -685,25 +704,27 @@ class View:
             missing = await self._shared.handle.missing(embedding.space, context=context, limit=version)
         except VectorsUnavailableError:
             return 0.0
-        return 1 - sum(1 for _, one in missing if one <= version) / version
+        missing_up_to_version = [found for _, found in missing if found <= version]
+        return 1 - len(missing_up_to_version) / version
 
     async def _newest_episode(self, context: str, version: int) -> int:
-        """Return the ordinal of the newest turn's episode; an edit is no turn and keeps the episode it edits."""
+        """Return the number of the newest message's episode, 0 if there is no message; edits do not count."""
         before = version + 1
         while before > 1:
             entries = await self._shared.storage.read(
                 context, before=before, kinds=(Kind.MESSAGE,), newest=16
             )
-            turns = [entry.episode for entry in entries if not entry.replaces]
-            if turns:
-                return turns[-1]
+            episodes = [entry.episode for entry in entries if not entry.replaces]
+            if episodes:
+                return episodes[-1]
             before = entries[0].version if entries else 0
         return 0
 
-    def _blank(self, budget: int) -> ContextItems:
-        return pipeline.plan_window(self._nothing(), budget, self._shared.counter, self._shared.frame)
+    def _plan_nothing(self, budget: int) -> ContextItems:
+        return pipeline.plan_window(self._gather_nothing(), budget, self._shared.counter, self._shared.frame)
 
-    def _nothing(self) -> pipeline.Gathered:
+    def _gather_nothing(self) -> pipeline.Gathered:
+        """Return an empty result for a log without entries; raise `ValidationError` for a view of a past version."""
         if self._at:
             raise ValidationError(f"the log ends at version 0, {self._at} does not exist yet", field="at")
         return pipeline.Gathered("", 0, Cover(()), [], [], whole=True)

@@ -10,7 +10,7 @@ from acms import ACMS, Prompt, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat
 from acms.prompt_types import SEPARATOR, format_paragraph, omit_repeated_dates
 from acms.providers.tokens import token_counter
-from acms.text.markers import own_words
+from acms.text.markers import remove_rendered_text
 
 MONDAY = datetime(2026, 3, 2, 23, 50, tzinfo=UTC)
 ASKED = "Where is the owl?"
@@ -104,4 +104,4 @@ async def test_blocks_of_a_provider_tell_it_each() -> None:
 
 @pytest.mark.parametrize("lead", ["user", "user, 2026-03-02", "Ana", "Ana, 2026-03-02"])
 def test_what_is_pasted_back_is_known_for_a_quotation(lead: str) -> None:
-    assert own_words(f"{lead}: An owl sat there.\n\nSo what?", speakers={"Ana"}) == "So what?"
+    assert remove_rendered_text(f"{lead}: An owl sat there.\n\nSo what?", speakers={"Ana"}) == "So what?"

@@ -211,7 +211,7 @@ def test_the_order_and_the_case_of_words_do_not_sign_a_card() -> None:
 
 
 def test_a_long_text_of_many_different_words_keeps_those_said_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_record, "_MOST", 50)
+    monkeypatch.setattr(index_record, "_MAX_TERMS", 50)
     content = " ".join(f"w{number}" for number in range(70)) + " w69 w69"
     record = index_record.encode_index_record(message_draft(content), NONCE)
     assert (

@@ -95,7 +95,7 @@ async def create_fork(shared: SharedSession, at: int | str | None, session_id: s
         # A log of nothing but messages has no facts that were learned later from earlier messages.
         has_other_entries = head.version > max(version, head.messages)
         if has_other_entries and await adopt.enqueue_adoption(storage, parent, child):
-            shared.work()
+            shared.start_worker()
     log_event(logging.DEBUG, "fork", context=child.id, parent=parent, version=child.fork)
     return child
 

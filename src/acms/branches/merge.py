@@ -309,7 +309,7 @@ async def _notify_followers(
 ) -> None:
     """Notify the followers of a log: the worker, the indexes, the profile of the namespace."""
     if delivered.asked:
-        shared.work()
+        shared.start_worker()
     if writer.note(context, delivered):
         await writer.index(context, delivered)
     ids = frozenset(entry.id for entry in replaced)

@@ -115,8 +115,8 @@ class Client:
     ) -> SessionPage:
         """Return a page of the sessions, newest first: of one namespace, or of all.
 
-        `where` keeps those that have all it names: a `label`, or a list of them, a `name`, and values of their metadata
-        by key. `after` is the `next_after` of the page before. See `storage.sessions`.
+        `where` filters by `label` (one, or a list of which all must match), by `name`, and by metadata values by key.
+        `after` is the `next_after` of the page before. See `storage.sessions`.
         """
         parse_session_filter(where)
         query = {
@@ -156,9 +156,9 @@ class Client:
         lenient: bool = False,
         extended: bool = False,
     ) -> dict[str, Json]:
-        """Answer a request of the contract from some contexts, by session or id; the reply as it is on the wire.
+        """Answer a request of the ACS contract from some sessions or context ids; return the reply as JSON.
 
-        `cache` are the keys that the caller's cache holds. See `acms.acs.ACS.render`, and `RenderReply.to_wire`.
+        `cache` lists the keys in the caller's cache. See `acms.acs.ACS.render`, and `RenderReply.to_wire`.
         """
         ids = [context if isinstance(context, str) else await context.log.known() for context in contexts]
         query = {

@@ -36,19 +36,21 @@ class Log:
 
     async def find(self) -> str | None:
         """Return the id of the context, or None if nothing was ever written."""
-        if self.id is None:
-            query = {"key": self.session_id, "namespace": self.namespace}
-            answer = await self.transport.call("GET", build_api_path("contexts"), query=query)
-            contexts = nouns.read_noun_list(ContextInfo, answer.data)
-            if not contexts and self.session_id.startswith("c_"):  # an id is a name too
-                try:
-                    answer = await self.transport.call("GET", build_api_path("contexts", self.session_id))
-                except SessionNotFoundError:
-                    return None
-                contexts = [nouns.read_noun(ContextInfo, answer.data)]
-                validation.same_namespace(self.namespace, contexts[0].namespace, self.session_id)
-            if contexts:
-                self.namespace, self.id = contexts[0].namespace, contexts[0].id
+        if self.id is not None:
+            return self.id
+        query = {"key": self.session_id, "namespace": self.namespace}
+        answer = await self.transport.call("GET", build_api_path("contexts"), query=query)
+        contexts = nouns.read_noun_list(ContextInfo, answer.data)
+        may_be_id = self.session_id.startswith("c_")
+        if not contexts and may_be_id:
+            try:
+                answer = await self.transport.call("GET", build_api_path("contexts", self.session_id))
+            except SessionNotFoundError:
+                return None
+            contexts = [nouns.read_noun(ContextInfo, answer.data)]
+            validation.same_namespace(self.namespace, contexts[0].namespace, self.session_id)
+        if contexts:
+            self.namespace, self.id = contexts[0].namespace, contexts[0].id
         return self.id
 
     async def ensure(self) -> str:
@@ -73,15 +75,14 @@ class Log:
         return id
 
     async def _create(self) -> str:
-        """Create the context, or find it by its key; a description is sent only with a new one."""
+        """Create the context with its description, unless one with this id or key exists; return its id."""
         if self.session_id.startswith("c_") and await self.find() is not None:
             assert self.id is not None
             return self.id
         body = {"key": self.session_id, "namespace": self.namespace, **self.about}
-        answer = await self.transport.call(
-            "POST", build_api_path("contexts"), body=body
-        )  # under a key it is made once
-        if answer.status == 201:
+        answer = await self.transport.call("POST", build_api_path("contexts"), body=body)
+        is_new = answer.status == 201  # for a known key the service returns the existing context
+        if is_new:
             self.about = EMPTY
         self.id = nouns.read_noun(ContextInfo, answer.data).id
         return self.id

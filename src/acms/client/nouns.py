@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @contextmanager
 def wrap_read_errors(what: str) -> Generator[None]:
-    """Parse an answer inside the block; raise `ACMSError` if this release does not understand it."""
+    """Turn errors while parsing an answer inside the block into an `ACMSError`; `what` names the parsed part."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
@@ -54,10 +54,10 @@ def read_noun_list(kind: type[T], written: Json) -> list[T]:
         return [decode_noun(kind, item) for item in written]
 
 
-def read_typed_field(kind: type[T], written: Json, name: str) -> T:
-    """Return the value of a field, checked to be of a type."""
+def read_typed_field(kind: type[T], data: Json, name: str) -> T:
+    """Return the value of a field of JSON data; raise `ACMSError` if it is missing or not of a type."""
     with wrap_read_errors(name):
-        value = written[name]
+        value = data[name]
         if not isinstance(value, get_origin(kind) or kind):
             raise TypeError(f"{type(value).__name__} where {kind.__name__} belongs")
         return value
@@ -67,29 +67,29 @@ def read_typed_field(kind: type[T], written: Json, name: str) -> T:
 
 
 @wrap_read_errors("items")
-def read_context_items(context: str, written: Mapping[str, Any], shown: str) -> ContextItems:
-    """Parse recalled or windowed items, stored under a name; their reasons are parsed on first access."""
-    sure = written.get("certainty") or {"confidence": written.get("confidence", 0.0)}
+def read_context_items(context: str, data: Mapping[str, Any], items_field: str) -> ContextItems:
+    """Parse the items of a recall or a window from a field; the ledger is parsed on first access."""
+    certainty = data.get("certainty") or {"confidence": data.get("confidence", 0.0)}
 
-    def verdicts() -> Mapping[str, Verdict]:
-        items = written.get("verdicts")
-        if items is None:
+    def parse_verdicts() -> Mapping[str, Verdict]:
+        verdicts = data.get("verdicts")
+        if verdicts is None:
             raise ConfigurationError("the reasons were not asked for", options=("Client(…, why=True)",))
-        return {verdict.id: verdict for verdict in read_noun_list(Verdict, items)}
+        return {verdict.id: verdict for verdict in read_noun_list(Verdict, verdicts)}
 
     return ContextItems(
-        read_noun_list(ContextItem, written[shown]),
-        budget=written["budget"],
+        read_noun_list(ContextItem, data[items_field]),
+        budget=data["budget"],
         ledger=Ledger(
-            verdicts,
-            tuple(written["warnings"]),
-            omitted=written["omitted"],
-            certainty=lambda: read_noun(Certainty, sure),
+            parse_verdicts,
+            tuple(data["warnings"]),
+            omitted=data["omitted"],
+            certainty=lambda: read_noun(Certainty, certainty),
         ),
         context=context,
-        version=written["version"],
-        coverage=written.get("coverage", 1.0),
-        tier=written.get("tier", "words"),
+        version=data["version"],
+        coverage=data.get("coverage", 1.0),
+        tier=data.get("tier", "words"),
     )
 
 
@@ -113,13 +113,13 @@ def read_diff(written: Mapping[str, Any], left: str, right: str) -> Diff:
 
 
 @wrap_read_errors("tree")
-def read_tree(written: Sequence[Mapping[str, Any]]) -> Tree:
-    """Read a tree from its branches, each with its depth, parents before their forks."""
-    below: dict[int, list[Tree]] = {}
-    for branch in reversed(written):
-        # Backwards, the forks of a branch have been read before it.
+def read_tree(branches: Sequence[Mapping[str, Any]]) -> Tree:
+    """Parse a tree from its branches, each with its depth, parents before their forks."""
+    trees_by_depth: dict[int, list[Tree]] = {}  # trees whose parent is not parsed yet
+    for branch in reversed(branches):  # from the end, so that forks are parsed before their parent
         depth = branch["depth"]
-        forks = tuple(reversed(below.pop(depth + 1, [])))
-        below.setdefault(depth, []).append(Tree(branch=decode_noun(Branch, branch), forks=forks))
-    (tree,) = below[0]
-    return tree
+        forks = tuple(reversed(trees_by_depth.pop(depth + 1, [])))
+        tree = Tree(branch=decode_noun(Branch, branch), forks=forks)
+        trees_by_depth.setdefault(depth, []).append(tree)
+    (root,) = trees_by_depth[0]
+    return root

@@ -110,20 +110,21 @@ def make_blocking_method(
 def make_blocking_iterator(
     method: Callable[Concatenate[Any, P], AsyncGenerator[R]],
 ) -> Callable[Concatenate[Any, P], Iterator[R]]:
-    """Return a method that yields the values of the one of the object inside, one step of the loop at a time."""
+    """Return a blocking method that yields the values of an async generator method of the wrapped object."""
 
     @wraps(method)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
         items = method(self.inner, *args, **kwargs)
 
-        async def step() -> tuple[R, ...]:
-            async for one in items:
-                return (one,)
+        async def fetch_next() -> tuple[R, ...]:
+            """Return the next value in a tuple, or an empty tuple at the end."""
+            async for item in items:
+                return (item,)
             return ()
 
         try:
-            while found := run_blocking(step()):
-                yield found[0]
+            while item := run_blocking(fetch_next()):
+                yield item[0]
         finally:
             if not getattr(items, "ag_running", False):  # a running iterator closes by itself
                 run_blocking(items.aclose())

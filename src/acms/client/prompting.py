@@ -120,7 +120,7 @@ class Home:
         tools: Sequence[Tool],
         after: Manifest | None,
     ) -> Rendered:
-        """Request the prompt; `ValidationError` for a step that cannot be sent."""
+        """Request the prompt; raise `ValidationError` for a step that cannot be sent."""
         if budget is None:
             raise ValidationError("is needed: a service renders within one", field="budget")
         descriptions = [await _describe_step(step) for step in steps]
@@ -165,11 +165,11 @@ def _find_context_ids(descriptions: Sequence[Mapping[str, Json]]) -> Any:
 
 
 def _describe_codec(codec: Codec, budget: int) -> dict[str, Json]:
-    """Serialize a codec: its model, and those of its settings that can be sent."""
+    """Serialize a codec: its model and settings; raise `ValidationError` if it has settings that cannot be sent."""
     max_tokens: int | None = getattr(codec, "max_tokens", None)
     calibration: Calibration | None = getattr(codec, "calibration", None)
     state = None if calibration is None else calibration.state()
-    if state is not None and not any(state["ratios"]):
+    if state is not None and not any(state["ratios"]):  # it has not learned anything yet
         state = None
     if not _can_be_sent(codec, budget, max_tokens, state):
         raise ValidationError(
@@ -177,12 +177,12 @@ def _describe_codec(codec: Codec, budget: int) -> dict[str, Json]:
             field="codec",
             options=("use the codec with its model alone", "render over a session of this process"),
         )
-    described: dict[str, Json] = {"codec": codec.name.removesuffix("-messages"), "model": codec.model}
+    description: dict[str, Json] = {"codec": codec.name.removesuffix("-messages"), "model": codec.model}
     if max_tokens is not None:
-        described["maxTokens"] = max_tokens
+        description["maxTokens"] = max_tokens
     if state is not None:
-        described["calibration"] = state
-    return described
+        description["calibration"] = state
+    return description
 
 
 def _can_be_sent(codec: Codec, budget: int, max_tokens: int | None, state: Any) -> bool:
@@ -198,7 +198,7 @@ def _can_be_sent(codec: Codec, budget: int, max_tokens: int | None, state: Any) 
 
 
 async def _describe_step(step: Step) -> dict[str, Json]:
-    """Serialize a step of a prompt; `ValidationError` for one that only this process can run."""
+    """Serialize a step of a prompt; raise `ValidationError` for a step that only this process can run."""
     match step:
         case WrittenMessage(message):
             parts = [write_part(part) for part in message.parts]
@@ -222,8 +222,8 @@ async def _describe_step(step: Step) -> dict[str, Json]:
 
 
 async def _describe_recall(step: Recalling) -> dict[str, Json]:
-    """Serialize a step that recalls."""
-    described: dict[str, Json] = {
+    """Serialize a recall step."""
+    description: dict[str, Json] = {
         "type": "recall",
         "session": await _describe_session(step.session),
         "query": step.query,
@@ -233,13 +233,13 @@ async def _describe_recall(step: Recalling) -> dict[str, Json]:
         "keep": "turns" if step.keeps_position else "turn",
     }
     for name, value in step.options.items():
-        described[to_camel_case(name)] = value
-    described["exclude"] = list(step.options["exclude"])
-    return described
+        description[to_camel_case(name)] = value
+    description["exclude"] = list(step.options["exclude"])
+    return description
 
 
 def _describe_shrinking(step: Shrinking) -> dict[str, Json]:
-    """Return how a step may shrink, in the words of the HTTP API."""
+    """Serialize the shrinking strategy of a step as fields of the HTTP API."""
     match step.strategy:
         case Window() if step.newest is not None:
             return {"type": "last", "n": step.newest}
@@ -261,9 +261,10 @@ def _describe_shrinking(step: Shrinking) -> dict[str, Json]:
 
 
 async def _describe_session(session: Readable) -> dict[str, Json]:
-    """Describe the log to read. One without entries is created, and stays empty."""
+    """Serialize a session or a view of one; a session that was never written is created, and stays empty."""
     remote = cast("Remote", session)
     log, end = remote.log, remote.ends_at
-    if end is not None:
-        return {"contextId": await log.known(), "atTag" if isinstance(end, str) else "atVersion": end}
-    return {"contextId": await log.find() or await log.ensure()}
+    if end is None:
+        return {"contextId": await log.find() or await log.ensure()}
+    end_field = "atTag" if isinstance(end, str) else "atVersion"
+    return {"contextId": await log.known(), end_field: end}

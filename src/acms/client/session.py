@@ -98,7 +98,7 @@ async def _context_of_facts(remote: Remote, given: Given) -> str | None:
 
 
 def _prepare_recall(remote: Remote, given: Given) -> Given:
-    """Return the fields of a recall request; raise for arguments that cannot be sent."""
+    """Return the fields of a recall request; raise an error for arguments that cannot be sent."""
     if isinstance(given["exclude"], str):
         raise ValidationError("must be a list of ids, not a string", field="exclude")
     if given["budget"] is not None and given["token_budget"] is not None:
@@ -168,9 +168,9 @@ def _read_chat(answer: Answer, _: Remote) -> ChatMessages:
     """Parse chat messages with the ids of the entries that each shows."""
     chat = ChatMessages()
     messages = answer.data["messages"]
-    known = answer.data.get("sources") or [()] * len(messages)  # older services send none
-    for message, sources in zip(messages, known, strict=True):
-        chat.show(message, tuple(sources))
+    sources = answer.data.get("sources") or [()] * len(messages)  # older services send none
+    for message, ids in zip(messages, sources, strict=True):
+        chat.show(message, tuple(ids))
     return chat
 
 
@@ -300,34 +300,37 @@ _version = make_value_reader(int, "version")
 
 
 async def _ingest_message(remote: RemoteSession, given: Given) -> str:
-    """Append one message, given as its fields or as a provider's message in place of the role; return its id."""
-    key, message = given.pop("idempotency_key"), given["role"]
-    if isinstance(message, Mapping):  # a provider's: it says all that there is to say
+    """Append one message and return its id; the argument `role` is a role or a whole message of a provider."""
+    key, role = given.pop("idempotency_key"), given["role"]
+    if isinstance(role, Mapping):
         if given["content"] or given["tool_calls"] or given["tool_call_id"] or given["parts"]:
             raise ValidationError("stands alone: it says all that there is to say", field="message")
         names = ("markers", "actor_id", "metadata", "created_at", "origin", "privacy")
-        more = {name: given[name] for name in names if given[name] not in (None, Privacy.ALLOW)}
-        given = {**message, **more}
+        attributes = {name: given[name] for name in names if given[name] not in (None, Privacy.ALLOW)}
+        message: Given = {**role, **attributes}
     else:
         validation.require_role_first(
-            message, *(given[name] for name in ("content", "tool_calls", "tool_call_id", "parts"))
+            role, given["content"], given["tool_calls"], given["tool_call_id"], given["parts"]
         )
+        message = given
     if key is not None:
-        given["key"] = key
-    return (await _append_messages(remote, [given], {}, single=True))[-1].message_id
+        message["key"] = key
+    receipts = await _append_messages(remote, [message], {}, single=True)
+    return receipts[-1].message_id
 
 
 async def _ingest_many(remote: RemoteSession, given: Given) -> list[MessageReceipt]:
-    """Append messages; a missing key is made of the batch's key and the index.
+    """Append messages; a message without a key gets the key of the batch and its index.
 
-    `last_message` is sent as If-Match, so that the append fails if another message came in between.
+    `last_message` is sent as If-Match, so that the append fails if another message was appended in between.
     """
     key, last_message = given["idempotency_key"], given["last_message"]
     drafts: list[Given] = []
     for index, message in enumerate(_check_messages(given["messages"])):
         draft = dict(message)
         draft.setdefault("key", draft.pop("idempotency_key", None))
-        if draft["key"] is None and key is not None and draft.get("id") is None:
+        has_own_key = draft["key"] is not None or draft.get("id") is not None
+        if key is not None and not has_own_key:
             # In the body, because a header cannot hold every name.
             draft["key"] = f"{validation.validate_name(key, 'idempotency_key')}:{index}"
         drafts.append(draft)
@@ -345,7 +348,7 @@ async def _ingest_many(remote: RemoteSession, given: Given) -> list[MessageRecei
 async def _append_messages(
     remote: RemoteSession, messages: Sequence[Given], headers: Mapping[str, str], *, single: bool = False
 ) -> list[MessageReceipt]:
-    """Append messages in one request; errors name the field as the caller gave it."""
+    """Append messages in one request; with `single`, errors name the fields as arguments of `ingest`."""
     await remote.log.ensure()
     # The transport may repeat the request: the key makes a repetition harmless.
     headers = {"idempotency-key": f"{ONCE}{uuid4().hex}", **headers}
@@ -368,7 +371,7 @@ def _write_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Jso
 
 
 def _write_message(given: Mapping[str, Any], prefix: str) -> dict[str, Json]:
-    """Serialize the arguments of `ingest`, and check those that cannot be serialized."""
+    """Serialize the arguments of `ingest`; `prefix` is the path of the message in errors."""
     values = {str(name): value for name, value in given.items() if value is not None}
     created_at = values.get("created_at")
     if isinstance(created_at, datetime):
@@ -387,23 +390,23 @@ def _write_message(given: Mapping[str, Any], prefix: str) -> dict[str, Json]:
 
 
 def _write_parts(parts: Iterable[Any], prefix: str) -> list[Json]:
-    """Serialize parts of a message; `ValidationError` for anything else."""
-    written: list[Json] = []
+    """Serialize the parts of a message; raise `ValidationError` for any other object."""
+    serialized: list[Json] = []
     for index, part in enumerate(parts):
         if not isinstance(part, Part):
             raise ValidationError(f"{type(part).__name__} is not a part", field=f"{prefix}parts[{index}]")
-        written.append(write_part(part))
-    return written
+        serialized.append(write_part(part))
+    return serialized
 
 
 def _check_messages(messages: object) -> Sequence[Mapping[str, Any]]:
-    """Return messages; `ValidationError` unless they are a list of mappings."""
+    """Return the messages if they are a list of mappings; raise `ValidationError` if not."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise ValidationError(f"must be a list, not {type(messages).__name__}", field="messages")
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping):
-            wrong = f"must be a mapping, not {type(message).__name__}"
-            raise ValidationError(wrong, field=f"messages[{index}]")
+            problem = f"must be a mapping, not {type(message).__name__}"
+            raise ValidationError(problem, field=f"messages[{index}]")
     return messages
 
 
@@ -422,10 +425,10 @@ def _open_branch(answer: Answer, remote: RemoteSession) -> RemoteSession:
 
 
 async def _set_tag(remote: RemoteSession, given: Given) -> int:
-    """Set a tag; an error names the argument of the local method."""
-    asked = {"name": given["name"], "at_version": given["version"], "move": given["move"]}
+    """Set a tag and return its version; errors name the argument `version` as the local method does."""
+    fields = {"name": given["name"], "at_version": given["version"], "move": given["move"]}
     try:
-        return await Asks("PUT tags/{name}", _version)(remote, asked)
+        return await Asks("PUT tags/{name}", _version)(remote, fields)
     except ValidationError as error:
         if error.field == "at":
             rename_error_field(error, "version")
@@ -458,42 +461,47 @@ async def _delete_context(remote: RemoteSession, given: Given) -> list[Branch]:
     """Delete the context, and return its live forks."""
     forks = await Asks("DELETE", make_value_reader(list[Json], "liveForks"), again=False)(remote, given)
     remote.log.id = None
-    live = [nouns.read_typed_field(str, one, "id") for one in forks]
-    calls = [await remote.log.transport.call("GET", build_api_path("contexts", id)) for id in live]
-    return [read_noun(Branch, one.data) for one in calls]
+    branches: list[Branch] = []
+    for fork in forks:
+        id = nouns.read_typed_field(str, fork, "id")
+        answer = await remote.log.transport.call("GET", build_api_path("contexts", id))
+        branches.append(read_noun(Branch, answer.data))
+    return branches
 
 
 async def _find_job(remote: RemoteSession, given: Given) -> Job:
-    """Return a job of this session; `GoneError` for an unknown one."""
+    """Return a job of this session; raise `GoneError` if there is none with this id."""
     context, id = await remote.log.known(), given["id"]
     try:
-        found = read_noun(Job, (await remote.log.transport.call("GET", build_api_path("jobs", id))).data)
+        answer = await remote.log.transport.call("GET", build_api_path("jobs", id))
+        job = read_noun(Job, answer.data)
     except NotFoundError:
-        found = None
-    if found is None or found.context != context:
+        job = None
+    if job is None or job.context != context:
         raise GoneError(f"job {id} does not exist")
-    return found
+    return job
 
 
 async def _wait_for_job(remote: RemoteSession, given: Given) -> Compaction | None:
-    """Wait until a job ends, asking at growing intervals; return its compaction, if it made one."""
-    wait, most = _POLLS
+    """Poll a job at growing intervals until it ends; return its compaction, or None if it made none."""
+    seconds, most_seconds = _POLLS
+    path = build_api_path("jobs", given["job"].id)
     async with asyncio.timeout(given["timeout"]):
         while True:
-            found = (await remote.log.transport.call("GET", build_api_path("jobs", given["job"].id))).data
-            now = read_noun(Job, found)
-            if now.state not in (JobState.READY, JobState.RUNNING):
+            answer = await remote.log.transport.call("GET", path)
+            job = read_noun(Job, answer.data)
+            if job.state not in (JobState.READY, JobState.RUNNING):
                 break
-            await asyncio.sleep(wait)
-            wait = min(most, wait * 1.5)
-    if now.state is not JobState.DONE:
+            await asyncio.sleep(seconds)
+            seconds = min(most_seconds, seconds * 1.5)
+    if job.state is not JobState.DONE:
         raise JobFailedError(
-            f"job {now.id} is {now.state.value} after {now.attempt} attempts: {now.error}",
-            job_id=now.id,
+            f"job {job.id} is {job.state.value} after {job.attempt} attempts: {job.error}",
+            job_id=job.id,
             options=("acms jobs retry", "ask for it again"),
         )
-    made = nouns.read_typed_field(object, found, "compaction")
-    return None if made is None else read_noun(Compaction, made)
+    compaction = nouns.read_typed_field(object, answer.data, "compaction")
+    return None if compaction is None else read_noun(Compaction, compaction)
 
 
 async def _close_session(remote: RemoteSession, given: Given) -> None:
@@ -579,10 +587,7 @@ class RemoteSession(RemoteView, Writes):
     async def merge(
         self, other: RemoteView, *, strategy: MergeStrategy = "refuse", dry_run: bool = False
     ) -> Merged:
-        """Bring in what another session of the same fork tree changed since this one last knew it.
-
-        See `acms.ACMS.merge`.
-        """
+        """Merge the changes of another session of the same fork tree into this session; see `acms.ACMS.merge`."""
         if not isinstance(other, RemoteView):
             raise ValidationError("must be a session of a service, or a view of one", field="other")
         await self.log.known()

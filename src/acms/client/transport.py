@@ -152,9 +152,8 @@ class Transport:
     ) -> Answer:
         """Send a request, and retry while the failure is transient and `retry` allows it.
 
-        A caller that changes something passes an `Idempotency-Key` in `headers`: it is the same at every attempt.
-        Without `again`, for requests that have another effect the second time, retry only if the request surely did
-        nothing.
+        A caller that changes something passes an `Idempotency-Key` in `headers`, which is the same at every attempt.
+        Without `again`, a request is repeated only if it certainly had no effect.
         """
         content = None
         all_headers = dict(headers or {})
@@ -167,10 +166,11 @@ class Transport:
             try:
                 return await self._send_once(method, path, params, content, all_headers)
             except ACMSError as error:
-                wait = self._retry_delay(error, attempt) if again or isinstance(error, _UNSENT) else None
-                if wait is None:
+                may_repeat = again or isinstance(error, _UNSENT)
+                seconds = self._retry_delay(error, attempt) if may_repeat else None
+                if seconds is None:
                     raise
-            await self._sleep(wait)
+            await self._sleep(seconds)
             attempt += 1
 
     def _retry_delay(self, error: ACMSError, attempt: int) -> float | None:
@@ -178,13 +178,13 @@ class Transport:
         return None if attempt >= self.retry.max_attempts else self.pause(error, attempt)
 
     def pause(self, error: ACMSError, attempt: int) -> float | None:
-        """Return the seconds to wait before a retry may succeed; None if the error is not transient."""
+        """Return the seconds to wait before a retry, or None if the error is not transient or the wait too long."""
         if not _is_transient_error(error):
             return None
-        asked: float = getattr(error, "retry_after", None) or 0.0
-        if asked > self.retry.max_delay:
+        retry_after: float = getattr(error, "retry_after", None) or 0.0
+        if retry_after > self.retry.max_delay:
             return None
-        return max(asked, self.retry.delay(attempt, self._fraction()))
+        return max(retry_after, self.retry.delay(attempt, self._fraction()))
 
     async def _send_once(
         self,
@@ -194,11 +194,11 @@ class Transport:
         content: bytes | None,
         headers: Mapping[str, str],
     ) -> Answer:
-        """Send a request without a retry."""
+        """Send a request once, and return the parsed answer."""
         client = self._open_client()
         import httpx2
 
-        # Failures are raised outside of the except blocks: what httpx2 raises holds the request, and with it the key.
+        # Failures are raised outside the except blocks, because errors of httpx2 hold the request with the API key.
         failure: ACMSError
         try:
             async with self._slots, asyncio.timeout(self._timeout):
@@ -214,14 +214,14 @@ class Transport:
     async def events(
         self, path: str, *, query: Mapping[str, object] | None = None
     ) -> AsyncGenerator[tuple[str, str, str]]:
-        """Yield the server-sent events of an answer: name, id and data, "" for a missing one.
+        """Yield (name, id, data) of each server-sent event of an answer; "" for a missing part.
 
-        An event without data confirms that everything before its id was sent. The stream ends when the answer does, and
-        raises if nothing arrives for so long that the connection must be broken.
+        An event without data confirms that everything before its id was sent. The stream ends with the answer. It
+        raises an error if nothing arrives for 45 seconds, since the connection must then be broken.
         """
         name = id = ""
         data: list[str] = []
-        quiet = max(self._timeout, 45.0)  # three heartbeats
+        quiet = max(self._timeout, 45.0)  # the time of three heartbeats
         async for line in self.lines(path, query=query, accept=EVENTS, quiet=quiet):
             field, _, value = line.rstrip("\r\n").partition(":")
             value = value.removeprefix(" ")
@@ -243,7 +243,7 @@ class Transport:
         accept: str = _NDJSON,
         quiet: float | None = None,
     ) -> AsyncGenerator[str]:
-        """Yield the lines of a streamed answer, each with its newline; `quiet` is the longest wait for data (s)."""
+        """Yield the lines of a streamed answer, each with its newline; `quiet` is the longest wait in seconds."""
         client = self._open_client()
         import httpx2
 
@@ -255,14 +255,14 @@ class Transport:
         try:
             async with self._slots, stream as response:
                 if response.status_code == 200:
-                    rest = b""
-                    async for piece in response.aiter_bytes():
-                        # A text may hold other line separators: only "\n" ends a line.
-                        *complete, rest = (rest + piece).split(b"\n")
+                    incomplete = b""
+                    async for chunk in response.aiter_bytes():
+                        # Only "\n" ends a line, because a text may contain other line separators.
+                        *complete, incomplete = (incomplete + chunk).split(b"\n")
                         for line in complete:
                             yield line.decode("utf-8") + "\n"
-                    if rest:
-                        yield rest.decode("utf-8")
+                    if incomplete:
+                        yield incomplete.decode("utf-8")
                     return
                 await response.aread()
         except httpx2.HTTPError as error:
@@ -275,13 +275,14 @@ class Transport:
         raise failure
 
     async def send(self, path: str, lines: AsyncIterable[str]) -> Answer:
-        """Send lines as a stream, without retries: they are not kept."""
+        """Send lines as a stream; there is no retry, because the lines are not kept."""
         client = self._open_client()
         import httpx2
 
         caller_errors: list[BaseException] = []
 
-        async def pieces() -> AsyncIterator[bytes]:
+        async def encode_chunks() -> AsyncIterator[bytes]:
+            """Yield the lines in chunks of about 64 KiB, and note an error of the caller's iterator."""
             buffer: list[str] = []
             size = 0
             try:
@@ -302,7 +303,7 @@ class Transport:
         try:
             async with self._slots:
                 response = await client.post(
-                    self.url + path, content=pieces(), headers={"content-type": _NDJSON}, timeout=None
+                    self.url + path, content=encode_chunks(), headers={"content-type": _NDJSON}, timeout=None
                 )
         except httpx2.HTTPError as error:
             if caller_errors:
@@ -315,7 +316,7 @@ class Transport:
     # ── one attempt ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _open_client(self) -> httpx2.AsyncClient:
-        """Return the HTTP client, created by the first call; `HandleError` in another event loop."""
+        """Return the HTTP client, which the first call creates; raise `HandleError` in another event loop."""
         loop = asyncio.get_running_loop()
         if self._client is None:
             import httpx2
@@ -348,7 +349,7 @@ class Transport:
         return self._client
 
     def _connection_error(self, error: Exception) -> ACMSError:
-        """Return our error for one of the HTTP client: unreachable, too slow, or broken."""
+        """Return the ACMS error for an error of the HTTP client: unreachable, too slow, or broken."""
         import httpx2
 
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
@@ -364,7 +365,7 @@ class Transport:
         )
 
     async def _parse_answer(self, status: int, headers: Mapping[str, str], content: bytes) -> Answer:
-        """Return a successful answer; raise the error that any other one describes."""
+        """Return the parsed answer if it is successful; raise the error that it describes if not."""
         body: Json = None
         succeeded = 200 <= status < 300
         if content:
@@ -378,7 +379,7 @@ class Transport:
         raise self._error_of_answer(status, headers, body)
 
     def _error_of_answer(self, status: int, headers: Mapping[str, str], body: Json) -> ACMSError:
-        """Return the error for an answer with an error status, from its problem document or else its status."""
+        """Return the error for an unsuccessful answer, from its problem document or else from its status."""
         retry_after = _parse_seconds(headers.get("retry-after"))
         if isinstance(body, dict) and isinstance(body.get("code"), str):
             error = problem_details.parse_problem(cast("dict[str, Json]", body))
@@ -440,13 +441,13 @@ def _create_ssl_context(url: str) -> ssl.SSLContext:
 
 
 async def _parse_content(content: bytes) -> Json:
-    """Parse an answer, in a thread if it takes more than about 5 ms; `ValueError` for invalid text or JSON."""
+    """Parse JSON, in a thread if it takes more than about 5 ms; raise `ValueError` for invalid text or JSON."""
     if len(content) <= _LONG:
         value = _parse_json(content)
     else:
         value = await asyncio.to_thread(_parse_json, content)
     if b"\\ud" in content or b"\\uD" in content:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")  # refuses lone surrogates, which are no text
+        json.dumps(value, ensure_ascii=False).encode("utf-8")  # raises ValueError for lone surrogates
     return value
 
 
@@ -464,8 +465,9 @@ def _encode_body(body: Json) -> bytes:
 
 
 def _find_unserializable_argument(body: Json) -> str:
-    """Return the name of the argument that is no JSON."""
-    for name, value in body.items() if isinstance(body, dict) else ():
+    """Return the name of the first argument that cannot be serialized as JSON, or "body"."""
+    arguments = body if isinstance(body, dict) else {}
+    for name, value in arguments.items():
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
@@ -493,7 +495,7 @@ def _check_encodable(value: str, field: str) -> str:
 
 
 def _parse_seconds(text: str | None) -> float | None:
-    """Return a number of seconds from a header, or None."""
+    """Return the number of seconds in a header, or None if it is missing or no number."""
     if text is None:
         return None
     try:

@@ -69,7 +69,7 @@ class Remote:
 
 
 async def resolve_end_version(remote: Remote) -> int | None:
-    """Return the version at which a log ends, from now on for good; `NotFoundError` when no version has its tag."""
+    """Return the version at which a view ends; a tag is resolved once, and `NotFoundError` raised if it is unknown."""
     if not isinstance(remote.ends_at, str):
         return remote.ends_at
     context = await remote.log.find()
@@ -114,7 +114,7 @@ class Verb(Generic[P, R]):
         return self  # of a class that is no door: those have what `on` returns
 
     def on(self, door: type) -> Callable[..., Any]:
-        """Return the method of a door."""
+        """Return the method for a class: a blocking one for a `Door`, else one that sends a request."""
         if not issubclass(door, Door):
             return self._remote()
         call = make_blocking_method(self._method)
@@ -122,31 +122,34 @@ class Verb(Generic[P, R]):
             return call
 
         @wraps(self._method)
-        def branch(self: Door, /, *given: Any, **named: Any) -> Door:
-            return wrap_in_door(type(self), call(self, *given, **named))
+        def call_and_wrap(self: Door, /, *args: Any, **kwargs: Any) -> Door:
+            return wrap_in_door(type(self), call(self, *args, **kwargs))
 
-        return branch
+        return call_and_wrap
 
     def _remote(self) -> Callable[..., Any]:
-        """Return the method that sends the request of this verb; it takes the arguments of the local method."""
+        """Return a method that takes the arguments of the local method and sends the request of this verb."""
         ask = self._ask
         assert ask is not None, f"{self._method.__name__} has no operation"
         signature = inspect.signature(self._method)
-        open_ended = [name for name, one in signature.parameters.items() if one.kind is one.VAR_KEYWORD]
+        kwargs_names = [
+            name
+            for name, parameter in signature.parameters.items()
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD
+        ]
 
         @wraps(self._method)
-        async def call(*given: Any, **named: Any) -> Any:
-            bound = signature.bind(*given, **named)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             arguments = dict(bound.arguments)
             remote: Remote = arguments.pop("self")
-            for name in open_ended:
+            for name in kwargs_names:
                 arguments |= arguments.pop(name)
             try:
                 return await ask(remote, arguments)
-            # No log exists yet: the method of an empty session answers.
-            except UnwrittenError:
-                return await self._method(_make_empty_session(remote), *given[1:], **named)
+            except UnwrittenError:  # no log exists yet, so an empty local session answers
+                return await self._method(_make_empty_session(remote), *args[1:], **kwargs)
 
         return call
 
@@ -175,13 +178,13 @@ def define_branching_verb(method: Callable[Concatenate[Any, P], Any], ask: Ask[A
 
 
 def add_verb_methods(door: type) -> None:
-    """Give a door its methods: one for each verb that it inherits."""
+    """Add a method to a class for each `Verb` that it inherits."""
     for name in dir(door):
-        found = inspect.getattr_static(door, name)
-        if isinstance(found, Verb):
-            method = found.on(door)
+        verb = inspect.getattr_static(door, name)
+        if isinstance(verb, Verb):
+            method = verb.on(door)
             method.__qualname__ = f"{door.__name__}.{name}"
-            if found.branches:
+            if verb.branches:
                 set_return_annotation(method, door.__name__)
             setattr(door, name, method)
 
@@ -230,7 +233,8 @@ class Asks(Generic[R]):
             answer = await self._send(transport, context, fields, headers)
             if self.pages:
                 await self._add_pages(answer, transport, context, fields, headers)
-        except ACMSError as error:  # the service knows the session by its id
+        except ACMSError as error:
+            # The service names the session by its id, the caller by its name.
             error.args = (str(error).replace(repr(context), repr(remote.log.session_id)),)
             raise
         return self.reply(answer, remote)
@@ -250,30 +254,31 @@ class Asks(Generic[R]):
     async def _send(
         self, transport: Transport, context: str, fields: Given, headers: Mapping[str, str]
     ) -> Answer:
-        """Send the request of a line such as "GET renders/{id}"; fields in braces become steps of the path.
+        """Send the request of a line such as "GET renders/{id}".
 
-        The other fields are the query, or the body of a POST.
+        Fields in braces become steps of the path. The other fields become the query, or the body of a POST.
         """
         method, _, relative_path = self.line.partition(" ")
         path = build_api_path("contexts", context)
-        rest = dict(fields)
-        for step in relative_path.split("/") if relative_path else ():
+        remaining = dict(fields)
+        steps = relative_path.split("/") if relative_path else []
+        for step in steps:
             if step.startswith("{"):
-                name = step[1:-1]
-                step = quote_path_step(rest.pop(name), name)
+                name = step.strip("{}")
+                step = quote_path_step(remaining.pop(name), name)
             path += f"/{step}"
         arguments: dict[str, Any] = {}
-        for name, value in rest.items():
+        for name, value in remaining.items():
             if self.nulls or value is not None:
                 arguments[to_camel_case(name)] = value
-        kind = "query" if method in ("GET", "DELETE") else "body"
+        place = "query" if method in ("GET", "DELETE") else "body"
         if method != "GET":
             headers = {"idempotency-key": uuid4().hex, **headers}
-        return await transport.call(method, path, headers=headers, again=self.again, **{kind: arguments})
+        return await transport.call(method, path, headers=headers, again=self.again, **{place: arguments})
 
 
 def make_noun_reader(kind: type[T], *names: str) -> Callable[[Answer, Any], T]:
-    """Return a function that parses one noun, from the value below these names."""
+    """Return a function that parses one noun from an answer; `names` are the nested fields that lead to it."""
 
     def read(answer: Answer, _: Any) -> T:
         value = answer.data

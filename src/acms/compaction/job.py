@@ -104,7 +104,7 @@ async def request_compaction(shared: SharedSession, context: str, overrides: Map
         job = await requests.find_latest_job(storage, context, draft.dedupe)
         if job is None:
             continue  # it was deleted meanwhile: enqueue another
-        shared.work()
+        shared.start_worker()
         has_ended = job.state in ENDED_STATES
         if not requests.satisfies_request(job, mode):
             if job.state is JobState.READY:
@@ -141,7 +141,7 @@ async def wait_for_compaction(
 ) -> Compaction | None:
     """Wait until a job has ended and return its compaction; None if it made none."""
     storage = shared.storage
-    shared.work()
+    shared.start_worker()
     async with asyncio.timeout(timeout):
         current = await read_current_job(storage, job.id)
         while current.state not in ENDED_STATES:

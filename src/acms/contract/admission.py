@@ -69,10 +69,10 @@ class Admitted:
 
 
 def admit_candidates(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
-    """Choose the fragments of a reply. The order of the candidates does not matter.
+    """Choose the fragments of a reply, redacted, and the advice for the caller's cache.
 
-    Only chosen candidates are redacted, because that takes time. Redaction may change their cost and their names, so
-    the choice is repeated until all chosen ones are redacted; after `ROUNDS` rounds all candidates are.
+    Only chosen candidates are redacted, because redaction takes time. It may change their cost and their names, so the
+    choice is repeated until all chosen ones are redacted; after `ROUNDS` rounds all candidates are redacted.
     """
     modes = {mode: strictest_mode(terms.mode, mode) for mode in Privacy}
     pool, withheld = _without_blocked(candidates, modes, terms.unread)
@@ -130,7 +130,7 @@ def admit_candidates(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
 def _redact_pending(
     pool: Iterable[Candidate], pending: Collection[str], redactors: Mapping[Privacy, _Redactor]
 ) -> list[Candidate]:
-    """Return candidates of which the pending ones are redacted, without those whose id is sensitive."""
+    """Redact the candidates whose ids are in `pending`, and drop those whose id is sensitive."""
     remaining: list[Candidate] = []
     for candidate in pool:
         redacted: Candidate | None = candidate
@@ -144,7 +144,10 @@ def _redact_pending(
 def _without_blocked(
     candidates: Iterable[Candidate], modes: Mapping[Privacy, Privacy], unread: Iterable[str]
 ) -> tuple[list[Candidate], int]:
-    """Return the candidates, the blocked ones without their texts, and how many blocked ones are withheld."""
+    """Return the candidates, with the text removed from blocked ones, and the number of blocked ones left out.
+
+    A blocked candidate is left out if its id quotes a blocked text or is sensitive itself.
+    """
     pool: list[Candidate] = []
     blocked: list[Candidate] = []
     for candidate in candidates:
@@ -177,20 +180,20 @@ def _best_first(candidate: Candidate) -> tuple[float, float, str, str]:
 
 
 def build_ledger(admitted: Admitted, beyond: Sequence[str] = ()) -> Ledger:
-    """Return the verdict on each candidate, in the terms of a recall; built when it is first read.
+    """Return a ledger with a verdict on each candidate; the verdicts are built when they are first read.
 
-    `beyond` are ids of units of experience above the requested number. The ledger contains no text. An id that holds
-    something sensitive is redacted; an id that reveals blocked text is not listed.
+    `beyond` are ids of units of experience above the requested number. The ledger contains no text. A sensitive id is
+    redacted; an id that reveals blocked text is not listed.
     """
     weighed, withheld = admitted.selection.weighed, admitted.withheld
 
-    def write() -> dict[str, Verdict]:
-        reason = "experience_top_k asked for fewer units of experience"
-        verdicts = [_omission_verdict(id, "top_k", reason) for id in beyond]
+    def build_verdicts() -> dict[str, Verdict]:
+        too_many = "experience_top_k asked for fewer units of experience"
+        revealing = "its id or its names would tell what may not be shown"
+        verdicts = [_omission_verdict(id, "top_k", too_many) for id in beyond]
         verdicts += weighed.verdicts()
-        reason = "its id or its names would tell what may not be shown"
         for number in range(1, withheld + 1):
-            verdicts.append(_omission_verdict(f"withheld:{number}", "hidden", reason))
+            verdicts.append(_omission_verdict(f"withheld:{number}", "hidden", revealing))
         by_id: dict[str, Verdict] = {}
         for verdict in verdicts:
             if _is_sensitive_id(verdict.id, Privacy.REDACT):
@@ -198,8 +201,9 @@ def build_ledger(admitted: Admitted, beyond: Sequence[str] = ()) -> Ledger:
             by_id[verdict.id] = verdict
         return by_id
 
+    candidates = weighed.single + withheld + len(beyond)
     shown = len(admitted.selection.fragments)
-    return Ledger(write, omitted=weighed.single + withheld + len(beyond) - shown)
+    return Ledger(build_verdicts, omitted=candidates - shown)
 
 
 def _omission_verdict(id: str, rule: str, reason: str) -> Verdict:
@@ -226,9 +230,9 @@ def _is_sensitive_id(id: str, mode: Privacy) -> bool:
 
 
 def redact_excerpt(part: str, whole: str, mode: Privacy) -> str | None:
-    """Return a redacted excerpt of a text, or None if the excerpt cuts through a secret of the whole text.
+    """Redact an excerpt of a text; return None if the excerpt still has a part of a secret of the whole text.
 
-    The rules do not find half a key, but half a key must not be shown either.
+    Redaction rules do not recognise half a key, but half a key must not be shown either.
     """
     excerpt = redact_text(part, mode).text
     for span in redact_text(whole, mode).spans:
@@ -249,41 +253,50 @@ class _Redactor:
         self._sensitive_names: dict[str, bool] = {}
 
     def redact(self, candidate: Candidate) -> Candidate | None:
-        """Return a redacted item, the item itself if nothing in it is sensitive, or None if its id is sensitive."""
+        """Return a redacted candidate, or None if its id is sensitive.
+
+        If nothing in the candidate is sensitive, it is returned itself.
+        """
         mode = self._mode
         if _is_sensitive_id(candidate.id, mode):
             return None
-        whole = candidate.text
-        text = Redacted("", ()) if whole is None else redact_text(whole, mode)
-        secrets = _removed_texts(whole or "", text)
+        original = candidate.text
+        redacted = Redacted("", ()) if original is None else redact_text(original, mode)
+        secrets = _removed_texts(original or "", redacted)
         variants: list[Variant] = []
         for variant in candidate.variants:
-            redacted = redact_text(variant.text, mode)
-            secrets += _removed_texts(variant.text, redacted)
-            written = redact_excerpt(variant.text, whole, mode) if whole and text.spans else redacted.text
-            if written == variant.text:
+            redacted_variant = redact_text(variant.text, mode)
+            secrets += _removed_texts(variant.text, redacted_variant)
+            variant_text: str | None = redacted_variant.text
+            if original and redacted.spans:
+                variant_text = redact_excerpt(variant.text, original, mode)
+            if variant_text == variant.text:
                 variants.append(variant)
-            elif written is not None:
-                variants.append(replace(variant, text=written, cost_tokens=0))
-        texts = [variant.text.lower() for variant in variants]
-        if whole is not None:
-            texts.append(text.text.lower())
-        entities = tuple(name for name in candidate.entities if self._may_show(name, secrets, texts))
+            elif variant_text is not None:
+                variants.append(replace(variant, text=variant_text, cost_tokens=0))
+        shown_texts = [variant.text.lower() for variant in variants]
+        if original is not None:
+            shown_texts.append(redacted.text.lower())
+        entities = tuple(name for name in candidate.entities if self._may_show(name, secrets, shown_texts))
         citations = tuple(name for name in candidate.citations if not _is_sensitive_id(name, mode))
         if not secrets and (entities, citations) == (candidate.entities, candidate.citations):
             return candidate
         return replace(
             candidate,
-            text=None if whole is None else text.text,
-            # The claimed cost was that of another text.
-            cost_tokens=0 if text.spans else candidate.cost_tokens,
+            text=None if original is None else redacted.text,
+            # The claimed cost of a redacted text is no longer valid.
+            cost_tokens=0 if redacted.spans else candidate.cost_tokens,
             variants=tuple(variants),
             entities=entities,
             citations=citations,
         )
 
     def _may_show(self, name: str, secrets: Sequence[str], texts: Sequence[str]) -> bool:
-        """Return whether an entity is not sensitive, and was asked for or is not in the removed text alone."""
+        """Return whether the name of an entity may be shown.
+
+        It must not be sensitive. A name that occurs in removed text (`secrets`) must have been requested, or occur in a
+        shown text too.
+        """
         is_sensitive = self._sensitive_names.get(name)
         if is_sensitive is None:
             is_sensitive = bool(redact_text(name, self._mode).spans)

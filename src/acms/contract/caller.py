@@ -127,9 +127,9 @@ class CEO:
     ) -> Outcome:
         """Return context for a user's text.
 
-        After an error the best option it offers is tried (`pick`), each action once, until there is context, the
-        attempts are used up or no offered option is allowed. The cache receives only the reply that is returned; if
-        policies conflict often, that reply carries `PARTIAL_DATA`.
+        After an error, the best action that it offers is tried (see `pick`), each action once, until there is context,
+        no attempt is left or no action is allowed. The cache receives only the returned reply; if cache policies
+        conflict often, that reply carries the warning `PARTIAL_DATA`.
         """
         intent = _intent_of_text(said)
         request = sent = self._build_request(intent, privacy, risk, request_id)
@@ -167,9 +167,11 @@ class CEO:
         risk: RiskLevel | str | None,
         request_id: str | None,
     ) -> RenderRequest:
+        """Build the request for an intent; risk and privacy default to those of the intent and of this caller."""
         tokens_max, time_ms = BUDGETS[intent.complexity]
         if intent.urgency is Urgency.HIGH:
-            time_ms = min(time_ms, BUDGETS[Complexity.SIMPLE][1])
+            _, shortest_ms = BUDGETS[Complexity.SIMPLE]
+            time_ms = min(time_ms, shortest_ms)
         message_id = self._ids()
         if request_id is None:
             request_id = self._ids()
@@ -189,9 +191,9 @@ def pick(
 ) -> Action | None:
     """Return the best action that an error offers, or None if none is allowed.
 
-    The order: a retry with reduced scope, L1 (not at high risk, not under `block`), L4 alone, the items collected so
-    far, the same request again. `left` is in milliseconds; a retry needs time and a retriable error. Actions in `done`
-    are not repeated.
+    In order of preference: a retry with reduced scope, L1 (not at high risk, not under `block`), L4 alone, the items
+    collected so far, the same request again. A retry needs a retriable error and enough time; `left` is in
+    milliseconds. Actions in `done` are not repeated.
     """
     offered = {option.action for option in error.options}
     excluded = set(done)

@@ -195,9 +195,10 @@ class KVCache:
         Excess fragments are evicted last, so a key that the policy pins is not evicted before.
         """
         units, turn = dict(self._units), self._turn + 1
-        asked = frozenset(name.strip().lower() for name in gaze)
+        requested = frozenset(name.strip().lower() for name in gaze)
+        stated_benefits = benefits or {}
         for fragment in reply.fragments or ():
-            benefit = (benefits or {}).get(fragment.id, _estimate_benefit(fragment, asked))
+            benefit = stated_benefits.get(fragment.id, _estimate_benefit(fragment, requested))
             self._hold(
                 units,
                 turn,
@@ -275,12 +276,12 @@ class KVCache:
         """Return a fragment with a shorter text under the same key, or unchanged if there is no shorter text."""
         if unit.compressed or not unit.text:
             return unit
-        counted = max(1, self._counter.count(unit.text))
-        # The engine may count tokens differently: the cost shrinks in proportion to the text.
-        scale = counted / unit.cost if unit.cost else 1.0
-        budget = int(min((unit.cost or counted) // 2, LARGE - 1) * scale)
+        own_tokens = max(1, self._counter.count(unit.text))
+        # The engine may count tokens differently: `scale` converts its tokens into those of this cache.
+        scale = own_tokens / unit.cost if unit.cost else 1.0
+        budget = int(min((unit.cost or own_tokens) // 2, LARGE - 1) * scale)
         text = "" if self._shorten is None else self._shorten(unit.text, budget)
-        if text and self._counter.count(text) < counted:
+        if text and self._counter.count(text) < own_tokens:
             return self._with_shorter_text(unit, text, scale)
         if unit.variants:
             shortest = min(unit.variants, key=lambda variant: (variant.cost_tokens, variant.lod.rank))
@@ -317,7 +318,7 @@ class KVCache:
         counter: TokenCounter | None = None,
         shorten: Callable[[str, int], str] | None = None,
     ) -> KVCache:
-        """Read a cache that `to_wire` wrote; `ValidationError` names the field."""
+        """Parse a cache that `to_wire` serialized; raise `ValidationError` with the name of an invalid field."""
         body = Fields(data, "", _STATE)
         if body.value("version", None) != 1:
             raise ValidationError("must be 1: another release wrote this state", field="version")
@@ -326,10 +327,11 @@ class KVCache:
         for item, path in body.objects("conflicts"):
             if not isinstance(item, Sequence) or isinstance(item, str | bytes) or len(item) != 2:
                 raise ValidationError("must be a turn, and whether it had conflicts", field=path)
-            cache._conflicts[parse_integer(item[0], path)] = item[1] is True
+            turn, had_conflicts = item
+            cache._conflicts[parse_integer(turn, path)] = had_conflicts is True
         for item, path in body.objects("units"):
-            kept = _parse_fragment(item, path)
-            cache._units[kept.key] = kept
+            fragment = _parse_fragment(item, path)
+            cache._units[fragment.key] = fragment
         return cache
 
 
@@ -352,7 +354,7 @@ def _evict_excess(units: dict[str, Kept], turn: int, capacity: int) -> tuple[str
 
 
 def _parse_fragment(data: object, path: str) -> Kept:
-    """Parse a fragment of a stored cache; `ValidationError` names the field."""
+    """Parse a fragment of a stored cache; raise `ValidationError` with the name of an invalid field."""
     body = Fields(data, path, _UNIT)
     text = body.value("text")
     variants: list[Variant] = []

@@ -109,25 +109,25 @@ class Weighed:
         return tuple(rejected)
 
     def parts(self, row: int) -> dict[str, float]:
-        """Return the contribution of each signal to a candidate's benefit; the score divides their sum by its size."""
-        share = self.own[row] / self.asked if self.asked else 0.0
-        claimed = self.claimed[row]
-        if not self.quality or isnan(claimed):
-            scale = share if self.quality and share else 1.0
+        """Return the contribution of each signal to a candidate's benefit, which is their sum."""
+        covered_share = self.own[row] / self.asked if self.asked else 0.0
+        relevance = self.claimed[row]
+        if not self.quality or isnan(relevance):
+            scale = covered_share if self.quality and covered_share else 1.0
             return {
-                "overlap": OVERLAP * share,
+                "overlap": OVERLAP * covered_share,
                 "recency": RECENCY * self.recency[row] * scale,
                 "citation": CITATION * self.citation[row] * scale,
             }
-        judged = JUDGED if self.asked else 1.0
+        weight_of_relevance = JUDGED if self.asked else 1.0
         return {
-            "relevance": claimed * (1 - CITATION) * judged,
-            "overlap": (1 - CITATION) * (1 - judged) * share,
-            "citation": claimed * CITATION * self.citation[row],
+            "relevance": relevance * (1 - CITATION) * weight_of_relevance,
+            "overlap": (1 - CITATION) * (1 - weight_of_relevance) * covered_share,
+            "citation": relevance * CITATION * self.citation[row],
         }
 
     def verdicts(self) -> Iterator[Verdict]:
-        """Yield a verdict on each id."""
+        """Yield a verdict on each candidate; duplicates of an id are counted in its reason."""
         duplicates = Counter(self.ids[self.single :])
         for row in range(self.single):
             id, rule = self.ids[row], self.rules[row]

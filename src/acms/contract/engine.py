@@ -204,12 +204,12 @@ class ACS:
         cache: Holds | Iterable[Held | str] | None = None,
         lenient: bool = False,
     ) -> RenderReply:
-        """Answer a request (`render_request.v0`); `ValidationError` names the invalid field.
+        """Answer a request (`render_request.v0`); raise `ValidationError` with the name of an invalid field.
 
         `action` executes an option of an earlier error: in a new request with the same `request_id`, as attempt 2.
-        `cache` is the caller's cache, as a `KVCache` or keys: `kv_policy` advises on it. With `lenient` the intent may
-        be an object `{goal, entities}` and unknown fields are ignored. Failures of a source are reported in the reply,
-        not raised.
+        `cache` is the caller's cache, as a `KVCache` or keys, on which `kv_policy` advises. With `lenient` the intent
+        may be an object `{goal, entities}` and unknown fields are ignored. Failures of a source are reported in the
+        reply, not raised.
         """
         began = asyncio.get_running_loop().time()
         parsed = RenderRequest.of(request, lenient=lenient)
@@ -219,8 +219,8 @@ class ACS:
         held = parse_cache_keys(cache)
         earlier = self._attempts.get(parsed.request_id)
         if earlier is not None and (earlier.intent, earlier.mode) != (parsed.intent, mode):
-            earlier = None  # another question, or another exposure
-        seconds = (parsed.time_ms - recovery.reserve_ms(parsed.time_ms)) / 1000
+            earlier = None  # an attempt with another intent or privacy mode cannot be continued
+        seconds_for_sources = (parsed.time_ms - recovery.reserve_ms(parsed.time_ms)) / 1000
         rendering = _Rendering(
             request=parsed,
             mode=mode,
@@ -228,7 +228,7 @@ class ACS:
             attempt=attempt,
             id=redact_text(parsed.request_id, Privacy.REDACT).text,
             began=began,
-            until=began + max(0.0, seconds),
+            until=began + max(0.0, seconds_for_sources),
             earlier=earlier,
             reading=asyncio.Lock(),
             cache=held,
@@ -357,17 +357,18 @@ class ACS:
         request, mode = rendering.request, rendering.mode
 
         def prepare() -> tuple[RenderRequest, dict[int, Memory]]:
-            redacted = redact_text(request.intent, _privacy_of_query(mode)).text
-            foreign = replace(request, intent=redacted)
-            own = [provider.source for provider in self._providers if provider.own]
-            memories = {id(session): Memory(session, request, mode) for session in own}
-            return replace(foreign, entities=gaze_of_request(foreign)), memories
+            """Return the request for sources other than sessions, with a redacted intent, and a memory per session."""
+            redacted_intent = redact_text(request.intent, _privacy_of_query(mode)).text
+            redacted = replace(request, intent=redacted_intent)
+            sessions = [provider.source for provider in self._providers if provider.own]
+            memories = {id(session): Memory(session, request, mode) for session in sessions}
+            return replace(redacted, entities=gaze_of_request(redacted)), memories
 
-        foreign, memories = await off_loop(prepare, 4 * len(request.intent))
+        redacted_request, memories = await off_loop(prepare, 4 * len(request.intent))
         calls: dict[int, Call] = {}
         answers: dict[int, Answer] = {}
         for index in self._first_wave(rendering):
-            call = self._build_call(rendering, index, foreign)
+            call = self._build_call(rendering, index, redacted_request)
             if call.slice_ms > 0:
                 calls[index] = call
             else:
@@ -381,7 +382,9 @@ class ACS:
         answers |= await self._ask(rendering, calls, memories)
         retries: dict[int, Call] = {}
         for index in self._second_wave(rendering, answers):
-            call = self._build_call(rendering, index, foreign, second=True, previous=answers.get(index))
+            call = self._build_call(
+                rendering, index, redacted_request, second=True, previous=answers.get(index)
+            )
             if call.slice_ms > 0:
                 retries[index] = call
         answers |= await self._ask(rendering, retries, memories)
@@ -457,12 +460,15 @@ class ACS:
         self,
         rendering: _Rendering,
         index: int,
-        foreign: RenderRequest,
+        redacted_request: RenderRequest,
         *,
         second: bool = False,
         previous: Answer | None = None,
     ) -> Call:
-        """Return the request to one source and its time limit; `previous` is its failed answer of the first wave."""
+        """Return the request to one source and its time limit.
+
+        `second` is for the second wave, and `previous` is the failed answer of the source in the first one.
+        """
         provider, request, action = self._providers[index], rendering.request, rendering.action
         is_reduced = action is Action.RETRY_WITH_REDUCED_SCOPE
         top_k = self._top_k
@@ -486,8 +492,8 @@ class ACS:
             slice_ms=slice_ms,
             request=ProviderRequest(
                 request_id=request.request_id + suffix,
-                query=foreign.intent,
-                entities=foreign.entities or (),
+                query=redacted_request.intent,
+                entities=redacted_request.entities or (),
                 top_k=top_k,
                 deadline_ms=max(1, int(slice_ms)),
                 expansion=expansion or (second and previous is None),
@@ -536,11 +542,11 @@ class ACS:
     # ── choosing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _choose(self, rendering: _Rendering, pile: _Pile) -> tuple[Admitted, Ledger] | None:
-        """Choose the fragments, in a thread if there are many candidates; None if that takes too long."""
+        """Choose the fragments, in a thread if there are many candidates; return None if the time runs out."""
         request = rendering.request
         moment = self._clock()
 
-        def work() -> tuple[Admitted, Ledger]:
+        def choose() -> tuple[Admitted, Ledger]:
             candidates, beyond = replying.merge_candidates(pile, request.experience_top_k)
             names: set[str] = set()
             for candidate in candidates:
@@ -570,7 +576,7 @@ class ACS:
         seconds = deadline - asyncio.get_running_loop().time() - LEAD_SECONDS
         try:
             async with asyncio.timeout(max(0.0, seconds)):
-                chosen = await off_loop(work, pile.size)
+                chosen = await off_loop(choose, pile.size)
         except TimeoutError:
             return None  # the answers stay available for the next attempt
         await pile.release()

@@ -45,10 +45,11 @@ def extract_entities(text: str) -> tuple[str, ...]:
     marks have no entities.
     """
     is_name: dict[str, bool] = {}
-    for piece in _PIECE.findall(_REDACTED.sub(" ", text[:READ])):
-        for entity, proper in _entities_of_piece(piece):
-            is_name[entity] = is_name.get(entity, False) or proper
-    names_first = sorted(is_name, key=lambda entity: not is_name[entity])  # stable: ties keep the first
+    without_marks = _REDACTED.sub(" ", text[:READ])
+    for piece in _PIECE.findall(without_marks):
+        for entity, is_name_here in _entities_of_piece(piece):
+            is_name[entity] = is_name.get(entity, False) or is_name_here
+    names_first = sorted(is_name, key=lambda entity: not is_name[entity])  # stable: else in order of mention
     chosen = set(names_first[:MOST])
     return tuple(entity for entity in is_name if entity in chosen)
 
@@ -56,8 +57,8 @@ def extract_entities(text: str) -> tuple[str, ...]:
 def gaze_of_request(request: RenderRequest, *, known: Collection[str] = ()) -> tuple[str, ...]:
     """Return the entities a request asks for: the stated ones, otherwise those extracted from its intent.
 
-    A slug such as `debug_memory_leak` is split into its words. `known` are entity names that candidates use: if the
-    words of one are adjacent in the intent, it replaces them, so `memory_leak` is found if it is known.
+    A slug such as `debug_memory_leak` is split into its words. `known` are entity names that candidates use. If the
+    words of a known name are adjacent in the intent, the name replaces them: "memory leak" becomes `memory_leak`.
     """
     if request.entities is not None:
         stated = dict.fromkeys(map(normalize_entity, request.entities))
@@ -65,12 +66,15 @@ def gaze_of_request(request: RenderRequest, *, known: Collection[str] = ()) -> t
     intent = request.intent.strip()
     if _WORD.fullmatch(intent):
         parts = list(_split_word(intent))
-        if len(parts) > 2:  # a slug is a sentence
+        is_slug = len(parts) > 2
+        if is_slug:
             intent = " ".join(parts)
     entities = list(extract_entities(intent))
     words = [word.lower() for word in _WORD.findall(intent[:READ])]
-    if len(entities) > 1 and entities[0] in _ASKING and words[:1] == entities[:1]:
-        del entities[0]
+    if len(entities) > 1:
+        begins_with_verb = entities[0] in _ASKING and words[:1] == entities[:1]
+        if begins_with_verb:
+            del entities[0]
     return _join_known_names(entities, words, known) if known else tuple(entities)
 
 
@@ -80,32 +84,36 @@ def normalize_entity(name: str) -> str:
 
 
 def _entities_of_piece(piece: str) -> Iterator[tuple[str, bool]]:
-    """Yield the entities in one piece of text without spaces, each with whether it is a name."""
-    small = piece.lower()
-    if small.isascii() and small.isalpha() and not _is_mixed_case(piece):
-        if _is_meaningful(small):
-            yield small, piece != small
+    """Yield (entity, whether it is a name) for the entities in a piece of text without spaces."""
+    lowered = piece.lower()
+    is_plain_word = lowered.isascii() and lowered.isalpha() and not _is_mixed_case(piece)
+    if is_plain_word:
+        if _is_meaningful(lowered):
+            yield lowered, piece != lowered
     elif _NUMBER.fullmatch(piece):
-        yield small, True
+        yield lowered, True
     else:
         yield from _entities_of_identifier(piece)
 
 
 def _entities_of_identifier(piece: str) -> Iterator[tuple[str, bool]]:
-    """Yield the entities in an identifier of several parts, or in a script without spaces."""
-    small = piece.lower()
-    has_run = _RUN.search(small) is not None
+    """Yield (entity, whether it is a name) for an identifier of several parts, or text in a script without spaces.
+
+    The identifier itself is a name; its parts are plain words.
+    """
+    lowered = piece.lower()
+    lacks_spaces = _RUN.search(lowered) is not None
     parts: list[str] = []
     for word in _WORD.findall(piece):
         parts += _split_word(word)
-    is_entity = len(parts) > 1 or _is_meaningful(small)
-    if is_entity and not has_run and len(small) <= LONGEST:
-        yield small, True
+    is_entity = len(parts) > 1 or _is_meaningful(lowered)
+    if is_entity and not lacks_spaces and len(lowered) <= LONGEST:
+        yield lowered, True
     meaningful = [part for part in parts if _is_meaningful(part)]
     if len(parts) > 1 and len(meaningful) < 2 and min(map(len, parts)) < 3:
-        return  # a single part of "OAuth" or "v1.2" would be another word
+        return  # the only meaningful part of "OAuth" or "v1.2" would be another word
     for part in meaningful:
-        if part != small or has_run:
+        if part != lowered or lacks_spaces:
             yield part, False
 
 
@@ -121,10 +129,11 @@ def _split_word(word: str) -> Iterator[str]:
             yield from (piece.lower() for piece in pieces if piece)
         return
     for part in _RUN_OR_REST.findall(word):
-        if not _RUN.match(part) or len(part) <= 4:  # a short run is one word
+        is_one_word = not _RUN.match(part) or len(part) <= 4  # a short run is one word
+        if is_one_word:
             yield part.lower()
         else:
-            yield from (part[at : at + 2] for at in range(len(part) - 1))
+            yield from (part[start : start + 2] for start in range(len(part) - 1))
 
 
 def _is_meaningful(word: str) -> bool:
@@ -135,45 +144,49 @@ def _is_meaningful(word: str) -> bool:
 
 
 def _join_known_names(entities: list[str], words: list[str], known: Collection[str]) -> tuple[str, ...]:
-    """Return entities in which known names replace their words, longest names first."""
+    """Return the entities with known names in place of their words.
+
+    A word that also occurs outside a known name is kept.
+    """
     names = _find_known_names(words, known)
     if not names:
         return tuple(entities)
-    name_of_word: dict[str, str] = {}
-    taken: set[int] = set()
+    name_by_first_word: dict[str, str] = {}
+    covered: set[int] = set()
     for start, (name, length) in sorted(names.items()):
-        name_of_word.setdefault(words[start], name)
-        taken.update(range(start, start + length))
-    inside = {words[at] for at in taken}
-    outside = {word for at, word in enumerate(words) if at not in taken}
-    joined: dict[str, None] = {}
+        name_by_first_word.setdefault(words[start], name)
+        covered.update(range(start, start + length))
+    inside = {words[index] for index in covered}
+    outside = {word for index, word in enumerate(words) if index not in covered}
+    joined: list[str] = []
     for entity in entities:
-        if entity in name_of_word:
-            joined[name_of_word[entity]] = None
+        if entity in name_by_first_word:
+            joined.append(name_by_first_word[entity])
         if entity in outside or entity not in inside:
-            joined[entity] = None
-    joined.update((name, None) for _, (name, _) in sorted(names.items()))
-    return tuple(joined)
+            joined.append(entity)
+    joined += [name for _, (name, _) in sorted(names.items())]
+    return tuple(dict.fromkeys(joined))
 
 
 def _find_known_names(words: list[str], known: Collection[str]) -> dict[int, tuple[str, int]]:
-    """Return the known names of several words in a text, by offset: the name and the number of its words."""
-    by_words: dict[tuple[str, ...], str] = {}
+    """Return {index of the first word: (name, number of words)} for known names of several words, longest first."""
+    name_by_parts: dict[tuple[str, ...], str] = {}
     for name in sorted(set(map(normalize_entity, known))):
         parts: list[str] = []
         for word in _WORD.findall(name):
             parts += _split_word(word)
         if len(parts) > 1:
-            by_words.setdefault(tuple(parts), name)
-    offsets: dict[str, list[int]] = {}
-    for at, word in enumerate(words):
-        offsets.setdefault(word, []).append(at)
-    found: dict[int, tuple[str, int]] = {}
-    taken: set[int] = set()
-    for key in sorted(by_words, key=lambda key: (-len(key), key)):
-        for at in offsets.get(key[0], ()):
-            span = range(at, at + len(key))
-            if tuple(words[at : at + len(key)]) == key and taken.isdisjoint(span):
-                taken.update(span)
-                found[at] = by_words[key], len(key)
-    return found
+            name_by_parts.setdefault(tuple(parts), name)
+    indexes_by_word: dict[str, list[int]] = {}
+    for index, word in enumerate(words):
+        indexes_by_word.setdefault(word, []).append(index)
+    names: dict[int, tuple[str, int]] = {}
+    covered: set[int] = set()
+    for parts_of_name in sorted(name_by_parts, key=lambda parts: (-len(parts), parts)):
+        length = len(parts_of_name)
+        for start in indexes_by_word.get(parts_of_name[0], ()):
+            span = range(start, start + length)
+            if tuple(words[start : start + length]) == parts_of_name and covered.isdisjoint(span):
+                covered.update(span)
+                names[start] = name_by_parts[parts_of_name], length
+    return names

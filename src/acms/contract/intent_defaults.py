@@ -139,20 +139,20 @@ def classify_intent(text: str) -> Intent:
 
 
 def _find_in_table(table: Mapping[T, str], words: str) -> dict[T, list[tuple[int, str]]]:
-    """Return the keywords of each row that occur in a text, each with the offset of its first match."""
-    found: dict[T, list[tuple[int, str]]] = {}
+    """Return for each row of a table the (offset, keyword) of its keywords that occur in a text."""
+    matches: dict[T, list[tuple[int, str]]] = {}
     for row, keywords in table.items():
-        found[row] = []
+        matches[row] = []
         for keyword in keywords.split(", "):
             match = _compile_pattern(keyword).search(words)
             if match is not None:
-                found[row].append((match.start(), keyword))
-    return found
+                matches[row].append((match.start(), keyword))
+    return matches
 
 
 @cache
 def _compile_pattern(word: str) -> re.Pattern[str]:
-    """Compile a pattern for a word with its regular forms, or for a literal phrase."""
+    """Compile a pattern for a word and its regular forms ("plan", "planned"), or for a phrase as it is."""
     if " " in word:
         return re.compile(rf"\b{word}\b")
     forms = [f"{word}(?:s|es|d|ed|ing|ly|ation|ations)?"]

@@ -85,19 +85,19 @@ class Resolved(NamedTuple):
 
 
 def parse_cache_keys(cache: Holds | Iterable[Held | str] | None) -> tuple[Held, ...]:
-    """Return the entries of a caller's cache, given as a cache, as entries, as plain keys, or None."""
+    """Return the entries of a caller's cache, which is given as a cache, as entries, as plain keys, or as None."""
     if cache is None:
         return ()
-    found: object = cache.held() if isinstance(cache, Holds) else cache
-    if not isinstance(found, Iterable) or isinstance(found, str | bytes | Mapping):
+    entries: object = cache.held() if isinstance(cache, Holds) else cache
+    if not isinstance(entries, Iterable) or isinstance(entries, str | bytes | Mapping):
         raise ValidationError("must be a cache or a list of keys", field="cache")
-    keys: dict[str, Held] = {}
-    for index, one in enumerate(found):
-        held = Held(one) if isinstance(one, str) else one
+    by_key: dict[str, Held] = {}
+    for index, entry in enumerate(entries):
+        held = Held(entry) if isinstance(entry, str) else entry
         if not isinstance(held, Held):
             raise ValidationError("must be a key", field=f"cache[{index}]")
-        keys.setdefault(held.key, held)
-    return tuple(keys.values())
+        by_key.setdefault(held.key, held)
+    return tuple(by_key.values())
 
 
 def evict_score(*, turns: int, cost: int, benefit: float) -> float:
@@ -109,18 +109,19 @@ def evict_score(*, turns: int, cost: int, benefit: float) -> float:
 
 
 def resolve_conflicts(policy: KVPolicy) -> Resolved:
-    """Return a policy with each key in one list, once: pin wins over compress, compress over evict."""
-    actions: dict[str, str] = {}
+    """Return a policy with each key in one list only: pin takes precedence over compress, and compress over evict."""
+    action_of_key: dict[str, str] = {}
     conflicts: set[str] = set()
     for action in ("pin", "compress", "evict"):
         for key in getattr(policy, action):
-            if actions.setdefault(key, action) != action:
+            chosen_action = action_of_key.setdefault(key, action)
+            if chosen_action != action:
                 conflicts.add(key)
     keys: dict[str, list[str]] = {"pin": [], "compress": [], "evict": []}
-    for key, action in actions.items():
+    for key, action in action_of_key.items():
         keys[action].append(key)
-    lists = {action: tuple(chosen) for action, chosen in keys.items()}
-    return Resolved(KVPolicy(**lists), tuple(sorted(conflicts)))
+    resolved = KVPolicy(pin=tuple(keys["pin"]), compress=tuple(keys["compress"]), evict=tuple(keys["evict"]))
+    return Resolved(resolved, tuple(sorted(conflicts)))
 
 
 def policy(
@@ -172,7 +173,7 @@ def _choose_evictions(
     to_remain: int,
     total: int,
 ) -> list[str]:
-    """Return the obsolete keys, and more by falling evict score until at most `to_remain` of all keys remain.
+    """Return the keys to evict: all obsolete ones, then by falling evict score until only `to_remain` keys are left.
 
     `total` counts every key of the reply and of the cache, including pinned ones and those in no list.
     """
@@ -262,20 +263,23 @@ def _normalize_names(entities: Iterable[str]) -> frozenset[str]:
 
 def find_quoting_keys(keys: Iterable[str], texts: Iterable[str]) -> set[str]:
     """Return the keys that contain `WINDOW` consecutive characters of one of the texts."""
-    windows: dict[str, set[str]] = {}
+    keys_by_window: dict[str, set[str]] = {}
     halves: set[str] = set()
     for key in keys:
         for start in range(len(key) - WINDOW + 1):
             window = key[start : start + WINDOW]
-            windows.setdefault(window, set()).add(key)
+            keys_by_window.setdefault(window, set()).add(key)
             halves.update(window[offset : offset + _HALF] for offset in range(_HALF + 1))
     quoting: set[str] = set()
-    if not windows:
+    if not keys_by_window:
         return quoting
     for text in texts:
-        # Every window contains one of these pieces whole: only windows around a piece of a key are compared.
-        for piece in range(0, len(text) - _HALF + 1, _HALF):
-            if text[piece : piece + _HALF] in halves:
-                for start in range(max(0, piece - _HALF + 1), piece + 1):
-                    quoting.update(windows.pop(text[start : start + WINDOW], ()))
+        # The text is divided into pieces of half a window. Every window of it contains a whole piece, so only the
+        # windows around a piece that occurs in a key are looked up.
+        for piece_start in range(0, len(text) - _HALF + 1, _HALF):
+            if text[piece_start : piece_start + _HALF] not in halves:
+                continue
+            for start in range(max(0, piece_start - _HALF + 1), piece_start + 1):
+                window = text[start : start + WINDOW]
+                quoting.update(keys_by_window.pop(window, ()))
     return quoting

@@ -194,7 +194,7 @@ def serialize_problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
 
 
 def _serialize_members(error: ACMSError) -> dict[str, Json]:
-    """Return the members that only some errors have."""
+    """Return the members of a problem that only some errors have, such as the invalid field."""
     match error:
         case ValidationError() if error.field:
             message = str(error).removeprefix(f"{error.field}: ")
@@ -217,7 +217,7 @@ def _serialize_members(error: ACMSError) -> dict[str, Json]:
 
 
 def translate_options(error: ACMSError) -> list[str]:
-    """Return the remedies for an HTTP client, without those that only a program or a shell can apply."""
+    """Return the options of an error that an HTTP client can apply, without those for Python code or a shell."""
     if error.code in _OPERATORS:
         if error.retryable:
             return ["repeat the request, a change under the same Idempotency-Key"]
@@ -237,11 +237,11 @@ def _translate_option(option: str) -> str:
 def parse_problem(problem: Mapping[str, Json]) -> ACMSError:
     """Parse a problem into the error it was made from; an unknown code becomes an `ACMSError`."""
     code, detail = problem.get("code"), problem.get("detail")
-    kind = _CLASSES.get(code, ACMSError) if isinstance(code, str) else ACMSError
+    error_class = _CLASSES.get(code, ACMSError) if isinstance(code, str) else ACMSError
     text = detail if isinstance(detail, str) else "the service answered with an error"
-    given = _list_or_empty(problem.get("pythonOptions", problem.get("options")))
-    options = [option for option in given if isinstance(option, str)]
-    error = kind.__new__(kind)
+    values = _list_or_empty(problem.get("pythonOptions", problem.get("options")))
+    options = [option for option in values if isinstance(option, str)]
+    error = error_class.__new__(error_class)  # not called, because the subclasses take other arguments
     ACMSError.__init__(error, text, retryable=problem.get("retryable") is True, options=options)
     for name, value in _parse_members(error, problem).items():
         setattr(error, name, value)
@@ -249,7 +249,7 @@ def parse_problem(problem: Mapping[str, Json]) -> ACMSError:
 
 
 def _parse_members(error: ACMSError, problem: Mapping[str, Json]) -> dict[str, Any]:
-    """Return the attributes that only some errors have."""
+    """Return the attributes of an error that only its class has, such as the invalid field."""
     match error:
         case ValidationError():
             first = next(iter(_list_or_empty(problem.get("errors"))), None)

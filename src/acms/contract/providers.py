@@ -132,7 +132,7 @@ def build_providers(sources: Sequence[object]) -> tuple[Provider, ...]:
     providers: list[Provider] = []
     for source in sources:
         if isinstance(source, View):
-            name = redact_text(source.session_id, Privacy.REDACT).text  # it stands in logs and messages
+            name = redact_text(source.session_id, Privacy.REDACT).text  # it appears in logs and messages
             for layer in (Layer.L2, Layer.L4):
                 providers.append(Provider(name=name, layer=layer, source=source, own=True))
         else:
@@ -141,7 +141,7 @@ def build_providers(sources: Sequence[object]) -> tuple[Provider, ...]:
 
 
 def _build_provider(source: Any) -> Provider:
-    """Return the provider for a source that is not a session; raise `ConfigurationError` if it is none."""
+    """Return the provider for a source that is not a session; raise `ConfigurationError` if it is no valid source."""
     if isinstance(source, type) or not callable(getattr(source, "search", None)):
         raise ConfigurationError(
             "a source must be a session or have an async method search(request)",
@@ -171,39 +171,39 @@ def _build_provider(source: Any) -> Provider:
 async def ask_providers(
     calls: Sequence[Call], memories: Mapping[int, Memory], reading: asyncio.Lock, *, until: float
 ) -> list[Answer]:
-    """Run all calls concurrently, each within its slice; return their answers in order. No task is left running.
+    """Run all calls concurrently, each within its time slice, and return their answers in order.
 
-    A late call is cancelled, and closed by force if it has not cleaned up by `until`, in the loop's time. Reading an
-    answer does not count against the slice of its provider. Candidates not read by `until` are left out. Answers are
-    read under the lock `reading`, one slice of one answer at a time.
+    A late call is cancelled, and closed by force if it has not ended by `until`, in the loop's time; no task is left
+    running. Parsing an answer does not count against the slice of its provider. Candidates not parsed by `until` are
+    left out. Answers are parsed under the lock `reading`, a part of one answer at a time.
     """
     if not calls:
         return []
     loop = asyncio.get_running_loop()
     begin = loop.time()
-    pending = [_Pending(call, begin=begin, until=until) for call in calls]
-    tasks = [asyncio.create_task(_call_provider(one, memories, reading)) for one in pending]
-    waiting = dict(zip(tasks, pending, strict=True))
+    all_pending = [_Pending(call, begin=begin, until=until) for call in calls]
+    tasks = [asyncio.create_task(_call_provider(pending, memories, reading)) for pending in all_pending]
+    waiting = dict(zip(tasks, all_pending, strict=True))
     late: set[asyncio.Task[Answer]] = set()
     try:
         while waiting:
-            timeout = min(one.end for one in waiting.values()) - loop.time()
-            await asyncio.wait(waiting, timeout=max(0.0, timeout), return_when=asyncio.FIRST_COMPLETED)
+            seconds = min(pending.end for pending in waiting.values()) - loop.time()
+            await asyncio.wait(waiting, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
             now = loop.time()
-            for task, one in tuple(waiting.items()):
-                if not task.done() and one.end > now:
+            for task, pending in tuple(waiting.items()):
+                if not task.done() and pending.end > now:
                     continue
                 if not task.done():
                     task.cancel()
                     late.add(task)
-                one.note_end()
+                pending.note_end()
                 del waiting[task]
     finally:
         await _cancel_tasks(tasks, max(LEAST_GRACE, min(GRACE, until - loop.time())))
     answers: list[Answer] = []
-    for task, one in zip(tasks, pending, strict=True):
-        answer = _answer_of_task(task, one.call, task in late)
-        answers.append(replace(answer, took_ms=one.took_ms or 0.0))
+    for task, pending in zip(tasks, all_pending, strict=True):
+        answer = _answer_of_task(task, pending.call, task in late)
+        answers.append(replace(answer, took_ms=pending.took_ms or 0.0))
     return answers
 
 
@@ -233,22 +233,22 @@ class _Pending:
 
 
 async def _cancel_tasks(tasks: Sequence[asyncio.Task[Answer]], grace: float) -> None:
-    """Cancel the unfinished tasks, and close those that ignore the cancellation."""
-    left = {task for task in tasks if not task.done()}
-    for task in left:
+    """Cancel the unfinished tasks, and close those that have not ended after `grace` seconds."""
+    unfinished = {task for task in tasks if not task.done()}
+    for task in unfinished:
         task.cancel()
         task.add_done_callback(_retrieve_exception)
-    if left:
-        _, left = await asyncio.wait(left, timeout=grace)
+    if unfinished:
+        _, unfinished = await asyncio.wait(unfinished, timeout=grace)
     for _ in range(2):
-        if not left:
+        if not unfinished:
             return
-        for task in left:
+        for task in unfinished:
             coroutine: Any = task.get_coro()
             with suppress(Exception):
                 coroutine.close()  # also ends a coroutine that swallows the cancellation
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=LEAST_GRACE)
+        _, unfinished = await asyncio.wait(unfinished, timeout=LEAST_GRACE)
 
 
 def _retrieve_exception(task: asyncio.Task[Any]) -> None:
@@ -307,11 +307,12 @@ async def _call_provider(pending: _Pending, memories: Mapping[int, Memory], read
     call = pending.call
     if call.provider.own:
         memory = memories[id(call.provider.source)]
-        # Half of the time is for waiting, the rest for the recall itself. The value applies to this task alone.
+        # Half of the time is for waiting for vectors, the rest for the recall. The value applies to this task alone.
         half_seconds = call.slice_ms / 1000 / 2
         patience.set(min(patience.get(), half_seconds))
-        found = await (memory.project() if call.provider.layer is Layer.L2 else memory.experience())
-        return Answer(call=call, candidates=found.candidates, size=found.size)
+        is_project = call.provider.layer is Layer.L2
+        collected = await (memory.project() if is_project else memory.experience())
+        return Answer(call=call, candidates=collected.candidates, size=collected.size)
     response = call.provider.source.search(call.request)
     if inspect.isawaitable(response):
         response = await response
@@ -325,7 +326,7 @@ async def _call_provider(pending: _Pending, memories: Mapping[int, Memory], read
 
 
 def _to_mapping(value: object) -> object:
-    """Return an object as the mapping it would be on the wire, so it is validated like received JSON."""
+    """Return an object of the contract as a mapping like its JSON, so that both are validated in the same way."""
     if isinstance(value, Candidate | Variant | ProviderResponse):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Notice):
@@ -399,23 +400,23 @@ class _Reader:
 
 
 async def _read_answer(held: list[Any], call: Call, reading: asyncio.Lock, *, stop: float) -> Answer:
-    """Take the answer out of `held` and parse its candidates.
+    """Take the response out of the list `held` and parse its candidates.
 
-    Concurrent readers take turns. Candidates not read at `stop`, in the loop's time, are left out, and the answer is
-    partial. `ValidationError` if the answer as a whole is malformed: no candidates, another request's id, or too large.
+    Concurrent readers take turns. Candidates not parsed at `stop`, in the loop's time, are left out, and the answer is
+    partial. Raises `ValidationError` if the whole response is invalid: no candidates, another request's id, too large.
     """
-    frame, pile = _split_response(held.pop(), call.request.request_id)
+    frame, raw_candidates = _split_response(held.pop(), call.request.request_id)
     reader = _Reader(call.request)
     position = 0
     clock = asyncio.get_running_loop().time
-    while position < len(pile) and (position == 0 or clock() < stop):
+    while position < len(raw_candidates) and (position == 0 or clock() < stop):
         async with reading:
             until = perf_counter() + READING_SECONDS
-            while position < len(pile) and perf_counter() < until:
-                reader.read(pile[position])
-                pile[position] = None
+            while position < len(raw_candidates) and perf_counter() < until:
+                reader.read(raw_candidates[position])
+                raw_candidates[position] = None  # frees its memory
                 position += 1
-            # Under the lock: other tasks run before the next reader begins.
+            # While the lock is held, so that other tasks run before the next reader begins.
             await asyncio.sleep(0)
     if reader.dropped and not reader.candidates:
         raise ValidationError("has no candidate that can be read", field="candidates")
@@ -424,7 +425,7 @@ async def _read_answer(held: list[Any], call: Call, reading: asyncio.Lock, *, st
         candidates=tuple(reader.candidates),
         size=reader.characters + OBJECT * len(reader.candidates),
         warnings=frozenset(warning.code for warning in frame.warnings),
-        partial=frame.partial or position < len(pile),
+        partial=frame.partial or position < len(raw_candidates),
         dropped=reader.dropped,
         unread=tuple(reader.unread) if call.request.privacy is Privacy.BLOCK else (),
         disobeyed=reader.disobeyed,

@@ -220,7 +220,7 @@ def _find_retry_hint(left_ms: float, situation: Situation) -> str:
 
 
 def _find_experience_hint(situation: Situation) -> str:
-    """Return the hint for experience alone, or "" if there is none or it was not wanted."""
+    """Return the hint for returning experience alone, or "" if there is none or the request excluded it."""
     if Layer.L4 not in situation.layers or situation.request.experience_top_k == 0:
         return ""
     asked = [outcome for outcome in situation.outcomes if outcome.layer is Layer.L4]

@@ -65,33 +65,34 @@ class Item:
 def normalize_candidates(
     candidates: Iterable[Candidate], counts: Counts, *, upwards: bool
 ) -> tuple[list[Item], list[Item]]:
-    """Return the candidates with verified costs, and the duplicates by id.
+    """Return the candidates with verified costs, each id once, and the duplicates.
 
     A cost is the claimed or the counted tokens, whichever is more. Renditions more detailed than the offered one are
-    used only with `upwards`. Of two candidates with the same id the fresher is kept, then the cheaper.
+    used only with `upwards`. Of candidates with the same id the newest is kept, and of equally new ones the cheapest.
     """
-    offered = list(candidates)
-    counted = iter(counts(_texts_to_count(offered)))
+    all_candidates = list(candidates)
+    token_counts = iter(counts(_texts_to_count(all_candidates)))
     best: dict[str, Item] = {}
     duplicates: list[Item] = []
-    for candidate in offered:
-        item = _build_item(candidate, counted, upwards)
-        other = best.setdefault(candidate.id, item)
-        if other is item:
+    for candidate in all_candidates:
+        item = _build_item(candidate, token_counts, upwards)
+        best_so_far = best.setdefault(candidate.id, item)
+        if best_so_far is item:
             continue
-        if _is_preferred(item, other):
+        if _is_preferred(item, best_so_far):
             best[candidate.id] = item
-            item = other
-        duplicates.append(item)
+            duplicates.append(best_so_far)
+        else:
+            duplicates.append(item)
     return list(best.values()), duplicates
 
 
 def _texts_to_count(candidates: Iterable[Candidate]) -> Iterator[str]:
     """Yield the texts to count, in the order in which `_build_item` consumes the counts."""
-    for one in candidates:
-        if one.text is not None:
-            yield one.text
-            for variant in one.variants:
+    for candidate in candidates:
+        if candidate.text is not None:
+            yield candidate.text
+            for variant in candidate.variants:
                 yield variant.text
 
 
@@ -104,44 +105,46 @@ def _is_preferred(item: Item, other: Item) -> bool:
 
 
 def _build_item(candidate: Candidate, counted: Iterator[int], upwards: bool) -> Item:
-    """Return an item with the allowed renditions, without those that are less detailed but not cheaper."""
+    """Return an item with the renditions of a candidate, the least detailed first.
+
+    `counted` yields the tokens of its text and then of its variants. A rendition that is not cheaper than a more
+    detailed one is left out.
+    """
     text, lod, cost = candidate.text, candidate.lod, candidate.cost_tokens
     if text is not None:
         cost = max(cost, next(counted))
     if text is None or not candidate.variants:
         return Item(candidate, (lod,), (text,), (cost,))
-    own = _RANK[lod]
-    renditions = _cheapest_variants(candidate.variants, counted)
-    renditions[own] = cost, text
+    own_rank = _RANK[lod]
+    by_rank = _cheapest_variants(candidate.variants, counted)
+    by_rank[own_rank] = cost, text
     if not upwards:
-        del renditions[own + 1 :]
-    lods: list[Lod] = []
-    texts: list[str] = []
-    costs: list[int] = []
-    offered = 0
-    for rank in range(len(renditions) - 1, -1, -1):
-        rendition = renditions[rank]
-        if rendition is None or (costs and rendition[0] >= costs[-1]):
+        del by_rank[own_rank + 1 :]
+    chosen: list[tuple[int, int, str]] = []  # rank, cost and text, the most detailed first
+    for rank in reversed(range(len(by_rank))):
+        rendition = by_rank[rank]
+        if rendition is None:
             continue
-        if rank == own:
-            offered = len(costs)
-        lods.append(_LODS[rank])
-        costs.append(rendition[0])
-        texts.append(rendition[1])
+        rendition_cost, rendition_text = rendition
+        if not chosen or rendition_cost < chosen[-1][1]:
+            chosen.append((rank, rendition_cost, rendition_text))
+    chosen.reverse()
+    ranks = [rank for rank, _, _ in chosen]
+    costs = [rendition_cost for _, rendition_cost, _ in chosen]
     # The worth of a shorter rendition falls more slowly than its tokens.
-    shares = [1.0, *[(spent / costs[0]) ** 0.7 for spent in costs[1:]]]
+    shares = [*[(shorter_cost / costs[-1]) ** 0.7 for shorter_cost in costs[:-1]], 1.0]
     return Item(
         candidate,
-        tuple(reversed(lods)),
-        tuple(reversed(texts)),
-        tuple(reversed(costs)),
-        tuple(reversed(shares)),
-        len(costs) - 1 - offered,
+        tuple([_LODS[rank] for rank in ranks]),
+        tuple([rendition_text for _, _, rendition_text in chosen]),
+        tuple(costs),
+        tuple(shares),
+        ranks.index(own_rank) if own_rank in ranks else len(ranks) - 1,
     )
 
 
 def _cheapest_variants(variants: Iterable[Variant], counted: Iterator[int]) -> list[tuple[int, str] | None]:
-    """Return the cost and the text of the cheapest variant of each level of detail, by rank."""
+    """Return (cost, text) of the cheapest variant of each level of detail, at the index of its rank."""
     cheapest: list[tuple[int, str] | None] = [None, None, None]
     for variant in variants:
         rank = _RANK[variant.lod]

@@ -147,7 +147,7 @@ class RenderRequest:
 
     @classmethod
     def of(cls, data: object, *, lenient: bool = False) -> RenderRequest:
-        """Parse a request from the wire; `ValidationError` names the invalid field.
+        """Parse the JSON of a request; raise `ValidationError` with the name of an invalid field.
 
         With `lenient` the intent may be an object `{goal, entities}` and unknown fields are ignored.
         """
@@ -361,9 +361,9 @@ class RenderReply:
     ledger: Ledger = field(default_factory=_empty_ledger, compare=False, repr=False)
 
     def to_wire(self, *, extended: bool = False) -> dict[str, Json]:
-        """Write the reply as JSON, valid against the schema.
+        """Return the reply as JSON that is valid against the schema of v0.
 
-        Strict v0 unless `extended`, which adds the source of each fragment and the slice of experience.
+        `extended` adds the source of each fragment and the units of experience, which v0 does not have.
         """
         wire: dict[str, Json] = {"request_id": self.request_id}
         if self.fragments is not None:
@@ -414,7 +414,7 @@ class ProviderResponse:
 
     @classmethod
     def of(cls, data: object) -> ProviderResponse:
-        """Parse a response from the wire; `ValidationError` names the malformed field."""
+        """Parse the JSON of a response; raise `ValidationError` with the name of an invalid field."""
         body = Fields(data)
         candidates = body.objects("candidates", expected=f"a list of at most {ITEMS} candidates", most=ITEMS)
         warnings = body.objects("warnings", (), "a list of warnings", most=ITEMS)
@@ -444,6 +444,7 @@ def _parse_uuid(text: str) -> str:
 
 
 def _parse_intent(value: object, lenient: bool) -> tuple[str, tuple[str, ...] | None]:
+    """Return the goal of an intent and its stated entities, None if it states none."""
     if lenient and isinstance(value, Mapping):
         body = Fields(value, "intent")
         goal = body.text("goal", least=1, most=100_000)
@@ -456,7 +457,7 @@ def _parse_intent(value: object, lenient: bool) -> tuple[str, tuple[str, ...] | 
 
 
 def parse_candidate(data: object, path: str) -> Candidate:
-    """Parse a candidate of a response; `path` is its place in it."""
+    """Parse a candidate of a response; `path` is its path in the response, for errors."""
     body = Fields(data, path)
     text = body.value("text", None)
     timestamp = body.value("timestamp", None)
@@ -487,6 +488,7 @@ def _parse_variant(data: object, path: str) -> Variant:
 
 
 def _parse_moment(value: object, field: str) -> datetime:
+    """Return a time in UTC from a `datetime` or from a text in RFC 3339; both must have a time zone."""
     moment = value
     if not isinstance(moment, datetime):
         text = parse_text(value, field, most=64)

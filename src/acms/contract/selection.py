@@ -106,10 +106,10 @@ def select_fragments(
 ) -> Selection:
     """Choose the fragments of a reply; their tokens together never exceed `tokens_max`.
 
-    `count` is the engine's tokenizer, `counts` the same for many texts where that is faster: a text costs the claimed
-    or the counted tokens, whichever is more. External text of sessions gets at most `external_share` of the tokens
-    while other relevant text is left out. The order of the candidates does not matter. Of two with the same id the
-    fresher counts, then the cheaper.
+    `gaze` lists the requested entities. `count` counts the tokens of a text, and `counts` those of many texts at once;
+    a text costs the claimed or the counted tokens, whichever is more. External text of sessions gets at most
+    `external_share` of the tokens while other relevant text is left out. The order of the candidates does not matter.
+    Of candidates with the same id the newest counts, and of equally new ones the cheapest.
     """
     is_quality = profile == "quality"
     asked = frozenset([name.strip().lower() for name in gaze])
@@ -147,12 +147,12 @@ def select_fragments(
 
 
 def _sort_items(items: list[Item]) -> None:
-    """Sort items by rank, in chunks first: a sort blocks all other threads."""
+    """Sort items by their key, in chunks first, because one long sort would block all other threads."""
     key = attrgetter("key")
-    run = 2_000  # items: about a millisecond
-    for start in range(0, len(items), run):
-        items[start : start + run] = sorted(items[start : start + run], key=key)
-    items.sort(key=key)  # sorted runs are only merged
+    chunk = 2_000  # items, which take about a millisecond
+    for start in range(0, len(items), chunk):
+        items[start : start + chunk] = sorted(items[start : start + chunk], key=key)
+    items.sort(key=key)  # fast, because the sorted chunks are only merged
 
 
 def _read_signals(items: Sequence[Item], asked: frozenset[str], moment: float, risk: RiskLevel) -> None:
@@ -189,17 +189,21 @@ class _Run(NamedTuple):
 def _limit_external_share(
     items: Sequence[Item], choose: Callable[[Sequence[Item]], _Run], tokens_max: int, share: float
 ) -> _Run:
-    """Choose, and choose again if external text exceeds its share while other relevant text is left out."""
+    """Choose items; if external text exceeds its share while other relevant text is left out, choose again with less.
+
+    In the second choice only external items within the share take part. The others fill tokens that are still free.
+    """
     run = choose(items)
     external = [(item, rendition) for item, rendition in run.taken if item.candidate.external]
-    remaining = int(share * tokens_max)
-    if _sum_costs(external) <= remaining or not _omits_answers(items, run):
+    external_tokens = int(share * tokens_max)
+    if _sum_costs(external) <= external_tokens or not _omits_answers(items, run):
         return run
     admitted: set[int] = set()
     for item, _ in external:
-        if item.costs[-1] <= remaining:
+        most_detailed_cost = item.costs[-1]
+        if most_detailed_cost <= external_tokens:
             admitted.add(item.rank)
-            remaining -= item.costs[-1]
+            external_tokens -= most_detailed_cost
     run = choose([item for item in items if not item.candidate.external or item.rank in admitted])
     excess = [item for item, _ in external if item.rank not in admitted]
     if not _omits_answers(items, run):
@@ -236,15 +240,15 @@ def _build_fragment(item: Item, rendition: int) -> Fragment:
 
 
 def _record_decisions(items: Sequence[Item], duplicates: Sequence[Item], run: _Run) -> Weighed:
-    """Return the decision about every candidate."""
-    again = sorted(duplicates, key=lambda item: (item.candidate.id, -item.stamp, item.costs))
-    if again:
+    """Return the decision about every candidate as columns: first the items by rank, then the duplicates."""
+    ordered_duplicates = sorted(duplicates, key=lambda item: (item.candidate.id, -item.stamp, item.costs))
+    if ordered_duplicates:
         scores = {item.candidate.id: item.score for item in items}
-        for item in again:
+        for item in ordered_duplicates:
             item.score = scores[item.candidate.id]
             item.claimed = clamp_relevance(item.candidate)
-    rows = [*items, *again]
-    rules = bytearray([BUDGET]) * len(items) + bytearray([DUPLICATE]) * len(again)
+    rows = [*items, *ordered_duplicates]
+    rules = bytearray([BUDGET]) * len(items) + bytearray([DUPLICATE]) * len(ordered_duplicates)
     lods = bytearray([LOD[item.lods[0]] for item in rows])
     costs = [item.costs[0] for item in rows]
     for rank in run.floored:
@@ -322,8 +326,7 @@ def _filling_order(item: Item) -> tuple[bool, float, int]:
 def _split_tiers(items: Sequence[Item], size: int) -> tuple[list[list[Item]], list[Item], list[int]]:
     """Score the items and split them into tiers; `size` is the number of requested entities.
 
-    Return the relevant items and the items after them, the items that fill the remaining tokens, and the ranks of
-    items below the floor.
+    Return ([relevant items, other items], items that fill the remaining tokens, ranks of items below the floor).
     """
     claims = [item.claimed or 0.0 for item in items if item.candidate.purpose is not Purpose.FILL]
     best = max(claims, default=0.0)
@@ -348,7 +351,7 @@ def _split_tiers(items: Sequence[Item], size: int) -> tuple[list[list[Item]], li
 
 
 def _set_benefit(item: Item, size: int) -> None:
-    """Set the benefit and the score of an item, as of before the choice."""
+    """Set the benefit and score of an item while no other is chosen; `size` is the number of requested entities."""
     share = JUDGED if size else 1.0
     if item.claimed is None:
         item.weight = OVERLAP / size if size else 0.0
@@ -485,11 +488,13 @@ def _choose_by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
         step = _find_next_step(item, chosen, remaining, worths[rank])
         if step is None:
             continue
-        # The step is worth less than when it was pushed, or no longer fits: try others first.
-        if step[0] > loss or step[2] != rendition:
+        # If the step is worth less than when it was pushed, or no longer fits, others come first.
+        updated_loss, _, updated_rendition, _ = step
+        if updated_loss > loss or updated_rendition != rendition:
             heappush(heap, step)
             continue
-        remaining -= item.costs[rendition] - (item.costs[chosen] if chosen >= 0 else 0)
+        tokens_of_chosen = item.costs[chosen] if chosen >= 0 else 0
+        remaining -= item.costs[rendition] - tokens_of_chosen
         covered |= item.entities
         taken[rank] = item, rendition
         more = _find_next_step(item, rendition, remaining, worths[rank])
@@ -499,17 +504,24 @@ def _choose_by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
 
 
 def _find_next_step(item: Item, chosen: int, remaining: int, worth: float) -> _Step | None:
-    """Return the best next rendition of an item that fits; `chosen` is the index of the chosen one, or -1."""
+    """Return the more detailed rendition of an item with the greatest gain per token, or None if none fits.
+
+    `chosen` is the index of the rendition chosen so far, or -1 for a new item, which also costs a frame. `worth` is the
+    worth of the item in full detail.
+    """
     costs, shares = item.costs, item.shares
-    share, spent, frame = (0.0, 0, FRAME) if chosen < 0 else (shares[chosen], costs[chosen], 0)
-    best, best_rendition = 0.0, -1
+    is_new = chosen < 0
+    chosen_share = 0.0 if is_new else shares[chosen]
+    chosen_cost = 0 if is_new else costs[chosen]
+    frame_tokens = FRAME if is_new else 0
+    best_gain, best_rendition = 0.0, -1
     for rendition in range(chosen + 1, len(costs)):
-        more = costs[rendition] - spent
-        if more > remaining:
+        extra_tokens = costs[rendition] - chosen_cost
+        if extra_tokens > remaining:
             break
-        gain = worth * (shares[rendition] - share) / max(1, more + frame)
-        if best_rendition < 0 or gain >= best:
-            best, best_rendition = gain, rendition
+        gain = worth * (shares[rendition] - chosen_share) / max(1, extra_tokens + frame_tokens)
+        if best_rendition < 0 or gain >= best_gain:
+            best_gain, best_rendition = gain, rendition
     if best_rendition < 0:
         return None
-    return -round(1000 * best, DIGITS), item.rank, best_rendition, item
+    return -round(1000 * best_gain, DIGITS), item.rank, best_rendition, item

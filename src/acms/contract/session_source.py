@@ -61,23 +61,23 @@ class Recalled(NamedTuple):
     rest: tuple[ContextItem, ...]
 
 
-def _split_recalled(found: ContextItems, others: ContextItems, budget: int) -> Recalled:
-    """Split recalled items into answers, within `budget` tokens, and items that fill the remaining tokens.
+def _split_recalled(relevant: ContextItems, others: ContextItems, budget: int) -> Recalled:
+    """Split recalled items into answers, within `budget` tokens, and items that may fill the remaining tokens.
 
-    The items of the lowest score are no answers if all together exceed the budget; one always is an answer.
+    The relevant items with the best scores are the answers, at least one of them; `others` are only for filling.
     """
-    excess = found.tokens - budget
-    answers = {item.id for item in found}
-    for item in sorted(found, key=lambda item: (item.score, item.version)):
+    excess = relevant.tokens - budget
+    answers = {item.id for item in relevant}
+    for item in sorted(relevant, key=lambda item: (item.score, item.version)):
         if excess <= 0 or len(answers) == 1:
             break
         answers.remove(item.id)
         excess -= item.token_count
     return Recalled(
-        found.context,
-        found.version,
-        tuple(item for item in found if item.id in answers),
-        tuple(item for item in (*found, *others) if item.id not in answers),
+        relevant.context,
+        relevant.version,
+        tuple(item for item in relevant if item.id in answers),
+        tuple(item for item in (*relevant, *others) if item.id not in answers),
     )
 
 
@@ -110,7 +110,7 @@ class Memory:
         self._recalled: Recalled | None = None
 
     async def project(self) -> Collected:
-        """Return the candidates of this log and its profile for the query: recalled items, then a short log's rest."""
+        """Return the candidates of this log and its profile: recalled items, and of a short log all other messages."""
         recalled = await self._recall()
         storage = self._session.storage
         labels = await self._labels()
@@ -164,7 +164,7 @@ class Memory:
     async def _read_other_sessions(self, own: Recalled) -> _OtherSessions:
         """Recall facts, summaries, marked messages and summaries of episodes of other sessions of the namespace.
 
-        All callers share the unnamed namespace and must not read each other's messages: for it the result is empty.
+        The result is empty for the unnamed namespace, which unrelated callers share.
         """
         session = self._session
         if not isinstance(session, ACMS) or session.namespace == validation.UNNAMED:
@@ -187,7 +187,7 @@ class Memory:
         return _OtherSessions(items, marks, dict(zip(contexts, labels, strict=True)))
 
     async def _read_foreign_entries(self, ids: Sequence[str], own: Recalled) -> dict[str, Entry]:
-        """Return the entries by id that are experience: of other sessions, and not recalled from this one."""
+        """Return the entries with these ids that belong to other sessions and were not recalled here, by id."""
         rows = await self._read_entries(ids)
         excluded = await self._excluded_versions(own, {row.context for row in rows.values()})
         known = {item.id for item in (*own.answers, *own.rest)}
@@ -198,9 +198,9 @@ class Memory:
         return foreign
 
     async def _excluded_versions(self, own: Recalled, contexts: Collection[str]) -> dict[str, float]:
-        """Return by log the version up to which its entries are not offered as experience.
+        """Return for some logs the version up to which their entries are excluded from experience.
 
-        That is all of this log and what it inherits, and all of profiles and of private or deleted sessions.
+        This excludes this log with the entries it inherits, profiles, and private or deleted sessions.
         """
         storage = self._session.storage
         excluded: dict[str, float] = {}
@@ -212,7 +212,7 @@ class Memory:
                 continue
             try:
                 context = await storage.context(id)
-            except SessionNotFoundError:  # deleted meanwhile
+            except SessionNotFoundError:  # deleted since the recall
                 excluded[id] = inf
                 continue
             if context.key == PROFILE or context.settings.get(PRIVATE):
@@ -227,17 +227,17 @@ class Memory:
         async with self._recalling:
             if self._recalled is None:
                 recall, turn = self._session.recall, await self._current_turn()
-                found = await recall(
+                relevant = await recall(
                     self._query, token_budget=self._tokens_max, exclude=turn, relevant_only=True
                 )
                 token = patience.set(0.0)  # the first recall has waited for the vectors
                 try:
-                    exclude = [*turn[:1], *(item.id for item in found)]
+                    exclude = [*turn[:1], *(item.id for item in relevant)]
                     others = await recall(self._query, token_budget=self._budget, exclude=exclude)
                 finally:
                     patience.reset(token)
-                for_newest = int(self._tokens_max / 8)  # tokens kept free for the newest messages
-                self._recalled = _split_recalled(found, others, self._tokens_max - for_newest)
+                tokens_for_newest = int(self._tokens_max / 8)  # reserved for the newest messages
+                self._recalled = _split_recalled(relevant, others, self._tokens_max - tokens_for_newest)
             return self._recalled
 
     async def _current_turn(self) -> list[str]:
@@ -317,9 +317,10 @@ class Memory:
         lead: str = "",
         about: str = "",
     ) -> Candidate:
-        """Return an entry as a candidate, redacted before it is shortened: a cut could split a secret.
+        """Return an entry as a candidate; it is redacted before it is shortened, as a cut could split a secret.
 
-        A blocked entry keeps only the entities that the caller has named: the others are words of its text.
+        `lead` is put before the text, and `about` only adds entities. A blocked entry has no text, and only the
+        entities that the request names.
         """
         mode = strictest_mode(self._mode, self._session.stage.mode or Privacy.ALLOW, row.privacy)
         candidate = Candidate(
@@ -354,7 +355,7 @@ def _estimate_characters(rows: Iterable[Entry]) -> int:
 
 
 def _collect_candidates(candidates: Iterable[Candidate]) -> Collected:
-    """Collect candidates as they are built, leaving the interpreter to others in between."""
+    """Collect candidates as they are built, and let other threads run in between."""
     collected: list[Candidate] = []
     for candidate in candidates:
         collected.append(candidate)

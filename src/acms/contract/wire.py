@@ -20,7 +20,7 @@ ITEMS = 10_000
 
 
 def serialize_noun(noun: object, *unless_empty: str, **names: Json) -> dict[str, Json]:
-    """Write a noun of the contract as JSON, without None values and without empty values of `unless_empty` fields.
+    """Return a noun of the contract as JSON, without None values and without empty values of `unless_empty` fields.
 
     `names` maps fields to other names on the wire, or to None for fields that are left out.
     """
@@ -34,7 +34,7 @@ def serialize_noun(noun: object, *unless_empty: str, **names: Json) -> dict[str,
 
 
 def parse_text(value: object, field: str, *, least: int = 0, most: int = CHARS) -> str:
-    """Validate a string: its length, no NUL, no lone surrogates."""
+    """Return a string after checking its length in characters, and that it has no NUL and no lone surrogates."""
     if not isinstance(value, str):
         raise ValidationError(f"must be a string, not {type(value).__name__}", field=field)
     if not least <= len(value) <= most:
@@ -52,7 +52,7 @@ def parse_text(value: object, field: str, *, least: int = 0, most: int = CHARS) 
 def parse_number(
     value: object, field: str, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
 ) -> float:
-    """Validate a finite number within bounds."""
+    """Return a number after checking that it is finite, from `least` to `most`, and greater than `above`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValidationError(f"must be a number, not {type(value).__name__}", field=field)
     is_finite = isinstance(value, int) or math.isfinite(value)  # an int may be too large for a float

@@ -50,7 +50,7 @@ from acms.recall.index_cache import record_new_profile
 from acms.runtime.chance import chance
 from acms.storage import handles
 from acms.storage.handles import LoopState
-from acms.text.markers import own_words
+from acms.text.markers import remove_rendered_text
 from acms.text.summary_form import RECIPE
 from acms.write.retirement import Rewrite, follow_private, propagate_to_profile
 
@@ -318,7 +318,7 @@ def _read_own_words(work: _Work, batch: Batch, facts: Iterable[Fact]) -> list[tu
     for entry in map(work.stage.redact_entry, batch.entries):
         if entry.privacy is Privacy.BLOCK:
             continue
-        text = own_words(entry.content, known=contents, speakers=speakers)
+        text = remove_rendered_text(entry.content, known=contents, speakers=speakers)
         if text.strip():
             messages.append((entry, text))
     return messages

@@ -136,7 +136,7 @@ async def request_reflection(shared: SharedSession, context: str) -> Job:
         job = await requests.find_latest_job(storage, context, requests.reflection_name(context))
         if job is None:
             continue
-        shared.work()
+        shared.start_worker()
         is_ready = job.state is JobState.READY
         if requests.satisfies_request(job, mode) and (job.kind == kind or not is_ready):
             return job
@@ -182,7 +182,7 @@ async def _take_over(shared: SharedSession, context: str) -> None:
         mode = requests.privacy_of(job, shared.config.privacy.mode, shared.config.privacy.mode)
         force = bool(job.payload.get("force"))
         await _enqueue_job(storage, context, requests.draft_reflection(context, kind, mode, force=force))
-    shared.work()
+    shared.start_worker()
 
 
 async def wait_for_reflection(shared: SharedSession, context: str) -> None:

@@ -70,7 +70,7 @@ class _Exchange:
         return self.failure if self.remembered is None else self.remembered.outcome
 
     def bypass(self, reason: str) -> None:
-        """Send the client's own bytes, and say why."""
+        """Record that the client's own bytes are sent, and the reason."""
         self.failure = f"bypassed;{reason}"
         if self.remembered is not None:
             self.remembered.trimmed = None
@@ -154,7 +154,7 @@ class Gateway(Starlette):
         return self._relay(exchange, answer)
 
     async def _admit(self, request: Request) -> _Exchange:
-        """Check who asks, and read the request."""
+        """Authenticate the caller, choose the upstream, and read the request."""
         self.tenants.check_host(request.headers)
         caller = await self.tenants.admit(request.headers, _client_address(request))
         name, path, target = _split_target(request)
@@ -164,10 +164,12 @@ class Gateway(Starlette):
             known = ", ".join(sorted(self.config.upstreams))
             raise PermissionDeniedError(f"there is no upstream {upstream!r}: there are {known}")
         protocol = find_protocol(request.method, path) if self.config.store else None
-        dropped = [b"host", b"content-length", *([b"accept-encoding"] if protocol else [])]
+        dropped = [b"host", b"content-length"]
+        if protocol:
+            dropped.append(b"accept-encoding")
         passed = list(end_to_end_headers(request.headers.raw, without=dropped))
         if protocol:
-            passed.append((b"accept-encoding", b"identity"))  # a copy of the answer is read
+            passed.append((b"accept-encoding", b"identity"))  # the gateway parses the answer too
         passed = self.tenants.replace_provider_key(passed, upstream)
         return _Exchange(
             path=path,
@@ -182,15 +184,15 @@ class Gateway(Starlette):
         )
 
     async def _prepare(self, exchange: _Exchange) -> None:
-        """Ask the memory what to send; whatever goes wrong there, the client's own bytes are sent."""
+        """Let the memory decide what is sent; on any error or timeout there, the client's own bytes are sent."""
         if exchange.memory is None or exchange.protocol is None:
             return
         try:
             async with asyncio.timeout(self.config.memory_timeout):
-                found = exchange.remembered = await exchange.memory.begin(
+                exchange.remembered = await exchange.memory.begin(
                     exchange.protocol, exchange.body, exchange.headers, exchange.caller
                 )
-                await exchange.memory.fit(found, len(exchange.body))
+                await exchange.memory.fit(exchange.remembered, len(exchange.body))
         except TimeoutError:
             exchange.bypass("timeout")
         except Exception as error:
@@ -198,10 +200,9 @@ class Gateway(Starlette):
             log_event(logging.WARNING, "gateway_bypassed", error=safe_error(error))
 
     async def _send(self, exchange: _Exchange) -> httpx2.Response:
-        """Send the request; a body of ours that is refused is followed by the client's own."""
-        found = exchange.remembered
-        trimmed = found.trimmed if found is not None else None
-        if found is None or trimmed is None:
+        """Send the trimmed body if there is one; send the client's own if there is none, or if it is refused."""
+        trimmed = None if exchange.remembered is None else exchange.remembered.trimmed
+        if trimmed is None:
             return await self.upstreams.send(exchange.forwarded, exchange.body)
         answer = await self.upstreams.send(exchange.forwarded, trimmed.text.encode())
         if answer.status_code not in _REFUSED:
@@ -211,11 +212,13 @@ class Gateway(Starlette):
         return await self.upstreams.send(exchange.forwarded, exchange.body)
 
     def _relay(self, exchange: _Exchange, answer: httpx2.Response) -> Response:
-        """Relay the answer, and store it where it is one of a conversation."""
-        found, memory = exchange.remembered, exchange.memory
+        """Relay the answer, and store it if it belongs to a conversation."""
+        remembered, memory = exchange.remembered, exchange.memory
         body = relay_bytes(answer)
-        if found is not None and memory is not None and found.line is not None and answer.status_code < 300:
-            body = self._relay_and_store(exchange, answer, memory, found)
+        if remembered is not None and memory is not None:
+            has_line = remembered.line is not None
+            if has_line and answer.status_code < 300:
+                body = self._relay_and_store(exchange, answer, memory, remembered)
         response = StreamingResponse(body, answer.status_code)
         response.raw_headers = [
             *end_to_end_headers(answer.headers.raw),
@@ -224,15 +227,16 @@ class Gateway(Starlette):
         return response
 
     async def _relay_and_store(
-        self, exchange: _Exchange, answer: httpx2.Response, memory: Memory, found: Remembered
+        self, exchange: _Exchange, answer: httpx2.Response, memory: Memory, remembered: Remembered
     ) -> AsyncGenerator[bytes]:
+        """Relay the answer, record its reply before the end is relayed, and store both afterwards."""
         replies: list[Reply] = []
 
         async def finish(reply: Reply) -> None:
             replies.append(reply)
             try:
                 async with asyncio.timeout(self.config.memory_timeout):
-                    await memory.finish(found, reply)
+                    await memory.finish(remembered, reply)
             except Exception as error:
                 log_event(logging.WARNING, "gateway_not_anchored", error=safe_error(error))
 
@@ -241,7 +245,7 @@ class Gateway(Starlette):
             async for chunk in relay_reply(answer, exchange.protocol, finish):
                 yield chunk
         finally:
-            memory.remember_later(found, replies[0] if replies else None)
+            memory.remember_later(remembered, replies[0] if replies else None)
 
 
 def create_gateway(
@@ -251,17 +255,17 @@ def create_gateway(
     engine: ACMSConfig | None = None,
     embedder: Embedder | Literal["auto"] | None = "auto",
 ) -> Gateway:
-    """Return the gateway over the store that a URL names.
+    """Return the gateway over the store at a URL.
 
-    `engine` configures its sessions. Texts are redacted before they are stored, unless `config.privacy` is None, and
-    what was sent is kept for a week, for the inspector.
+    `engine` configures its sessions. Texts are redacted before they are stored, unless `config.privacy` is None. Sent
+    requests are kept for a week, for the inspector.
     """
-    wanted = config or GatewayConfig()
-    base = engine or ACMSConfig()
-    redacts = wanted.privacy is not None
-    privacy = PrivacyConfig(mode=wanted.privacy, redact_before_persist=redacts)
-    renders = RenderLogConfig(enabled=True)
-    return Gateway(url, wanted, replace(base, privacy=privacy, renders=renders), embedder)
+    gateway_config = config or GatewayConfig()
+    engine = engine or ACMSConfig()
+    mode = gateway_config.privacy
+    privacy = PrivacyConfig(mode=mode, redact_before_persist=mode is not None)
+    engine = replace(engine, privacy=privacy, renders=RenderLogConfig(enabled=True))
+    return Gateway(url, gateway_config, engine, embedder)
 
 
 def _client_address(request: Request) -> str:
@@ -269,19 +273,21 @@ def _client_address(request: Request) -> str:
 
 
 def _split_target(request: Request) -> tuple[str, str, bytes]:
-    """Return the upstream that a path names, the rest of the path, and what is sent as the target."""
+    """Return (upstream, path, target): the upstream named by "/u/NAME/…" or "", the rest, and the rest as sent."""
     raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
     raw_path = raw_path.partition(b"?")[0]
-    name = ""
+    upstream = ""
     if raw_path.startswith(b"/u/"):
-        named, _, rest = raw_path[3:].partition(b"/")
-        name, raw_path = unquote(named.decode("latin-1")), b"/" + rest
+        raw_name, _, rest = raw_path[3:].partition(b"/")
+        upstream = unquote(raw_name.decode("latin-1"))
+        raw_path = b"/" + rest
     query: bytes = request.scope["query_string"]
-    target = raw_path + (b"?" + query if query else b"")
-    return name, unquote(raw_path.decode("latin-1")), target
+    target = raw_path + b"?" + query if query else raw_path
+    return upstream, unquote(raw_path.decode("latin-1")), target
 
 
 async def _read_body(request: Request, limit: int) -> bytes:
+    """Return the body of a request; raise `TooLargeError` if it has more than `limit` bytes."""
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():
@@ -293,23 +299,23 @@ async def _read_body(request: Request, limit: int) -> bytes:
 
 
 def _describe_outcome(exchange: _Exchange) -> list[tuple[bytes, bytes]]:
-    """Return the header fields that say what the memory did, and the milliseconds that it and the upstream took."""
+    """Return the headers with the outcome of the memory, the session, and the milliseconds of memory and upstream."""
     if exchange.protocol is None:
         return []
-    found = exchange.remembered
-    memory, upstream = exchange.memory_seconds * 1000, exchange.upstream_seconds * 1000
-    timing = f"acms-memory;dur={memory:.1f}, acms-upstream;dur={upstream:.1f}"
+    remembered = exchange.remembered
+    memory_ms, upstream_ms = exchange.memory_seconds * 1000, exchange.upstream_seconds * 1000
+    timing = f"acms-memory;dur={memory_ms:.1f}, acms-upstream;dur={upstream_ms:.1f}"
     fields = [
         (b"x-acms-memory", exchange.outcome.encode("latin-1", "replace")),
         (b"server-timing", timing.encode()),
     ]
-    if found is not None and found.session_name:
-        fields.append((b"x-acms-session", found.session_name.encode("latin-1", "replace")))
+    if remembered is not None and remembered.session_name:
+        fields.append((b"x-acms-session", remembered.session_name.encode("latin-1", "replace")))
     return fields
 
 
 def _error_response(error: ACMSError) -> Response:
-    """Return an error of the gateway itself, in a form that the SDKs of both providers read."""
+    """Return an error of the gateway itself, in a format that the SDKs of both providers can parse."""
     status = 502 if isinstance(error, UnreachableError) else 403
     if isinstance(error, AuthenticationError):
         status = 401

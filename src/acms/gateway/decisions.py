@@ -54,15 +54,15 @@ class Remembered:
 
 
 async def note_request(kv: CompareAndSetKV, found: Remembered, line: Line) -> None:
-    """Keep what was decided about a request."""
+    """Store the decisions about a request, with those about the last requests of its line."""
     namespace = found.request.namespace
     earlier = await read_requests(kv, namespace, line.name)
-    described = _describe_request(found, line)
-    if found.rendered is not None and not described.get("recalled"):
-        # Of a long log this takes a tenth of a second.
-        described["search"] = await in_thread(partial(_describe_search, found.rendered))
-    notes = [*earlier, described][-_NOTED:]
-    await kv.set(_requests_key(namespace, line.name), {"requests": notes})
+    description = _describe_request(found, line)
+    if found.rendered is not None and not description.get("recalled"):
+        # In a thread, because a long log takes a tenth of a second.
+        description["search"] = await in_thread(partial(_describe_search, found.rendered))
+    latest = [*earlier, description][-_NOTED:]
+    await kv.set(_requests_key(namespace, line.name), {"requests": latest})
 
 
 async def read_requests(kv: CompareAndSetKV, namespace: str, session: str) -> list[dict[str, Any]]:
@@ -79,6 +79,7 @@ async def list_session_rows(kv: ListingKV) -> list[dict[str, Any]]:
 
 
 def _describe_request(found: Remembered, line: Line) -> dict[str, Any]:
+    """Return the decisions about a request as JSON: its client, tokens, outcome, and the messages left out."""
     trimmed, request = found.trimmed, found.request
     described: dict[str, Any] = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -105,14 +106,14 @@ def _describe_request(found: Remembered, line: Line) -> dict[str, Any]:
 
 
 def _describe_search(rendered: Rendered) -> dict[str, Any]:
-    """Return the free tokens, and how many searched messages are not shown by the rule that left them out."""
+    """Return the tokens left free, the number of messages that each rule left out, and the warnings."""
     shown = {id for message in rendered.placed for id in message.sources}
-    rules = Counter[str]()
+    left_out_by_rule = Counter[str]()
     for verdict in rendered.ledger:
         if not verdict.included and verdict.id not in shown:
-            rules[verdict.rule] += 1
+            left_out_by_rule[verdict.rule] += 1
     warnings = [warning[:_NAME_CHARS] for warning in rendered.warnings[:_NOTED_WARNINGS]]
-    return {"free": rendered.use.free, "not_shown": dict(rules), "warnings": warnings}
+    return {"free": rendered.use.free, "not_shown": dict(left_out_by_rule), "warnings": warnings}
 
 
 def _describe_session(entry: KVEntry) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def _requests_key(namespace: str, session: str) -> str:
 
 
 def _join_ranges(indexes: Sequence[int]) -> list[list[int]]:
-    """Return numbers as ranges: the first and the last one of each."""
+    """Return ascending numbers as ranges of consecutive ones, each as [first, last]."""
     ranges: list[list[int]] = []
     for index in indexes:
         if ranges and ranges[-1][1] == index - 1:

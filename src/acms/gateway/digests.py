@@ -45,20 +45,25 @@ def digest_of_message(message: Any) -> str:
 
 
 def chain_digests(protocol: Protocol, items: Sequence[Any], digests: Sequence[str], seed: str) -> list[str]:
-    """Return for each element the digest of the list up to it; instructions and reasoning do not count."""
+    """Return for each message the digest of the list up to it, without instructions and reasoning.
+
+    `digests` are those of the single messages.
+    """
     chain = digest_of_texts("acms-gateway-1", seed)
-    found: list[str] = []
+    chains: list[str] = []
     for item, digest in zip(items, digests, strict=True):
-        if not (protocol.instructs(item) or protocol.binds_to_next(item)):
+        is_ignored = protocol.instructs(item) or protocol.binds_to_next(item)
+        if not is_ignored:
             chain = digest_of_texts(chain, digest)
-        found.append(chain)
-    return found
+        chains.append(chain)
+    return chains
 
 
 def key_messages(protocol: Protocol, items: Sequence[Any], digests: Sequence[str]) -> list[str]:
-    """Return a key for each element that no edit elsewhere in the list changes.
+    """Return a key for each message, which stays the same when other messages are edited.
 
-    It is the call's id, or what the message says and how often the list said it before.
+    It is a digest of the ids of the message's tool calls and results, or of its content if it has none, and the number
+    of times that this digest has occurred in the list so far.
     """
     counts = Counter[str]()
     keys: list[str] = []
@@ -79,13 +84,13 @@ def tools_digest(body: Mapping[str, Any]) -> str:
     for tool in tools:
         if isinstance(tool, Mapping):
             function = tool.get("function")
-            named = function if isinstance(function, Mapping) else tool
-            names.append(str(named.get("name") or tool.get("type")))
+            definition = function if isinstance(function, Mapping) else tool
+            names.append(str(definition.get("name") or tool.get("type")))
     return digest_of_texts(*sorted(names))
 
 
 def _simplify(value: Any, *, top: bool = False) -> Any:
-    """Return a value without what clients change."""
+    """Return a value without the fields and blanks that clients change; `top` is for a message itself."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, list):
@@ -96,7 +101,7 @@ def _simplify(value: Any, *, top: bool = False) -> Any:
 
 
 def _simplify_list(values: list[Any]) -> Any:
-    """Return a list without thinking; a single text stands for itself."""
+    """Return a list of blocks without thinking, or the text of its only block if that is a text."""
     kept: list[Any] = []
     for value in values:
         kind = value.get("type") if isinstance(value, dict) else None
@@ -108,23 +113,24 @@ def _simplify_list(values: list[Any]) -> Any:
 
 
 def _simplify_object(value: dict[str, Any], top: bool) -> dict[str, Any]:
+    """Return a message or a block with only the fields that tell it from others, in one form for all clients."""
     kind = value.get("type")
     dropped = _IGNORED
     if kind in _WITH_ID or (top and "role" in value):
         dropped = dropped | {"id"}
     if top:
         dropped = dropped | _REASONING_FIELDS
-    found: dict[str, Any] = {}
+    simplified: dict[str, Any] = {}
     for name, inner in value.items():
         if name not in dropped and inner not in (None, "", []):
-            found[name] = _simplify(inner)
+            simplified[name] = _simplify(inner)
     if kind in _TEXTS:
-        found = {"type": "text", "text": str(value.get("text") or "").strip()}
+        simplified = {"type": "text", "text": str(value.get("text") or "").strip()}
     if kind == "message":
-        del found["type"]
+        del simplified["type"]
     if isinstance(value.get("arguments"), str):
-        found["arguments"] = _simplify_arguments(value["arguments"])
-    return found
+        simplified["arguments"] = _simplify_arguments(value["arguments"])
+    return simplified
 
 
 def _simplify_arguments(written: str) -> Any:

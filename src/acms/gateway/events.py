@@ -21,17 +21,16 @@ class EventParser:
         self.done = False
 
     def feed(self, chunk: bytes) -> list[Any]:
-        """Return the events that a chunk completes."""
-        frames = _FRAME.split(self._rest + chunk)
-        self._rest = frames.pop()
-        found: list[Any] = []
-        for frame in frames:
+        """Return the parsed data of the server-sent events that a chunk completes."""
+        *complete, self._rest = _FRAME.split(self._rest + chunk)
+        events: list[Any] = []
+        for frame in complete:
             data = _data_of_frame(frame)
             if data == _DONE:
                 self.done = True
             elif data:
-                found.append(json.loads(data))
-        return found
+                events.append(json.loads(data))
+        return events
 
 
 def _data_of_frame(frame: bytes) -> bytes:

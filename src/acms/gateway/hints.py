@@ -36,22 +36,25 @@ SIDE_PATTERNS = (
 
 
 def find_session_hint(headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
-    """Return the name that a client gives its session, or ""."""
-    found = next((headers[name] for name in SESSION_HEADERS if headers.get(name)), "")
-    found = found or _session_of_metadata(body.get("metadata"))
-    found = found or _name_in(body.get("conversation")) or _name_in(body.get("prompt_cache_key"))
+    """Return the client's name for the session of a request, from its headers or its body, or ""."""
+    session = (
+        next((headers[name] for name in SESSION_HEADERS if headers.get(name)), "")
+        or _session_of_metadata(body.get("metadata"))
+        or _name_in(body.get("conversation"))
+        or _name_in(body.get("prompt_cache_key"))
+    )
     agent = headers.get("x-claude-code-agent-id")
     parent = headers.get("x-parent-session-id")
-    if found and agent:
-        found = f"{found}/{agent}"
-    elif found and parent and parent != found:
-        found = f"{parent}/{found}"
-    printable = "".join([char for char in found if char.isprintable()])
-    return printable.lstrip("@")[:_HINT_CHARS]  # names that begin with @ are ACMS's own
+    if session and agent:
+        session = f"{session}/{agent}"
+    elif session and parent and parent != session:
+        session = f"{parent}/{session}"
+    printable = "".join([char for char in session if char.isprintable()])
+    return printable.lstrip("@")[:_HINT_CHARS]  # names that begin with @ are reserved for ACMS
 
 
 def is_marked_side_request(headers: Mapping[str, str]) -> bool:
-    """Return whether headers say that a request is not part of the conversation."""
+    """Return whether the client's headers mark a request as no part of the conversation."""
     if headers.get("x-acms-store", "").lower() in ("no", "0", "false", "off"):
         return True
     if headers.get("x-claude-code-request-class", "") in _SIDE_CLASSES:
@@ -84,16 +87,17 @@ def _session_of_metadata(metadata: object) -> str:
     if not isinstance(metadata, Mapping):
         return ""
     user = metadata.get("user_id")
-    named = _parse_object(user).get("session_id") if isinstance(user, str) else None
-    named = named or metadata.get("session_id")
-    return named if isinstance(named, str) else ""
+    in_user_id = _parse_object(user).get("session_id") if isinstance(user, str) else None
+    session = in_user_id or metadata.get("session_id")
+    return session if isinstance(session, str) else ""
 
 
 def _parse_object(text: str) -> Mapping[str, Any]:
+    """Return the JSON object in a text, or an empty one if there is none."""
     if not text.startswith("{"):
         return {}
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}

@@ -51,29 +51,32 @@ class Body:
 
 
 def parse_body(text: str, field: str) -> Body:
-    """Parse a JSON object; raise `ValueError` if it is none, or if it has the field twice."""
+    """Parse a JSON object, and note the positions of the elements of the list in one field.
+
+    Raises `ValueError` if the text is no JSON object, or if it has the field twice.
+    """
     fields: dict[str, Any] = {}
     items: tuple[Any, ...] = ()
     spans: tuple[Span, ...] = ()
     list_span: Span | None = None
-    at = _expect(text, _skip_blanks(text, 0), "{")
-    at = _skip_blanks(text, at)
-    while text[at : at + 1] != "}":
-        name, at = _decode(text, at)
+    position = _expect(text, _skip_blanks(text, 0), "{")
+    position = _skip_blanks(text, position)
+    while text[position : position + 1] != "}":
+        name, position = _decode(text, position)
         if not isinstance(name, str):
             raise ValueError("a name of a field is not a string")
-        at = _skip_blanks(text, _expect(text, _skip_blanks(text, at), ":"))
+        position = _skip_blanks(text, _expect(text, _skip_blanks(text, position), ":"))
         if name == field and name in fields:
             raise ValueError(f"the field {field!r} stands there twice")
-        if name == field and text[at : at + 1] == "[":
-            start = at
-            items, spans, at = _parse_list(text, at)
-            list_span = Span(start, at)
+        if name == field and text[position : position + 1] == "[":
+            start = position
+            items, spans, position = _parse_list(text, position)
+            list_span = Span(start, position)
             fields[name] = list(items)
         else:
-            fields[name], at = _decode(text, at)
-        at = _next_member(text, at, "}")
-    if text[at + 1 :].strip(" \t\r\n"):
+            fields[name], position = _decode(text, position)
+        position = _next_member(text, position, "}")
+    if text[position + 1 :].strip(" \t\r\n"):
         raise ValueError("something stands behind the object")
     return Body(text=text, fields=fields, items=items, spans=spans, list_span=list_span)
 
@@ -86,28 +89,28 @@ def remove_list_elements(text: str, field: str, indexes: Iterable[int]) -> str:
     return body.with_elements(kept)
 
 
-def _parse_list(text: str, at: int) -> tuple[tuple[Any, ...], tuple[Span, ...], int]:
-    """Return the elements of a list, their places, and where the list ends."""
+def _parse_list(text: str, start: int) -> tuple[tuple[Any, ...], tuple[Span, ...], int]:
+    """Return the elements of the list that begins at a position, their spans, and the end of the list."""
     items: list[Any] = []
     spans: list[Span] = []
-    at = _skip_blanks(text, at + 1)
-    while text[at : at + 1] != "]":
-        value, end = _decode(text, at)
+    position = _skip_blanks(text, start + 1)
+    while text[position : position + 1] != "]":
+        value, end = _decode(text, position)
         items.append(value)
-        spans.append(Span(at, end))
-        at = _next_member(text, end, "]")
-    return tuple(items), tuple(spans), at + 1
+        spans.append(Span(position, end))
+        position = _next_member(text, end, "]")
+    return tuple(items), tuple(spans), position + 1
 
 
-def _next_member(text: str, at: int, end: str) -> int:
-    """Return where the next member begins, or the closing bracket stands."""
-    at = _skip_blanks(text, at)
-    if text[at : at + 1] == end:
-        return at
-    at = _skip_blanks(text, _expect(text, at, ","))
-    if text[at : at + 1] == end:
+def _next_member(text: str, position: int, closing: str) -> int:
+    """Return the position of the next member, after a comma, or of the closing bracket."""
+    position = _skip_blanks(text, position)
+    if text[position : position + 1] == closing:
+        return position
+    position = _skip_blanks(text, _expect(text, position, ","))
+    if text[position : position + 1] == closing:
         raise ValueError("a comma stands before the closing bracket")
-    return at
+    return position
 
 
 def _skip_blanks(text: str, at: int) -> int:

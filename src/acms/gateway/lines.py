@@ -85,7 +85,10 @@ class Lines:
         self._kv = kv
 
     async def begin(self, position: Position) -> Line | None:
-        """Return the line of a request and claim its tip; None for a side request, which is not stored."""
+        """Return the line (conversation) that a request continues, and reserve its end for this request.
+
+        Return None for a side request, which is not stored.
+        """
         key = f"request/{position.request}"
         entry = await self._kv.get(key)
         if entry is not None and not entry.data["answered"]:
@@ -103,7 +106,7 @@ class Lines:
         return line
 
     async def _begin_again(self, position: Position, record: Mapping[str, Any], revision: str) -> Line:
-        """Return the line of a request that was answered before: a fork of it, or a new line."""
+        """Return the line of a request that was answered before: a fork before the answer, or a new line."""
         short = digest_of_texts(position.request, record["answered"])[:_SHORT]
         if position.replies or position.previous:
             line = Line(
@@ -119,13 +122,13 @@ class Lines:
             changed = _record_of_line(line)
             await self._kv.compare_and_set(f"request/{position.request}", changed, expect=revision)
         except ConflictError:
-            again = await self.begin(position)
-            assert again is not None
-            return again
+            line_of_other_request = await self.begin(position)
+            assert line_of_other_request is not None
+            return line_of_other_request
         return line
 
     async def _continue_line(self, position: Position) -> Line | None:
-        """Return the line that ends with the newest known reply of the list, or a fork of it."""
+        """Return the line that ends with the newest known reply of the list, or a fork if that reply is continued."""
         keys = [f"anchor/{position.chains[index]}" for index in reversed(position.replies)]
         if position.previous:
             keys.append(position.response_key(position.previous))
@@ -142,7 +145,7 @@ class Lines:
         return None
 
     async def _claim(self, key: str, request: str) -> Mapping[str, Any]:
-        """Let a request go on from an anchor if no other one does; return the anchor."""
+        """Reserve an anchor (the end of a line) for a request unless another request has it; return the anchor."""
         while True:
             entry = await self._kv.get(key)
             assert entry is not None
@@ -156,13 +159,17 @@ class Lines:
             return claimed
 
     async def _place_in_session(self, position: Position) -> Line | None:
-        """Return the line of a list without a known reply, by what its client says; None for a side request."""
+        """Return a line for a list without a known reply, by the client's name of its session; None for a side request.
+
+        A request without tools, or with tools that no line of the session has, is a side request, unless the client
+        names its session explicitly.
+        """
         if not position.hint:
             return Line(name=f"chat-{position.request[:_SHORT]}", reason="new")
         entry = await self._kv.get(position.session_key)
         lines = list(entry.data["lines"]) if entry is not None else []
         if not lines:
-            made = Line(name=position.hint, reason="header")
+            new_line = Line(name=position.hint, reason="header")
         else:
             has_tools = any(line["tools"] for line in lines)
             if has_tools and not position.tools and not position.explicit:
@@ -173,17 +180,17 @@ class Lines:
             offers_same = any(line["tools"] == position.tools for line in lines)
             if not offers_same and not position.explicit:
                 return None
-            made = Line(name=f"{position.hint}~{position.request[:_SHORT]}", reason="reset")
-        lines.append({"name": made.name, "first": position.first, "tools": position.tools})
+            new_line = Line(name=f"{position.hint}~{position.request[:_SHORT]}", reason="reset")
+        lines.append({"name": new_line.name, "first": position.first, "tools": position.tools})
         revision = None if entry is None else entry.revision
         try:
             await self._kv.compare_and_set(position.session_key, {"lines": lines}, expect=revision)
         except ConflictError:
             return await self._place_in_session(position)
-        return made
+        return new_line
 
     async def _find_shared_line(self, position: Position, lines: Sequence[Mapping[str, Any]]) -> str:
-        """Return the newest line that begins like the list, or that has one of its replies; "" for none."""
+        """Return the name of the newest line with the same first message, or with one of the replies, or ""."""
         for line in reversed(lines):
             if line["first"] == position.first:
                 return str(line["name"])
@@ -196,10 +203,10 @@ class Lines:
     async def finish(
         self, position: Position, line: Line, answer: Position, *, last: str, asked: str, response: str = ""
     ) -> Line:
-        """Record the answer to a request and return its line: a fork when another answer came first.
+        """Record the answer to a request and return its line, which is a fork if another answer was recorded first.
 
-        `answer` is the position of the list with the answer; `asked` and `last` are the keys of the newest message of
-        either list.
+        `answer` is the position of the list with the answer. `asked` is the key of the newest message of the request,
+        `last` that of the answer, and `response` the provider's id of the response.
         """
         key = f"request/{position.request}"
         entry = await self._kv.get(key)
@@ -220,16 +227,16 @@ class Lines:
         return line
 
     async def prune(self, now: datetime) -> int:
-        """Delete the records of conversations that were idle for too long; return how many."""
+        """Delete the records of conversations that were idle for longer than `IDLE`; return their number."""
         assert isinstance(self._kv, ListingKV)
-        old: list[str] = []
+        idle_keys: list[str] = []
         for prefix in ("anchor/", "reply/", "request/", "trimming/"):
             async for entry in list_entries(self._kv, prefix):
                 if entry.updated_at < now - IDLE:
-                    old.append(entry.key)
-        for key in old:
+                    idle_keys.append(entry.key)
+        for key in idle_keys:
             await self._kv.delete(key)
-        return len(old)
+        return len(idle_keys)
 
 
 def _root(name: str) -> str:

@@ -71,7 +71,7 @@ class Memory:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Read the secret of the namespaces, and drop the records of idle conversations."""
+        """Load or create the secret for namespace names, and delete the records of idle conversations."""
         entry = await self._kv.get("secret")
         if entry is None:
             try:
@@ -88,7 +88,7 @@ class Memory:
             await asyncio.wait(self._tasks)
 
     async def aclose(self) -> None:
-        """Store what is waiting, and close the sessions."""
+        """Wait for pending writes, up to `_CLOSE_SECONDS`, and close the sessions."""
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await self.idle()
@@ -98,21 +98,21 @@ class Memory:
         await self._kv.aclose()
 
     def namespace(self, headers: Mapping[str, str], caller: Principal) -> str:
-        """Return the namespace of a client: as it names it, or by a keyed digest of its key.
+        """Return the namespace of a client: the one that its headers name, or one derived from its key.
 
-        `PermissionDeniedError` for one that is not open to it.
+        Raises `PermissionDeniedError` if the key does not allow the namespace.
         """
-        named = headers.get("x-acms-namespace", "")
-        if named.startswith("@"):
+        requested = headers.get("x-acms-namespace", "")
+        if requested.startswith("@"):
             raise PermissionDeniedError("names that begin with @ are the service's own")
         if caller.namespaces is not None:
-            if named and named not in caller.namespaces:
-                raise PermissionDeniedError(f"the key is not for the namespace {named!r}")
+            if requested and requested not in caller.namespaces:
+                raise PermissionDeniedError(f"the key is not for the namespace {requested!r}")
             if not caller.namespaces:
                 raise PermissionDeniedError("the key is bound to no namespace")
-            return named or min(caller.namespaces)
-        if named and self._config.namespaces:
-            return named[:200]
+            return requested or min(caller.namespaces)
+        if requested and self._config.namespaces:
+            return requested[:200]
         key = caller.key or headers.get("authorization") or headers.get("x-api-key") or ""
         return f"gateway-{hmac(self._secret, key.encode(), 'sha256').hexdigest()[:16]}"
 
@@ -128,7 +128,7 @@ class Memory:
     async def begin(
         self, protocol: Protocol, raw: bytes, headers: Mapping[str, str], caller: Principal
     ) -> Remembered:
-        """Find the line of a request; errors are the caller's to survive."""
+        """Parse a request and find the conversation line that it continues."""
         request = read_request(protocol, raw, headers, self.namespace(headers, caller), self._digests)
         if self._is_side_request(request):
             return Remembered(request=request, line=None, outcome=_SIDE)
@@ -152,7 +152,7 @@ class Memory:
         return self._config.budget_for(request.model)
 
     async def fit(self, found: Remembered, size: int) -> None:
-        """Trim a request of so many bytes if it is too long; look in other sessions where that is wanted."""
+        """Trim a request of `size` bytes if it exceeds its token budget, and add recalled text if configured."""
         request, line = found.request, found.line
         if line is None:
             return
@@ -160,11 +160,12 @@ class Memory:
             found.not_searched = "the provider keeps the conversation"
             return
         state = await self._load_state(request, line)
-        is_asked = self._config.recall == "namespace" and _asks_something_new(request)
-        must_render = is_asked or state.has_notes
+        searches_namespace = self._config.recall == "namespace" and _asks_something_new(request)
+        must_render = searches_namespace or state.has_notes
         found.not_searched = "it fits, and nothing was left out"
-        if size <= found.budget and not must_render:
-            return  # a token has at least one byte
+        fits_surely = size <= found.budget  # a token has at least one byte
+        if fits_surely and not must_render:
+            return
         codec = await self._codec(request)
         found.asked = found.sent = await count_body(codec, request.body.fields)
         if found.asked.upper_bound <= found.budget and not must_render:
@@ -183,11 +184,11 @@ class Memory:
             found.outcome = "recalled" if trimmed.recalled else "trimmed"
 
     async def _trim(self, found: Remembered, line: Line, codec: Codec, state: TrimmingState) -> Trimmed:
-        """Return a request within the budget, and keep what the next one needs to know."""
-        request, before = found.request, asdict(state)
+        """Return a request within the budget, and store the trimming state for the next request of the line."""
+        request, state_before = found.request, asdict(state)
         session, synced = await self.sessions.sync(request, line)
         trimmed = await trim_request(request, session, synced, codec, self._config, found.budget, state)
-        if asdict(state) != before:
+        if asdict(state) != state_before:
             await self._kv.set(_state_key(request, line), asdict(state))
         return trimmed
 
@@ -196,23 +197,25 @@ class Memory:
         return TrimmingState() if entry is None else TrimmingState(**entry.data)
 
     async def _codec(self, request: ClientRequest) -> Codec:
-        """Return the codec of a model, with what it learned from the provider's reports."""
+        """Return the codec of a model, with the stored calibration of its token counts."""
         key = _calibration_key(request)
         if key not in self._codecs:
             entry = await self._kv.get(key)
-            learned = None if entry is None else entry.data
-            self._codecs[key] = named_codec(request.protocol.name, request.model or None, calibrated=learned)
+            calibration = None if entry is None else entry.data
+            self._codecs[key] = named_codec(
+                request.protocol.name, request.model or None, calibrated=calibration
+            )
         return self._codecs[key]
 
     async def _learn(self, found: Remembered, reply: Reply | None) -> None:
-        """Compare the count of a request with what the provider reports, and keep what follows."""
+        """Calibrate the token counts of a model with the usage that the provider reports, and store the calibration."""
         codec = self._codecs.get(_calibration_key(found.request))
         if codec is None or found.sent is None or reply is None or reply.response is None:
             return
         try:
             usage = codec.usage(reply.response)
         except (ACMSError, LookupError, TypeError, ValueError):
-            return  # a server that reports in another form
+            return  # this server reports its usage in another form
         codec.observe(found.sent, usage)
         if isinstance(codec, CountingCodec):
             await self._kv.set(_calibration_key(found.request), codec.calibration.state())
@@ -220,7 +223,7 @@ class Memory:
     # ── after the answer ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def finish(self, found: Remembered, reply: Reply) -> None:
-        """Record the answer, so that a client that sends it back goes on with this line; before its end is relayed."""
+        """Record the answer before its end is relayed, so that a client that sends it back continues this line."""
         line, request = found.line, found.request
         if line is None or not reply.items:
             return
@@ -244,6 +247,7 @@ class Memory:
         task.add_done_callback(self._tasks.discard)
 
     async def _remember(self, found: Remembered, line: Line, reply: Reply | None) -> None:
+        """Store a request and its answer, with retries, and then the calibration and the decisions."""
         await asyncio.sleep(_STORE_DELAY)
         items = () if reply is None else reply.items
         request = found.request

@@ -53,9 +53,9 @@ class Upstreams:
         self._client = httpx2.AsyncClient(timeout=timeout, limits=limits, trust_env=False)
 
     async def send(self, request: ForwardedRequest, body: bytes) -> httpx2.Response:
-        """Send a request and return the answer, whose body is still to be read.
+        """Send a request and return the answer, whose body is not read yet.
 
-        `UnreachableError` when no answer comes.
+        Raises `UnreachableError` if there is no answer.
         """
         base = self._urls[request.upstream]
         target = base.raw_path.rstrip(b"/") + request.target
@@ -87,25 +87,29 @@ async def ask_health(url: str) -> bool:
 
 
 def find_upstream(path: str, names: Mapping[str, str], headers: Mapping[str, str]) -> str:
-    """Return the upstream of a path: Anthropic's paths and headers are known, the rest goes to OpenAI's."""
-    if "anthropic" in names:
-        is_anthropic = path.startswith(("/v1/messages", "/api/hello")) or "anthropic-version" in headers
-        if is_anthropic or "openai" not in names:
-            return "anthropic"
-    return "openai" if "openai" in names else next(iter(names))
+    """Return the name of the upstream for a request: "anthropic" by its paths and headers, else "openai".
+
+    If neither is in `names`, return the first one.
+    """
+    is_anthropic = path.startswith(("/v1/messages", "/api/hello")) or "anthropic-version" in headers
+    order = ("anthropic", "openai") if is_anthropic else ("openai", "anthropic")
+    for name in order:
+        if name in names:
+            return name
+    return next(iter(names))
 
 
 def end_to_end_headers(
     headers: Iterable[tuple[bytes, bytes]], *, without: Iterable[bytes] = ()
 ) -> RawHeaders:
-    """Return the headers that are passed on: not those of the connection, not ACMS's own."""
-    given = list(headers)
+    """Return the headers to forward: all but those of the connection, those of ACMS, and `without`."""
+    all_headers = list(headers)
     dropped = {*_HOP_BY_HOP, *without}
-    for name, value in given:
-        if name.lower() == b"connection":
+    for name, value in all_headers:
+        if name.lower() == b"connection":  # its value names further headers of the connection
             dropped.update(part.strip().lower() for part in value.split(b","))
     kept: list[tuple[bytes, bytes]] = []
-    for name, value in given:
+    for name, value in all_headers:
         lower = name.lower()
         if lower not in dropped and not lower.startswith(b"x-acms-"):
             kept.append((name, value))

@@ -25,7 +25,7 @@ async def relay_bytes(answer: httpx2.Response) -> AsyncGenerator[bytes]:
 
 
 async def relay_reply(answer: httpx2.Response, protocol: Protocol, finish: Finish) -> AsyncGenerator[bytes]:
-    """Relay an answer of the model, and hand over the reply before its end goes out."""
+    """Relay the answer of a model, and pass the parsed reply to `finish` before the end is relayed."""
     is_stream = "event-stream" in answer.headers.get("content-type", "")
     relay = _relay_stream if is_stream else _relay_document
     try:
@@ -36,23 +36,25 @@ async def relay_reply(answer: httpx2.Response, protocol: Protocol, finish: Finis
 
 
 async def _relay_stream(answer: httpx2.Response, protocol: Protocol, finish: Finish) -> AsyncGenerator[bytes]:
+    """Relay a stream of events chunk by chunk; a stream that cannot be parsed is relayed, but not stored."""
     reader = protocol.open_reply()
-    reads = True
+    is_reading = True
     async for chunk in answer.aiter_raw():
-        if reads:
+        if is_reading:
             try:
                 reader.feed(chunk)
                 if reader.finished:
-                    reads = False
+                    is_reading = False
                     await finish(reader.reply())
             except (LookupError, TypeError, ValueError, AttributeError):
-                reads = False  # a stream that is not understood is relayed, and not stored
+                is_reading = False
         yield chunk
 
 
 async def _relay_document(
     answer: httpx2.Response, protocol: Protocol, finish: Finish
 ) -> AsyncGenerator[bytes]:
+    """Relay a JSON document as one chunk; a document that cannot be parsed is relayed, but not stored."""
     chunks = [chunk async for chunk in answer.aiter_raw()]
     document = b"".join(chunks)
     try:

@@ -26,16 +26,16 @@ class MessageDigests:
         self._known: OrderedDict[str, str] = OrderedDict()
 
     def digest(self, written: str, message: Any) -> str:
-        """Return the digest of what a message says."""
+        """Return the digest of a message's content; `written` is its JSON, the key of the cache."""
         key = digest_of_texts(written)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = digest_of_message(message)
-            if len(self._known) > _KNOWN_MESSAGES:
-                self._known.popitem(last=False)
-        else:
+        digest = self._known.get(key)
+        if digest is not None:
             self._known.move_to_end(key)
-        return found
+            return digest
+        digest = self._known[key] = digest_of_message(message)
+        if len(self._known) > _KNOWN_MESSAGES:
+            self._known.popitem(last=False)
+        return digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,16 +83,14 @@ class ClientRequest:
 def read_request(
     protocol: Protocol, raw: bytes, headers: Mapping[str, str], namespace: str, known: MessageDigests
 ) -> ClientRequest:
-    """Read a request; raise `ValueError` for a body that is no JSON object with a list of messages."""
+    """Parse a request; raise `ValueError` if its body is no JSON object with a list of messages."""
     body = parse_body(raw.decode("utf-8"), protocol.list_field)
     items, written = _read_items(body, protocol)
     digests = [known.digest(text, item) for text, item in zip(written, items, strict=True)]
     hint = hints.find_session_hint(headers, body.fields)
-    previous = body.fields.get("previous_response_id")
-    previous = previous if isinstance(previous, str) else ""
-    first = next(
-        (digest for item, digest in zip(items, digests, strict=True) if item.get("role") == "user"), ""
-    )
+    previous_id = body.fields.get("previous_response_id")
+    previous = previous_id if isinstance(previous_id, str) else ""
+    of_user = [digest for item, digest in zip(items, digests, strict=True) if item.get("role") == "user"]
     seed = digest_of_texts(namespace, hint, previous)
     position = Position(
         namespace=namespace,
@@ -101,7 +99,7 @@ def read_request(
         chains=tuple(chain_digests(protocol, items, digests, seed)),
         replies=tuple([index for index, item in enumerate(items) if protocol.is_reply(item)]),
         digests=tuple(digests),
-        first=first,
+        first=of_user[0] if of_user else "",
         tools=tools_digest(body.fields),
         previous=previous,
     )
@@ -116,7 +114,7 @@ def read_request(
 
 
 def position_of_answer(request: ClientRequest, reply: Reply) -> Position:
-    """Return where the list of a request stands with the answer at its end."""
+    """Return the position of a request's list with the answer appended."""
     protocol, position = request.protocol, request.position
     items = [*request.items, *reply.items]
     digests = [*position.digests, *[digest_of_message(item) for item in reply.items]]
@@ -135,10 +133,10 @@ def position_of_answer(request: ClientRequest, reply: Reply) -> Position:
 
 
 def _read_items(body: Body, protocol: Protocol) -> tuple[tuple[Mapping[str, Any], ...], list[str]]:
-    """Return the messages of a body, and each as it was written; a text alone is a message of the user."""
-    given = body.fields.get(protocol.list_field)
-    if isinstance(given, str) and given:
-        return ({"role": "user", "content": given},), [given]
+    """Return the messages of a body, and the JSON of each as the client wrote it; a plain text is a user message."""
+    messages = body.fields.get(protocol.list_field)
+    if isinstance(messages, str) and messages:
+        return ({"role": "user", "content": messages},), [messages]
     if not body.items or not all(isinstance(item, dict) for item in body.items):
         raise ValueError("there is no list of messages")
     return body.items, [body.slice(index) for index in range(len(body.items))]

@@ -54,6 +54,10 @@ class LineSessions:
             await session.close()
 
     async def _open_line(self, request: ClientRequest, line: Line) -> ACMS:
+        """Return the session of a line: an open one, a fork of the line's parent, or a new one.
+
+        The session that was used least recently is closed when more than `_OPEN` are open.
+        """
         key = (request.namespace, line.name)
         session = self._open.get(key)
         if session is None and line.parent:
@@ -63,9 +67,9 @@ class LineSessions:
         self._open[key] = session
         self._open.move_to_end(key)
         if len(self._open) > _OPEN:
-            oldest, closing = self._open.popitem(last=False)
-            self._locks.pop(oldest, None)
-            await closing.close()
+            oldest_key, oldest_session = self._open.popitem(last=False)
+            self._locks.pop(oldest_key, None)
+            await oldest_session.close()
         return session
 
     def _new_session(self, request: ClientRequest, line: Line) -> ACMS:
@@ -84,9 +88,9 @@ class LineSessions:
         )
 
     async def _fork(self, namespace: str, line: Line) -> ACMS | None:
-        """Return a fork that shares the messages up to the one where the lines part.
+        """Return a fork of the line's parent that shares its messages up to `line.shared`.
 
-        None where the log of the other line does not have it: the whole list is stored in a session of its own then.
+        Return None if the parent's log does not have that message; the whole list is then stored in a new session.
         """
         parent = self._open.get((namespace, line.parent))
         parent = parent or ACMS(

@@ -60,9 +60,9 @@ class Tenants:
         self._service.gate.visit("GET", {"host": headers.get("host", "")})
 
     async def admit(self, headers: Mapping[str, str], address: str) -> Principal:
-        """Return who asks; raise `AuthenticationError` or `PermissionDeniedError` to refuse."""
-        given = {"authorization": f"Bearer {_find_acms_key(headers)}"}
-        caller = await self._service.gate.identify(given, address)
+        """Return the principal of a request's ACMS key; raise `AuthenticationError` or `PermissionDeniedError`."""
+        credentials = {"authorization": f"Bearer {_find_acms_key(headers)}"}
+        caller = await self._service.gate.identify(credentials, address)
         for scope in _NEEDED:
             if scope not in caller.scopes:
                 raise PermissionDeniedError(f"the key lacks the scope {scope.value}")
@@ -71,26 +71,30 @@ class Tenants:
     def replace_provider_key(
         self, headers: Sequence[tuple[bytes, bytes]], upstream: str
     ) -> list[tuple[bytes, bytes]]:
-        """Put the provider's key where the client sent its ACMS key; an ACMS key is never passed on."""
-        found: list[tuple[bytes, bytes]] = []
+        """Replace an ACMS key in the headers by the configured key of the upstream; an ACMS key is never forwarded.
+
+        Raises `AuthenticationError` if no key is configured for the upstream.
+        """
+        replaced: list[tuple[bytes, bytes]] = []
         for name, value in headers:
-            if name.lower() in _KEY_HEADERS and _bare_key(value.decode("latin-1")).startswith("acms_"):
-                key = self._config.provider_keys.get(upstream)
-                if key is None:
-                    raise AuthenticationError(
-                        options=("send the provider's key beside x-acms-key", "acms gateway --keys")
-                    )
-                bearer = b"Bearer " if name.lower() == b"authorization" else b""
-                found.append((name, bearer + key.encode("latin-1")))
-            else:
-                found.append((name, value))
-        return found
+            is_key = name.lower() in _KEY_HEADERS
+            if not is_key or not _bare_key(value.decode("latin-1")).startswith("acms_"):
+                replaced.append((name, value))
+                continue
+            provider_key = self._config.provider_keys.get(upstream)
+            if provider_key is None:
+                raise AuthenticationError(
+                    options=("send the provider's key beside x-acms-key", "acms gateway --keys")
+                )
+            bearer = b"Bearer " if name.lower() == b"authorization" else b""
+            replaced.append((name, bearer + provider_key.encode("latin-1")))
+        return replaced
 
     async def memory(self, tenant: str) -> Memory:
-        """Return the memory of a tenant."""
-        found = self._memories.get(tenant)
-        if found is not None:
-            return found
+        """Return the memory of a tenant; the first call opens its store."""
+        known = self._memories.get(tenant)
+        if known is not None:
+            return known
         async with self._lock:
             if tenant not in self._memories:
                 opened = await self._service.stores.of(tenant)
@@ -104,10 +108,10 @@ class Tenants:
 
 
 def open_gateway_kv(url: str, tenant: str) -> CompareAndSetKV:
-    """Return the key-value memory of the records of lines.
+    """Return the key-value store for the records of lines.
 
-    In PostgreSQL it is in the database of the store. Beside an SQLite file it is a file of its own, so that a store
-    that is locked does not stop requests; a power cut may take its last records, which costs a fork.
+    With PostgreSQL it is in the database of the store. With SQLite it is a separate file, so that a locked store does
+    not stop requests; a power failure may lose the last records, and the next request then continues in a fork.
     """
     name = quote(KV_TENANT if tenant == "default" else f"{KV_TENANT}:{tenant}", safe="")
     scheme = url.partition(":")[0]
@@ -117,7 +121,8 @@ def open_gateway_kv(url: str, tenant: str) -> CompareAndSetKV:
         return open_kv(f"sqlite:///{_records_file(url)}?durability=relaxed&tenant={name}")
     if scheme in ("postgresql", "postgres"):
         dsn = urls.parse_postgres_url(url).dsn
-        return open_kv(f"{dsn}{'&' if '?' in dsn else '?'}tenant={name}")
+        separator = "&" if "?" in dsn else "?"
+        return open_kv(f"{dsn}{separator}tenant={name}")
     raise ConfigurationError(
         f"the gateway keeps its conversations in SQLite or PostgreSQL, not in {scheme!r}",
         options=("sqlite:///memory.db", "postgresql://…"),
@@ -135,13 +140,15 @@ def _records_file(url: str) -> str:
 
 
 def _find_acms_key(headers: Mapping[str, str]) -> str:
-    """Return the ACMS key of a request: beside the provider's key, or in its place."""
-    given = headers.get("x-acms-key", "")
+    """Return the ACMS key of a request, from its own header or from a header for the provider's key, or ""."""
+    acms_key = headers.get("x-acms-key", "")
+    if acms_key:
+        return acms_key
     for name in ("authorization", "x-api-key"):
         key = _bare_key(headers.get(name, ""))
-        if not given and key.startswith("acms_"):
-            given = key
-    return given
+        if key.startswith("acms_"):
+            return key
+    return ""
 
 
 def _bare_key(value: str) -> str:

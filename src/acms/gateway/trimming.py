@@ -106,7 +106,7 @@ async def count_body(codec: Codec, fields: Mapping[str, Any]) -> Count:
 
 
 def newest_question(request: ClientRequest) -> str:
-    """Return what the user asked last, without what the client or ACMS put into it."""
+    """Return the end of the user's newest text, without parts that the client or ACMS inserted, or ""."""
     for item in reversed(request.items):
         text = _INSERTED.sub("", request.protocol.user_text(item)).strip()
         if text:
@@ -131,28 +131,32 @@ async def trim_request(
     budget: int,
     state: TrimmingState,
 ) -> Trimmed:
-    """Return a request within the budget; raise `TrimmingError` when there is none."""
+    """Return the request with messages left out and notes added, so that it fits `budget` tokens.
+
+    The prompt is rendered with a smaller builder budget until the whole request fits. Raises `TrimmingError` if it does
+    not fit or would break a rule of the provider.
+    """
     protocol = request.protocol
     layout = _Layout(request, synced)
-    frame = await count_body(codec, _with_items(request, [_shortest_message(protocol)]))
-    fixed = frame.upper_bound
-    if fixed >= budget:
+    without_messages = await count_body(codec, _with_items(request, [_shortest_message(protocol)]))
+    fixed_tokens = without_messages.upper_bound
+    budget_for_messages = budget - fixed_tokens
+    if budget_for_messages <= 0:
         raise TrimmingError("the system text and the tools alone exceed the budget")
-    state.choose_builder_budget(budget, budget - fixed)
+    state.choose_builder_budget(budget, budget_for_messages)
     trimmed: Trimmed | None = None
-    for number in range(1, _TRIES + 1):
+    for attempt in range(1, _TRIES + 1):
         try:
             rendered = await _render(request, session, codec, config, layout, state)
         except FitError:
             break
         trimmed = layout.compose(rendered, state)
-        trimmed.renders = number
+        trimmed.renders = attempt
         trimmed.count = await count_body(codec, json.loads(trimmed.text))
         if trimmed.tokens <= budget:
             break
-        state.builder_budget = int(
-            state.builder_budget * _MARGIN * (budget - fixed) / max(1, trimmed.tokens - fixed)
-        )
+        tokens_of_messages = max(1, trimmed.tokens - fixed_tokens)
+        state.builder_budget = int(state.builder_budget * _MARGIN * budget_for_messages / tokens_of_messages)
     if trimmed is None or trimmed.tokens > budget:
         raise TrimmingError("what must be shown exceeds the budget")
     if len(request.items) - 1 not in trimmed.sent:
@@ -172,7 +176,7 @@ async def _render(
     layout: _Layout,
     state: TrimmingState,
 ) -> Rendered:
-    """Let the prompt builder decide what is shown within its tokens."""
+    """Render the session's history, and recalled text if it is searched, within the builder budget."""
     first = layout.preamble(session, state)
     prompt = Prompt(codec).history(session, only=layout.ids, first=first)
     if not why_not_searched(request, config):
@@ -209,17 +213,21 @@ class _Layout:
         self._groups = _group_messages(request.protocol, request.items)
         self._ends = {group: index for index, group in enumerate(self._groups)}
         self._sizes = Counter(self._groups)
-        #: Entries of the list.
+        #: Ids of the entries of all messages in the list.
         self.ids = list(self._index)
 
     def preamble(self, session: ACMS, state: TrimmingState) -> list[str]:
-        """Return the entries before the first reply, or only its instructions when they take over a quarter."""
+        """Return the ids of the entries before the first reply.
+
+        If these take over a quarter of the builder budget, return only those of the instructions.
+        """
         if state.preamble < 0:
             state.preamble = self._preamble_end()
         end = min(state.preamble, len(self._request.items) - 1)
-        written = "".join([self._request.body.slice(index) for index in range(end)])
         indexes = list(range(end))
-        if session.counter.count(written.encode("utf-8", "replace").decode()) > state.builder_budget // 4:
+        text = "".join([self._request.body.slice(index) for index in indexes])
+        tokens = session.counter.count(text.encode("utf-8", "replace").decode())
+        if tokens > state.builder_budget // 4:
             indexes = [index for index in indexes if self._protocol.instructs(self._request.items[index])]
         return [id for index in indexes for id in self._ids[index]]
 
@@ -229,20 +237,20 @@ class _Layout:
         return min(replies[0], last) if replies else last
 
     def compose(self, rendered: Rendered, state: TrimmingState) -> Trimmed:
-        """Return the request that shows what the prompt builder decided."""
+        """Return the request with the messages and notes of a rendered prompt."""
         shown: set[int] = set()
-        notes: list[tuple[int, str]] = []
+        notes: list[tuple[int, str]] = []  # index of the message before the note, and its text
         recalled: list[str] = []
-        newest = -1
+        previous = -1
         for message in rendered.placed:
             if message.text.lstrip().startswith("<recalled"):
-                notes.append((newest, message.text))
+                notes.append((previous, message.text))
                 recalled += message.sources
                 continue
             for id in message.sources:
                 if id in self._index:
-                    newest = self._index[id]
-                    shown.add(newest)
+                    previous = self._index[id]
+                    shown.add(previous)
         sent = self._close_groups(shown)
         notes = [(self._end_of_group(index), text) for index, text in notes]
         elements, notes = self._write(sent, notes, state)
@@ -255,18 +263,20 @@ class _Layout:
         )
 
     def _close_groups(self, shown: set[int]) -> list[int]:
-        """Return the messages of all groups of which some are shown; what has no entry goes with the one before it."""
-        groups = {self._groups[index] for index in shown}
+        """Return the indexes of all messages in the groups of the shown ones, in order.
+
+        A message outside a group that has no entry in the log is sent if the message before it is.
+        """
+        shown_groups = {self._groups[index] for index in shown}
         sent: list[int] = []
-        previous_sent = True
-        for index in range(len(self._request.items)):
-            is_sent = self._groups[index] in groups
-            is_alone = self._sizes[self._groups[index]] == 1
-            if is_alone and not self._ids[index]:
-                is_sent = previous_sent
+        is_sent = True
+        for index, group in enumerate(self._groups):
+            is_alone = self._sizes[group] == 1
+            has_entry = bool(self._ids[index])
+            if has_entry or not is_alone:
+                is_sent = group in shown_groups
             if is_sent:
                 sent.append(index)
-            previous_sent = is_sent
         return sent
 
     def _end_of_group(self, index: int) -> int:
@@ -276,8 +286,11 @@ class _Layout:
     def _write(
         self, sent: Sequence[int], notes: list[tuple[int, str]], state: TrimmingState
     ) -> tuple[list[str], list[tuple[int, str]]]:
-        """Return the elements of the list as JSON, and the notes among them."""
-        stripped = self._strip_thinking_until(sent, state)
+        """Return the messages and notes to send, each as JSON, and the notes, with one at the start if needed.
+
+        A note is (index of the message before it, text).
+        """
+        first_with_thinking = self._first_with_thinking(sent, state)
         first = sent[0] if sent else 0
         begins_with_note = any(index < first for index, _ in notes)
         needs_user = self._protocol.begins_with_user and self._protocol.is_reply(self._request.items[first])
@@ -286,62 +299,70 @@ class _Layout:
         elements = [self._protocol.write_note(text) for index, text in notes if index < first]
         marks = self._move_cache_marks(sent)
         for index in sent:
-            written = self._write_message(index, strips=index < stripped)
+            message = self._write_message(index, strips=index < first_with_thinking)
             if index in marks:
-                written = self._protocol.with_cache_mark(written, marks[index])
-            elements.append(written)
-            elements += [self._protocol.write_note(text) for place, text in notes if place == index]
+                message = self._protocol.with_cache_mark(message, marks[index])
+            elements.append(message)
+            elements += [self._protocol.write_note(text) for previous, text in notes if previous == index]
         return elements, notes
 
     def _move_cache_marks(self, sent: Sequence[int]) -> dict[int, str]:
-        """Return the cache marks of messages that are left out, by the next message that is sent.
+        """Return the cache marks of omitted messages by the index of the next sent message, which gets the mark.
 
-        A message that has a mark of its own gets no other one, so there are never more marks than the client set.
+        A message with its own mark gets no other, so there are never more marks than the client set.
         """
         marks: dict[int, str] = {}
-        pending = ""
-        is_sent = set(sent)
+        pending_mark = ""
+        sent_indexes = set(sent)
         for index, item in enumerate(self._request.items):
-            own = self._protocol.cache_mark(item)
-            if index not in is_sent:
-                pending = own or pending
+            own_mark = self._protocol.cache_mark(item)
+            if index not in sent_indexes:
+                pending_mark = own_mark or pending_mark
                 continue
-            if pending and not own:
-                written = self._request.body.slice(index)
-                if self._protocol.with_cache_mark(written, pending) == written:
-                    continue  # the next one may have it
-                marks[index] = pending
-            pending = ""
+            if pending_mark and not own_mark:
+                message = self._request.body.slice(index)
+                can_have_mark = self._protocol.with_cache_mark(message, pending_mark) != message
+                if not can_have_mark:
+                    continue  # the mark goes to the next message
+                marks[index] = pending_mark
+            pending_mark = ""
         return marks
 
     def _write_message(self, index: int, *, strips: bool) -> str:
-        """Return a message as the client wrote it, or without thinking that has lost its prefix."""
-        written = self._request.body.slice(index)
+        """Return the JSON of a message as the client wrote it, or with `strips` without its thinking.
+
+        A message that has only thinking keeps it.
+        """
+        message = self._request.body.slice(index)
         item = self._request.items[index]
         thinking = self._protocol.thinking_blocks(item) if strips else []
-        if not thinking or len(thinking) == len(item["content"]):
-            return written
-        return remove_list_elements(written, "content", thinking)
+        has_only_thinking = bool(thinking) and len(thinking) == len(item["content"])
+        if not thinking or has_only_thinking:
+            return message
+        return remove_list_elements(message, "content", thinking)
 
-    def _strip_thinking_until(self, sent: Sequence[int], state: TrimmingState) -> int:
-        """Return the index before which thinking is dropped: what stood before it is not sent any more.
+    def _first_with_thinking(self, sent: Sequence[int], state: TrimmingState) -> int:
+        """Return the index of the first message that keeps its thinking; 0 if no message is left out.
 
-        Thinking of the current tool loop stays, and thinking that was made since the same beginning was left out.
+        Providers check thinking against the messages before it. Thinking is kept in the current tool loop, and in all
+        messages since the same beginning of the conversation was first left out.
         """
         chains = self._request.position.chains
-        left = set(range(len(chains))).difference(sent)
-        left_out = chains[max(left)] if left else ""
-        loop = self._start_of_loop()
+        indexes_left_out = set(range(len(chains))).difference(sent)
+        left_out = chains[max(indexes_left_out)] if indexes_left_out else ""
+        loop_start = self._start_of_loop()
         if left_out != state.left_out:
             state.left_out = left_out
-            state.since = chains[loop]
-        if not left or state.since not in chains:
-            return loop if left else 0
-        return min(loop, chains.index(state.since))
+            state.since = chains[loop_start]
+        if not indexes_left_out:
+            return 0
+        if state.since not in chains:
+            return loop_start
+        return min(loop_start, chains.index(state.since))
 
     def _start_of_loop(self) -> int:
-        """Return the index of the newest message of the user that answers no call."""
-        for index in range(len(self._request.items) - 1, -1, -1):
+        """Return the index of the user's newest message that is no tool result, or 0."""
+        for index in reversed(range(len(self._request.items))):
             item = self._request.items[index]
             if item.get("role") == "user" and not self._protocol.result_ids(item):
                 return index
@@ -349,14 +370,14 @@ class _Layout:
 
 
 def _group_messages(protocol: Protocol, items: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return for each message the number of its group: calls with their results, reasoning with what it led to."""
+    """Return the group number of each message: calls belong with their results, reasoning with the next message."""
     groups = list(range(len(items)))
-    callers: dict[str, int] = {}
+    group_of_call: dict[str, int] = {}
     for index, item in enumerate(items):
         if index and protocol.binds_to_next(items[index - 1]):
             groups[index] = groups[index - 1]
         for call in protocol.call_ids(item):
-            callers[call] = groups[index]
+            group_of_call[call] = groups[index]
         for call in protocol.result_ids(item):
-            groups[index] = callers.get(call, groups[index])
+            groups[index] = group_of_call.get(call, groups[index])
     return groups

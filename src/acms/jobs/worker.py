@@ -438,7 +438,7 @@ class JobSession(Protocol):
         """By kind."""
         ...
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         """Receive an event about its jobs."""
         ...
 
@@ -525,7 +525,7 @@ class Background:
 
     def _tell(self, event: Event) -> None:
         asking = self._sessions.get(getattr(event, "context_id", ""))
-        emit_event(self._on_event if asking is None else asking.tell, event)
+        emit_event(self._on_event if asking is None else asking.emit, event)
 
     def _cancel_alarm(self) -> None:
         if self._alarm is not None:

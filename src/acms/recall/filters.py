@@ -22,7 +22,6 @@ from acms.model import Json, Kind, Role
 from acms.ports import StorageBackend
 from acms.recall.corpus import Corpus
 from acms.recall.index import Ints, Segment
-from acms.recall.request import Reader, Recall
 from acms.text.index_record import MINUTE, Label
 
 KEYS = ("role", "actor", "marker", "metadata", "after", "before", "session")
@@ -165,18 +164,19 @@ def complete_tool_groups(corpus: Corpus, accepted: Mask) -> Mask:
     return accepted
 
 
-async def evaluate_filter(reader: Reader, corpus: Corpus, asked: Recall) -> Mask | None:
-    """Return which active entries the filter of a request accepts; None if it has no filter."""
-    where = asked.where
+async def evaluate_filter(
+    storage: StorageBackend, corpus: Corpus, where: Where | None, namespace: str
+) -> Mask | None:
+    """Return which active entries a filter accepts; None without one. It names sessions of the namespace."""
     if where is None:
         return None
     owners: set[str] = set()
     for name in where.sessions or ():
         with suppress(SessionNotFoundError):
-            owners.add((await reader.storage.context(name, namespace=asked.home)).id)
+            owners.add((await storage.context(name, namespace=namespace)).id)
     accepted = where.match_index(corpus, owners)
     undecided = np.flatnonzero(accepted & where.find_undecided(corpus))
-    await _load_filter_fields(reader.storage, corpus, undecided)
+    await _load_filter_fields(storage, corpus, undecided)
     for position in undecided.tolist():
         _, segment, segment_position = corpus.snapshot.find_segment(corpus.document(position))
         fields = segment.filter_fields.get(segment_position)

@@ -430,7 +430,9 @@ async def rank_log(
 
     log = await _catch_up_index(reader, context, at, None if asked is None else asked.namespace)
     corpus = log.corpus
-    allowed = None if asked is None else await evaluate_filter(reader, corpus, asked)
+    allowed = (
+        None if asked is None else await evaluate_filter(reader.storage, corpus, asked.where, asked.home)
+    )
     vector, warnings = await _embed_query(reader, query, corpus)
     embedding = reader.embedding
     space = None if vector is None or embedding is None else embedding.space
@@ -742,7 +744,7 @@ async def gather_known_facts(reader: Reader, ranked: Ranked, asked: Recall) -> K
             times,
             moment,
             superseded=asked.superseded,
-            allowed=await evaluate_filter(reader, facts, asked),
+            allowed=await evaluate_filter(reader.storage, facts, asked.where, asked.home),
         )
         known.append(index)
     return KnownFacts(known, stale, profile)

@@ -59,12 +59,12 @@ class App(Router, Service):
 
     @asynccontextmanager
     async def _running(self, _: object) -> AsyncGenerator[None]:
-        """Start and stop with the server."""
+        """Start the service before the server accepts requests, and stop it afterwards."""
         try:
             await self.start()
         except Exception as error:
             log_event(logging.ERROR, "start_failed", error=safe_error(error))
-            raise RuntimeError(safe_error(error)) from None  # a server writes it down
+            raise RuntimeError(safe_error(error)) from None  # without secrets, because the server logs it
         yield
         await self.stop()
 

@@ -120,10 +120,9 @@ class Audit:
             call.tenant.leave(lease)
 
     async def _run_recorded(self, call: Call[Any, Any], deadlines: Deadlines | None) -> Reply:
-        """Run an operation, recording its intent before and its outcome after it.
+        """Run an operation, and record its intent before it and its outcome after it.
 
-        With an Idempotency-Key, a repeated request gets the recorded answer, if the first request is known to be
-        done.
+        A request that repeats an Idempotency-Key gets the recorded answer of the first one, if there is one.
         """
         tenant, operation, context = call.tenant, call.operation, call.path.get("context_id")
         key = call.idempotency_key if IDEMPOTENCY_KEY in operation.takes else None
@@ -158,8 +157,7 @@ class Audit:
         location = reply.headers.get("Location")
         if context is None and location is not None:
             record["context"] = location.partition("/contexts/")[2] or None
-        # Such an operation reads its answer again from what it made.
-        if operation.again is not None:
+        if operation.again is not None:  # a repeated request reads the created object from its address
             record["made"] = location
         elif key is not None and _records_answer(operation):
             record["reply"] = {"body": reply.body, "headers": dict(reply.headers)}
@@ -168,18 +166,18 @@ class Audit:
 
     @asynccontextmanager
     async def record(self, tenant: str, operation: str, target: Mapping[str, Json]) -> AsyncGenerator[None]:
-        """Record an action of the operator: its intent before the block, its outcome after it."""
-        home = await self._stores.of(tenant)
+        """Record an action of the operator: its intent before the block, and its outcome after it."""
+        store = await self._stores.of(tenant)
         record: dict[str, Json] = {"operation": operation, "key": "", "target": dict(target)}
-        receipt = await self._append(home, {"step": "intent", **record})
+        receipt = await self._append(store, {"step": "intent", **record})
         record |= {"step": "outcome", "intent": receipt.versions[0]}
         try:
             yield
         except Exception as error:
             record["code"] = _code_of_error(error)
-            await self._append_outcome(home, record)
+            await self._append_outcome(store, record)
             raise
-        await self._append_outcome(home, record)
+        await self._append_outcome(store, record)
 
     async def _append_intent(self, call: Call[Any, Any], key: str, record: Mapping[str, Json]) -> Receipt:
         """Record an intent under an Idempotency-Key, with a digest of the request that only the key can verify."""
@@ -196,9 +194,9 @@ class Audit:
             ) from None
 
     async def _find_answer(self, call: Call[Any, Any], receipt: Receipt) -> Reply | None:
-        """Return the answer to the first request with an Idempotency-Key, or None if it is not known to be done.
+        """Return the answer to the first request with an Idempotency-Key, or None if no outcome is recorded.
 
-        It is in the outcome that follows the intent in the trail: complete, or as the address of what was made.
+        The outcome follows the intent in the trail. It has the whole answer, or the address of the created object.
         """
         tenant, again = call.tenant, call.operation.again
         intent = last = receipt.versions[0]
@@ -240,10 +238,10 @@ class Audit:
             created_at=self._clock(),
             data={name: value for name, value in data.items() if value is not None},
         )
-        (done,) = await tenant.handle.append([Append(context=to, drafts=(draft,))])
-        if isinstance(done, ACMSError):
-            raise done
-        return done
+        (result,) = await tenant.handle.append([Append(context=to, drafts=(draft,))])
+        if isinstance(result, ACMSError):
+            raise result
+        return result
 
     async def _trail(self, tenant: Tenant) -> str:
         trail = self._trails.get(tenant)
@@ -264,9 +262,8 @@ class Audit:
             if entry.data.get("step") == "intent" and entry.version not in completed:
                 outcome = {name: value for name, value in entry.data.items() if name != "asked"}
                 outcome |= {"step": "outcome", "intent": entry.version, "code": UNKNOWN}
-                await self._write(
-                    tenant, id, outcome, f"unknown:{entry.version}"
-                )  # once, by the first process
+                key = f"unknown:{entry.version}"  # so that only one process appends it
+                await self._write(tenant, id, outcome, key)
         return id
 
 

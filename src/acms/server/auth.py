@@ -65,10 +65,10 @@ class Gate:
         self._strangers = Buckets(limits.stranger_rate, limits.stranger_burst, clock=elapsed)
 
     def visit(self, method: str, headers: Mapping[str, str]) -> Sequence[tuple[bytes, bytes]]:
-        """Check the host name and the origin of a request; return header fields for the answer.
+        """Check the host name and the origin of a request, and return the CORS headers for the answer.
 
-        `PermissionDeniedError` for an unknown host name, and for a page that is neither the service's own nor listed.
-        Such a page may send reads, whose answers its browser does not show to it.
+        Raises `PermissionDeniedError` for an unknown host name, and for a write from a web page of an unknown origin.
+        Reads from such a page are answered, but without CORS headers, so its browser does not show it the answer.
         """
         host = headers.get("host", "")
         if self._hosts and _normalize_host(_strip_port(host)) not in self._hosts:
@@ -100,12 +100,11 @@ class Gate:
         address: str,
         admitted: Principal | None = None,
     ) -> Principal:
-        """Return the caller; raise `AuthenticationError`, `PermissionDeniedError` or `RateLimitError` to refuse it.
+        """Return the caller of a request; raise an error if the request is not allowed.
 
-        A read-only service refuses every operation that writes, to all callers.
-
-        A valid key or token is never slowed down by unauthenticated requests, not even from its own address.
-        `admitted` is the caller of the request that contains this one; it is not counted again.
+        The errors are `AuthenticationError`, `PermissionDeniedError` and `RateLimitError`. A read-only service refuses
+        every operation that writes. Unauthenticated requests never slow down a valid key or token, not even from the
+        same address. `admitted` is the caller of a batch request that contains this one; it is not counted again.
         """
         if operation.writes and not self._writes:
             raise PermissionDeniedError(
@@ -121,7 +120,7 @@ class Gate:
         return replace(principal, access=await self._grants.access(principal))
 
     async def confirm(self, admitted: Principal, authorization: str, scope: Scope | None) -> Access:
-        """Return the namespaces that an admitted request may use now; errors as of `admit`, without counting."""
+        """Return the namespaces that an admitted request may use now; raise the errors of `admit`, without counting."""
         if self._open:
             return EVERYWHERE
         principal = await self._authenticate(authorization)
@@ -132,9 +131,9 @@ class Gate:
         return await self._grants.access(principal)
 
     async def identify(self, headers: Mapping[str, str], address: str) -> Principal:
-        """Return the owner of the key or token, whatever its rights; errors as of `admit`.
+        """Return the owner of the key or token without checking rights; raise the errors of `admit`.
 
-        Requests are counted for the key and for its tenant; those without a valid key for their address.
+        The request counts against the rate limits of the key and its tenant, or without a valid key of its address.
         """
         if self._open:
             return self._everybody
@@ -148,7 +147,7 @@ class Gate:
         return principal
 
     async def _authenticate(self, authorization: str) -> Principal:
-        """Return the owner of the key or token; `AuthenticationError` if it is not valid."""
+        """Return the owner of the key or token; raise `AuthenticationError` if it is not valid."""
         token = _parse_access_token(authorization)
         if self._tokens is not None and token is not None:
             return await self._tokens.find(token)

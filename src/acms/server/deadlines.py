@@ -45,9 +45,9 @@ class Deadlines:
         self._timer_is_set = False
 
     def start(self, deadline: Deadline) -> None:
-        """Start a deadline. All last equally long, so one timer for the oldest of them is enough."""
+        """Start a deadline. All deadlines are equally long, so one timer for the oldest is enough."""
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # the other one has ended, and its timers with it
+        if loop is not self._loop:  # the previous loop has ended, and its timers with it
             self._loop, self._timer_is_set = loop, False
             self.under_way.clear()
         self.under_way[deadline] = end = loop.time() + self.seconds

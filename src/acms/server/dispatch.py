@@ -69,7 +69,7 @@ class _Resource:
         self._deadlines = deadlines
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer one request to this path, while its right is checked again at intervals."""
         exchange: Exchange = scope[EXCHANGE]
         if has_encoded_slash(scope):
             parameters: Mapping[str, str] = scope["path_params"]
@@ -91,7 +91,7 @@ class _Resource:
         except ACMSError as error:
             if error is not call.right.error or not exchange.status:
                 raise
-            # The right ended after the answer had begun, when no error can be sent any more: end the stream.
+            # The right ended after the answer had begun. No error can be sent any more, so the stream is ended.
             exchange.code = error.code
             if operation.media != EVENTS:
                 drop_client(scope)  # the client must see that the answer is incomplete
@@ -121,9 +121,9 @@ class _Resource:
                 call.tenant.leave(lease)
 
     def _find_operation(self, method: str, path: Mapping[str, str]) -> Operation:
-        """Return the operation of a method; raise for a NUL character in the path, or a missing method."""
+        """Return the operation of a method; raise an error for an unknown method or a NUL character in the path."""
         for name, value in path.items():
-            if "\0" in value:  # some stores cannot look it up
+            if "\0" in value:  # some stores cannot look up such an id
                 raise ValidationError("must not contain a NUL character", field=to_camel(name))
         operation = self._operations.get("GET" if method == "HEAD" else method)
         if operation is None:
@@ -168,9 +168,9 @@ class _Resource:
         )
 
     async def _run_handler(self, call: Call[Any, Any]) -> Reply:
-        """Run a handler within the deadline, and with the audit trail if the operation is recorded.
+        """Run a handler within the deadline, with an audit record if the operation is audited.
 
-        Streams have no deadline. Writes sent to the store by the deadline are stored completely or not at all.
+        Streams have no deadline. Writes that reach the store before the deadline are stored completely or not at all.
         """
         operation, audit = call.operation, self._service.audit
         streams = call.stream is not None or operation.media in STREAMS
@@ -180,9 +180,9 @@ class _Resource:
             return await run_within_deadline(work, deadlines)
         except SessionNotFoundError:
             id = call.path.get("context_id")
-            # A bound key gets this error for an existing context too.
-            if id is not None and call.principal.access is EVERYWHERE:
-                # The session that is kept open is of no use any more.
+            # A key that is bound to namespaces gets this error for existing contexts too.
+            is_deleted = call.principal.access is EVERYWHERE
+            if id is not None and is_deleted:
                 call.tenant.forget(id)
             raise
 
@@ -201,7 +201,7 @@ def _check_media_type(operation: Operation, headers: Mapping[str, str]) -> None:
 
 
 def parse_query_pairs(query: bytes) -> list[tuple[str, str]]:
-    """Parse a query string as names and values; `ValidationError` if it is invalid."""
+    """Parse a query string as names and values; raise `ValidationError` if it is invalid."""
     if not query:
         return []
     try:
@@ -211,7 +211,7 @@ def parse_query_pairs(query: bytes) -> list[tuple[str, str]]:
 
 
 def _limit_body_size(receive: Receive, headers: Mapping[str, str], most: int) -> Receive:
-    """Return a `receive` that raises `TooLargeError` for a body of more bytes."""
+    """Return a `receive` that raises `TooLargeError` for a body of more than `most` bytes."""
     length = headers.get("content-length", "0")
     if length.isascii() and length.isdecimal() and int(length) > most:
         raise TooLargeError(f"has {length} bytes, the limit is {most}", field="body")
@@ -234,20 +234,23 @@ async def read_body(receive: Receive, headers: Mapping[str, str], most: int) -> 
 
 
 async def _receive_body(receive: Receive) -> bytes:
-    """Return a body; `Request.body()` takes 3 µs more, because it reads through a generator."""
+    """Return the body of a request.
+
+    `Request.body()` does the same, but takes 3 µs more, because it reads through a generator.
+    """
     pieces: list[bytes] = []
-    more = True
-    while more:
+    has_more = True
+    while has_more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         pieces.append(message.get("body", b""))
-        more = message.get("more_body", False)
+        has_more = message.get("more_body", False)
     return b"".join(pieces)
 
 
 def _limit_send_time(send: Send, scope: Scope) -> Send:
-    """Return a `send` that drops a client if it does not receive a piece of a stream in time."""
+    """Return a `send` that drops a client if it takes longer than `SEND_SECONDS` to receive a piece of a stream."""
 
     async def send_in_time(message: Message) -> None:
         try:

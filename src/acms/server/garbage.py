@@ -30,29 +30,34 @@ async def defer_full_collections(quiet: Callable[[], bool]) -> AsyncGenerator[No
 
     A full collection scans every container object and stops all threads, for 70 ms with 130,000 objects. Therefore
     objects that survive a quiet collection are frozen, and the next ones scan only newer objects; every ten minutes a
-    quiet collection scans all again. Young objects are collected as usual. Use it only in a process of one's own.
+    quiet collection scans all again. Young objects are collected as usual. Use it only in a process that belongs to the
+    service alone.
     """
     keep_large_blocks_apart()
-    first, second, enough = gc.get_threshold()
+    young, middle, full = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(first, second, 1_000_000_000)  # no full collection by itself
-    task = asyncio.create_task(_collect_when_quiet(quiet, enough), name="acms-garbage")
+    gc.set_threshold(young, middle, 1_000_000_000)  # the interpreter starts no full collection itself
+    task = asyncio.create_task(_collect_when_quiet(quiet, full), name="acms-garbage")
     try:
         yield
     finally:
         task.cancel()
-        gc.set_threshold(first, second, enough)
+        gc.set_threshold(young, middle, full)
         gc.unfreeze()
 
 
-async def _collect_when_quiet(quiet: Callable[[], bool], enough: int) -> None:
-    """Run full collections when enough young ones have passed and the service is quiet, or after a minute."""
+async def _collect_when_quiet(quiet: Callable[[], bool], threshold: int) -> None:
+    """Run a full collection after `threshold` collections of the middle generation, when the service is quiet.
+
+    If it is never quiet, collect after `MAX_WAIT_SECONDS`.
+    """
     now = asyncio.get_running_loop().time
     next_full_scan, next_trim = now() + FULL_SCAN_SECONDS, 0.0
     while True:
         await asyncio.sleep(CHECK_SECONDS)
-        if gc.get_count()[2] < enough:
+        _, _, collections = gc.get_count()
+        if collections < threshold:
             continue
         latest = now() + MAX_WAIT_SECONDS
         while not quiet() and now() < latest:

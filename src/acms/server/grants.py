@@ -76,11 +76,11 @@ class Grants:
         *,
         by: Principal | None = None,
     ) -> Grant:
-        """Share a namespace with a principal of the same tenant, for these actions and no others.
+        """Share a namespace with a principal of the same tenant, for these actions only.
 
-        `by` is the principal who shares it. Without it the operator does, and this method records that in the audit
-        trail; what a request does, the service records. `principal` is a subject or the id of a key; `NotFoundError`
-        for a key that is unknown or another tenant's.
+        `principal` is a subject or the id of a key. `by` is the principal who shares the namespace; without it this is
+        the operator, and the grant is recorded in the audit trail here. Raises `NotFoundError` for a key that is
+        unknown or belongs to another tenant.
         """
         _check_names(tenant, namespace)
         allowed = {validation.parse_choice(action, Action, "actions") for action in actions}
@@ -105,20 +105,20 @@ class Grants:
     async def revoke(
         self, tenant: str, namespace: str, principal: str, *, by: Principal | None = None
     ) -> bool:
-        """Revoke a grant, at every process of the service; return whether the namespace was shared."""
+        """Revoke a grant for all processes of the service; return whether the namespace was shared."""
         _check_names(tenant, namespace)
         name = await self._resolve_principal(tenant, principal)
-        shared = False
+        was_shared = False
 
         def remove(grants: dict[str, Json]) -> dict[str, Json]:
-            nonlocal shared
-            shared = grants.pop(namespace, None) is not None
+            nonlocal was_shared
+            was_shared = grants.pop(namespace, None) is not None
             return grants
 
         target = {"namespace": namespace, "principal": name}
         async with self._record(tenant, "revokeGrant", target, by):
             await self._change(tenant, name, remove)
-        return shared
+        return was_shared
 
     def _record(
         self, tenant: str, operation: str, target: Mapping[str, Json], by: Principal | None
@@ -127,7 +127,7 @@ class Grants:
         return self._audit.record(tenant, operation, target) if by is None else nullcontext()
 
     async def _resolve_principal(self, tenant: str, principal: str) -> str:
-        """Return the name under which a principal has grants: that of a key is its first id before any rotation."""
+        """Return the name under which a principal has grants: a subject, or the id of a key before any rotation."""
         if principal.startswith(SUBJECT):
             validation.validate_name(principal.removeprefix(SUBJECT), "principal")
             return principal
@@ -135,7 +135,7 @@ class Grants:
             key = await self._keys.get(principal)
         except NotFoundError:
             key = None
-        # Both cases get the same answer, so that it does not reveal which.
+        # The same error for both cases, so that it does not reveal whether another tenant has such a key.
         if key is None or key.tenant != tenant:
             options = ("ask its owner for the id of the key",)
             raise NotFoundError(f"no key has the id {principal!r}", options=options)

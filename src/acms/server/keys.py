@@ -101,13 +101,14 @@ class Keys:
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def find(self, given: str) -> Principal | None:
-        """Return the principal of an Authorization header, or None if its key is not valid, whatever the reason."""
-        id, secret = _parse_api_key(given)
-        known = (await self._load_shelf(id[0])).get(id)
+    async def find(self, authorization: str) -> Principal | None:
+        """Return the principal of an Authorization header, or None if its key is not valid."""
+        id, secret = _parse_api_key(authorization)
+        shelf = await self._load_shelf(id[0])
+        known = shelf.get(id)
         digest = sha256(secret.encode()).digest()
         now = self._clock()
-        # Compared also for an unknown key, so that the time does not tell which ids exist.
+        # An unknown key is compared too, so that the time taken does not reveal which ids exist.
         matches = compare_digest(digest, _NO_DIGEST if known is None else known.digest)
         if known is None or not matches or not known.key.valid(now):
             return None
@@ -148,9 +149,9 @@ class Keys:
         expires: timedelta | None = None,
         namespaces: Iterable[str] | None = None,
     ) -> tuple[Key, str]:
-        """Create a key; return it and the token that its owner sends, which cannot be shown again.
+        """Create a key, and return it with the token that its owner sends, which cannot be shown again.
 
-        `namespaces` binds the key to these, even to none: it then sees only them and those shared with it.
+        `namespaces` binds the key: it then sees only these, which may be none, and those shared with it.
         """
         if validation.validate_name(tenant, "tenant") == SERVICE_TENANT:
             raise ValidationError(f"{SERVICE_TENANT!r} is the service itself", field="tenant")
@@ -173,9 +174,9 @@ class Keys:
             return key, await self._store_key(key)
 
     async def rotate(self, id: str, *, overlap: timedelta = timedelta(days=1)) -> tuple[Key, str]:
-        """Create the successor of a key, which stays valid for the overlap at most.
+        """Create the successor of a key, with the same rights and lifetime; return it with its token.
 
-        The successor has the same rights and lifetime. `NotFoundError` unless the old key is valid.
+        The old key stays valid for at most `overlap`. Raises `NotFoundError` if it is not valid now.
         """
         if overlap < timedelta(0):
             raise ValidationError("must not be negative", field="overlap")
@@ -200,7 +201,10 @@ class Keys:
         return key, token
 
     async def revoke(self, id: str) -> Key:
-        """End a key: here at once, on every other replica within two seconds. `NotFoundError` for an unknown one."""
+        """Revoke a key: in this process at once, in all others within two seconds; return it.
+
+        Raises `NotFoundError` if there is no key with this id.
+        """
         key = await self.get(id)
         if key.revoked_at is None:
             async with self.audit.record(key.tenant, "revokeKey", {"key_id": id}):
@@ -213,9 +217,9 @@ class Keys:
         return (await self._stores.of(SERVICE_TENANT)).kv
 
     async def _load_shelf(self, name: str) -> Mapping[str, _Known]:
-        """Return the keys whose ids begin with a digit, read again when they are older than `FRESH`.
+        """Return the keys of a shelf, that is, of the ids that begin with this digit.
 
-        Calls at the same time share one read.
+        They are read again if they are older than `FRESH` seconds. Concurrent calls share one read.
         """
         cached = self._shelves.get(name)
         if cached is not None:
@@ -229,9 +233,10 @@ class Keys:
         return await asyncio.shield(reading)
 
     async def _read(self, name: str) -> Mapping[str, _Known]:
-        """Read the keys whose ids begin with a digit, and cache them."""
+        """Read the keys of a shelf from the store, and cache them."""
         began = self._elapsed()
-        entry = await (await self._kv()).get(_key_of_shelf(name))
+        kv = await self._kv()
+        entry = await kv.get(_key_of_shelf(name))
         shelf = {id: _parse_key_row(id, row) for id, row in _rows_of_entry(entry).items()}
         self._shelves[name] = (began, shelf)
         return shelf
@@ -252,7 +257,7 @@ class Keys:
         return f"acms_{key.id}_{secret}"
 
     async def _change(self, id: str, fields: Mapping[str, Json]) -> None:
-        """Change fields of a key, unless it was deleted."""
+        """Change fields of a key; do nothing if it was deleted."""
 
         def change(entry: KVEntry | None) -> Json:
             rows = _rows_of_entry(entry)
@@ -270,7 +275,7 @@ class Keys:
             self._reading.pop(id[0], None)  # a read in progress may return the old state
 
     async def _record_use(self, id: str, day: str) -> None:
-        """Record that a key is in use, once a day; ignore a store that cannot be written to."""
+        """Record once a day that a key is in use; ignore errors of the store."""
         recorded_day, ids = self._uses
         if recorded_day != day:
             ids = set()
@@ -314,12 +319,13 @@ def _rows_of_entry(entry: KVEntry | None) -> dict[str, Any]:
     return {} if entry is None else dict(entry.data)
 
 
-def _parse_api_key(given: str) -> tuple[str, str]:
-    """Parse the id and the secret of an API key; for any other text return a pair that matches no key."""
-    scheme, _, sent = given.partition(" ")
-    kind, _, rest = sent.strip().partition("_")
+def _parse_api_key(authorization: str) -> tuple[str, str]:
+    """Parse the id and the secret of an API key; return a pair that matches no key for any other text."""
+    scheme, _, token = authorization.partition(" ")
+    prefix, _, rest = token.strip().partition("_")
     id, _, secret = rest.partition("_")
-    if scheme.lower() != "bearer" or kind != "acms" or id[:1] not in _SHELVES or not id:
+    is_api_key = scheme.lower() == "bearer" and prefix == "acms"
+    if not is_api_key or not id or id[0] not in _SHELVES:
         return "0", "-"
     return id, secret
 

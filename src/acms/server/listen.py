@@ -53,7 +53,7 @@ class Bounded(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse more data; complete elements reset the counts."""
+        """Parse more data, and refuse a request whose head is too large or takes too long."""
         cycle = self.cycle
         self._fed += len(data)
         super().data_received(data)
@@ -119,15 +119,18 @@ class Bounded(HttpToolsProtocol):
             self._timer = None
 
     def _refuse(self, status: bytes) -> None:
-        """Close the connection; send the status unless it would be taken for the answer to another request."""
+        """Close the connection, and send an error status first if no other request waits for its answer.
+
+        A client would take the status for the answer to that other request.
+        """
         self._end()
         if self.transport.is_closing():
             return
         if self._rest:
-            unanswered = not self.cycle.response_started and not self.pipeline
+            may_answer = not self.cycle.response_started and not self.pipeline
         else:
-            unanswered = self.cycle is None or self.cycle.response_complete
-        if unanswered:
+            may_answer = self.cycle is None or self.cycle.response_complete
+        if may_answer:
             self.transport.write(
                 b"HTTP/1.1 " + status + b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
             )

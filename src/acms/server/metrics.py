@@ -75,11 +75,11 @@ class Metrics:
         self.waiting = Gauge(
             "acms_jobs_waiting", "Jobs that are due or put off, of the open stores.", registry=own
         )
-        #: Finds the child with some labels: looking it up in the metric costs more than counting.
+        #: Returns the metric with some labels; cached, because the look-up costs more than counting.
         self._child = cache(_get_labeled_metric)
 
     def request(self, operation: str, method: str, status: int, code: str, seconds: float) -> None:
-        """Count one answered request."""
+        """Count one answered request, which took `seconds`."""
         method_label = method if method in _METHODS else "other"
         self._child(self._requests, operation, method_label, str(status), code).inc()
         self._child(self._seconds, operation).observe(seconds)

@@ -64,11 +64,11 @@ class Exchange:
     """One request, and the state of its answer."""
 
     def __init__(self, scope: Scope) -> None:
-        #: Header fields of the request by lower-case name; of several the last one.
+        #: Headers of the request by lower-case name; of a repeated header the last one.
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        given = self.headers.get("x-request-id", "")
-        self.request_id = given if _ID.fullmatch(given) else f"req_{token_hex(10)}"
-        #: Header fields of the answer unless it says otherwise.
+        client_id = self.headers.get("x-request-id", "")
+        self.request_id = client_id if _ID.fullmatch(client_id) else f"req_{token_hex(10)}"
+        #: Default headers of the answer.
         self.fields = {**_FIELDS, b"x-request-id": self.request_id.encode("latin-1")}
         self.operation: Operation | None = None
         #: The caller, for the log.
@@ -79,9 +79,9 @@ class Exchange:
         self.code = ""
 
     def complete_headers(self, send: Send, *, without_body: bool) -> Send:
-        """Return a `send` that adds missing header fields to the answer, and drops its body if asked to.
+        """Return a `send` that adds the default headers to the answer, and drops its body if `without_body`.
 
-        It is not stored here: the server's connection, the scope and this object would refer to each other.
+        It is not stored in this object, because that would create a reference cycle with the connection.
         """
 
         async def send_completed(message: Message) -> None:
@@ -99,9 +99,9 @@ class Exchange:
 
 
 def _check_single_headers(scope: Scope) -> None:
-    """Raise `ValidationError` if a header that may be given once is repeated, or Host is missing.
+    """Raise `ValidationError` if Host is missing, or a header that may only be given once is repeated.
 
-    A proxy in front of the service may have read such a request differently.
+    A proxy in front of the service may have interpreted such a request differently.
     """
     names = [name for name, _ in scope["headers"] if name in _SINGLE]
     if len(set(names)) != len(names):
@@ -124,10 +124,10 @@ class RequestMiddleware:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer an HTTP request, pass on the start and stop of the server, and close websockets."""
         if scope["type"] == "http":
             if has_encoded_slash(scope):
-                # Routes match `path`, in which a slash within a name must not separate two steps.
+                # Routes match `path`, where an encoded slash in a name must not separate two steps.
                 path = re.sub("(?i)%2F", "%252F", scope["raw_path"].decode("latin-1"))
                 scope["path"] = unquote(path)
             await self._observe(scope, receive, send)
@@ -167,7 +167,7 @@ class RequestMiddleware:
                     service.idle.set()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check the host and the origin, and answer errors as problems."""
+        """Check the headers, host and origin, and answer; turn errors into problem documents."""
         exchange: Exchange = scope[EXCHANGE]
         try:
             _check_single_headers(scope)
@@ -191,13 +191,14 @@ def build_scope_challenge(error: PermissionDeniedError) -> str:
 
 
 def _build_problem_response(error: ACMSError, exchange: Exchange) -> Response:
-    """Return an RFC 9457 problem as the response; raise the error if the response has begun."""
+    """Return an error as an RFC 9457 problem response; raise the error if the response has already begun."""
     exchange.code = error.code
     status = problem_details.status_of(error)
     if status == 500:
         log_event(logging.ERROR, "request_failed", error=safe_error(error))
-    if exchange.status:  # an interrupted stream: the client sees that it is incomplete
-        raise error
+    has_begun = exchange.status != 0
+    if has_begun:
+        raise error  # the server breaks the connection, so that the client sees that the answer is incomplete
     headers = _build_error_headers(error, status)
     # Operations of the ACS contract use their own field names and two more fields.
     contract = exchange.operation is not None and exchange.operation.contract

@@ -128,10 +128,10 @@ class Tokens:
         await self._keys.aclose()
 
     async def find(self, token: str) -> Principal:
-        """Return the principal that a token identifies.
+        """Return the principal that an access token identifies.
 
-        Raises `AuthenticationError` for an invalid token, `PermissionDeniedError` for one that names no tenant, and
-        `UnreachableError` if its key is not known and the provider does not answer.
+        Raises `AuthenticationError` for an invalid token, `PermissionDeniedError` for a token without a tenant, and
+        `UnreachableError` if the token's key is unknown and the identity provider does not answer.
         """
         claims = await self._verify_claims(token)
         config = self._config
@@ -150,7 +150,7 @@ class Tokens:
         return Principal(key=key, name=key, tenant=tenant, scopes=scopes, namespaces=namespaces)
 
     def _scopes_of_roles(self, roles: Iterable[str]) -> frozenset[Scope]:
-        """Return the scopes of roles; a name that is no role may be a scope itself."""
+        """Return the scopes of roles; a role that is not configured may be the name of a scope."""
         scopes: set[Scope] = set()
         for role in roles:
             if role in self._config.roles:
@@ -165,8 +165,9 @@ class Tokens:
         try:
             header = jwt.get_unverified_header(token)
             claims = await self._decode(token, header.get("kid"), header.get("alg"))
-            # PyJWT compared it with the system's clock; `clock` may be another one. It may be a string of digits.
-            if int(claims["exp"]) <= self.clock() - self._config.skew_seconds:
+            # PyJWT compared the time with the system's clock, and `clock` may be another one.
+            expires_at = int(claims["exp"])  # may be a string of digits
+            if expires_at <= self.clock() - self._config.skew_seconds:
                 raise jwt.ExpiredSignatureError
             return claims
         except jwt.ExpiredSignatureError:
@@ -181,11 +182,13 @@ class Tokens:
         raise failure
 
     async def _decode(self, token: str, kid: str | None, algorithm: Any) -> Mapping[str, Any]:
-        """Verify a token with the key it names, or with all keys if it names none; reread the keys if necessary."""
+        """Return the claims of a token, verified with the key it names, or with any key if it names none.
+
+        If no key fits, the keys are read again once, because the provider may have changed them.
+        """
         jwt, config = self._jwt, self._config
         if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
             raise jwt.InvalidAlgorithmError
-        # The provider may have changed its keys: once more with fresh ones.
         for reread in (False, True):
             for key in await self._keys.find(kid, algorithm, reread=reread):
                 try:
@@ -212,11 +215,13 @@ class _PublishedKeys:
         self._make = make
         self._elapsed = elapsed
         self._provider = _create_endpoint(issuer)
-        self._listing: tuple[str, Endpoint] | None = None
+        #: The address of the keys that the provider last stated, and the connection to it.
+        self._keys_url = ""
+        self._keys_endpoint: Endpoint | None = None
         self._known: Mapping[str, Mapping[str, Any]] = {}
         #: Parsed keys, by id and algorithm.
         self._prepared: dict[tuple[str, str], Any] = {}
-        #: When they were read, and when that was last tried.
+        #: Times, in seconds, of the last successful read of the keys and of the last attempt.
         self._read = self._tried = -STALE
         self._failed = False
         self._reading: asyncio.Future[None] | None = None
@@ -224,15 +229,16 @@ class _PublishedKeys:
         self._background: asyncio.Future[None] | None = None
 
     async def find(self, kid: str | None, algorithm: str, *, reread: bool) -> list[Any]:
-        """Return the key with an id if it is for the algorithm, or all keys for the algorithm without an id.
+        """Return the key with the id `kid` if it is for the algorithm, or without an id all keys for the algorithm.
 
-        Keys older than `FRESH` are read again in the background, those older than `STALE` first, as for an unknown
-        id or `reread`, unless they were read just now. `UnreachableError` if the provider does not answer and no
-        key, or not this one, is known.
+        Keys older than `FRESH` seconds are read again in the background. They are read before this method returns if
+        they are older than `STALE` seconds, if the id is unknown, or with `reread`. Raises `UnreachableError` if the
+        provider does not answer and no key, or not this one, is known.
         """
         age = self._elapsed() - self._read
-        known = bool(self._known) if kid is None else kid in self._known
-        if not known or reread or age >= STALE:
+        is_known = bool(self._known) if kid is None else kid in self._known
+        must_wait = not is_known or reread or age >= STALE
+        if must_wait:
             if reread or age >= FRESH:
                 await self._refresh_when_due()
         elif age >= FRESH:
@@ -267,7 +273,7 @@ class _PublishedKeys:
         return self._elapsed() - self._tried >= PAUSE
 
     async def _refresh_when_due(self) -> None:
-        """Refresh the keys if that is due, or wait for a refresh under way; a failure is logged."""
+        """Refresh the keys if that is due, or wait for a refresh in progress; log a failure."""
         if self._reading is None and not self._due():
             return
         try:
@@ -290,13 +296,12 @@ class _PublishedKeys:
     async def _refresh(self) -> None:
         """Read the address of the keys from the discovery document, and then the keys."""
         url = await self._provider.get(_DISCOVERY, self._parse_discovery)
-        if self._listing is None or self._listing[0] != url:
-            if self._listing is not None:
-                await self._listing[1].aclose()
-            self._listing = (url, _create_keys_endpoint(url, self._issuer))
-        _, endpoint = self._listing
+        if url != self._keys_url or self._keys_endpoint is None:
+            if self._keys_endpoint is not None:
+                await self._keys_endpoint.aclose()
+            self._keys_url, self._keys_endpoint = url, _create_keys_endpoint(url, self._issuer)
         parts = urlsplit(url)
-        self._known = await endpoint.get(parts.path, _select_signature_keys, query=parts.query)
+        self._known = await self._keys_endpoint.get(parts.path, _select_signature_keys, query=parts.query)
         self._prepared = {}
         self._read = self._elapsed()
 
@@ -316,8 +321,8 @@ class _PublishedKeys:
                 task.cancel()
                 await asyncio.wait([task])
         await self._provider.aclose()
-        if self._listing is not None:
-            await self._listing[1].aclose()
+        if self._keys_endpoint is not None:
+            await self._keys_endpoint.aclose()
 
 
 def _create_endpoint(url: str, *, trusted: bool = True) -> Endpoint:
@@ -340,7 +345,7 @@ def _create_keys_endpoint(url: str, issuer: str) -> Endpoint:
 
 
 def _select_signature_keys(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the public keys for signatures, by id. A key without an id gets its index; each of them is tried."""
+    """Return the public keys for signatures by id; a key without an id gets its index, such as "#0"."""
     key_types = frozenset(ALGORITHMS.values())
     keys = [key for key in document["keys"] if isinstance(key, dict)]
     selected: dict[str, Mapping[str, Any]] = {}
@@ -359,11 +364,10 @@ def _parse_name(claim: Any) -> str:
 
 
 def _find_claim(claims: Mapping[str, Any], name: str) -> Any:
-    """Return a claim by its name, or by its path."""
+    """Return a claim by its name or by its path, such as "realm_access.roles", or None."""
     if name in claims:
         return claims[name]
     value: Any = claims
-    # A path such as realm_access.roles.
     for step in name.split("."):
         value = value.get(step) if isinstance(value, dict) else None
     return value

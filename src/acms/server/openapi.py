@@ -262,19 +262,23 @@ def _describe_request_body(operation: Operation, keys: _SchemaKeys) -> dict[str,
 
 
 def _build_links(operation: Operation, operations: Iterable[Operation]) -> dict[str, Json]:
-    """Return links to every operation whose path parameters the reply provides."""
-    provided = {
+    """Return the OpenAPI links from an operation to all operations that need a value of its reply in their path.
+
+    The other path parameters of such an operation must be in the path of this one.
+    """
+    from_reply = {
         name: f"$response.body#{pointer}" for name, pointer in _LINKED_VALUES.get(operation.name, {}).items()
     }
-    known = {name: f"$request.path.{name}" for name in _find_path_parameters(operation.path)} | provided
+    from_path = {name: f"$request.path.{name}" for name in _find_path_parameters(operation.path)}
+    available = from_path | from_reply
     links: dict[str, Json] = {}
     for target in operations:
         needed = _find_path_parameters(target.path)
-        uses_reply = any(name in provided for name in needed)
-        if uses_reply and all(name in known for name in needed):
+        uses_reply = any(name in from_reply for name in needed)
+        if uses_reply and all(name in available for name in needed):
             links[target.name] = {
                 "operationId": target.name,
-                "parameters": {name: known[name] for name in needed},
+                "parameters": {name: available[name] for name in needed},
             }
     return links
 

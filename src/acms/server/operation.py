@@ -153,7 +153,7 @@ class Operations:
         self.all: list[Operation] = []
 
     def __call__(self, method: str, path: str, **given: Any) -> Callable[[Handler], Handler]:
-        """Add a handler: its name is the operation's, its docstring the description."""
+        """Return a decorator that adds an operation; its name and description are those of the handler."""
 
         def add(handler: Handler) -> Handler:
             summary, _, description = (handler.__doc__ or "").strip().partition("\n")

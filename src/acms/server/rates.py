@@ -27,24 +27,25 @@ class Buckets:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, name: str) -> float:
-        """Take one token from a bucket and return 0; if it is empty, return the seconds to wait."""
+        """Take one token from a bucket and return 0, or return the seconds to wait if it has none."""
         now = self._clock()
-        tokens, updated_at = self._left.get(name, (self._burst, now))
-        tokens = min(self._burst, tokens + (now - updated_at) * self._rate)
-        wait = 0.0 if tokens >= 1 else (1 - tokens) / self._rate
-        self._left[name] = (tokens if wait else tokens - 1, now)
+        stored_tokens, updated_at = self._left.get(name, (self._burst, now))
+        tokens = min(self._burst, stored_tokens + (now - updated_at) * self._rate)
+        is_allowed = tokens >= 1
+        self._left[name] = (tokens - 1 if is_allowed else tokens, now)
         self._left.move_to_end(name)
         if len(self._left) > self._most:
             self._left.popitem(last=False)
-        return wait
+        return 0.0 if is_allowed else (1 - tokens) / self._rate
 
 
 def network_of_address(address: str) -> str:
-    """Return the network of an address: itself, or the /64 of IPv6, since one customer has all its addresses."""
+    """Return an IPv4 address itself, and for IPv6 its /64 network, since one customer has all addresses of it."""
     try:
-        found = ip_address(address)
+        parsed = ip_address(address)
     except ValueError:
         return address
-    if isinstance(found, IPv6Address):
-        return str(found.ipv4_mapped or found.exploded[:19])
-    return address
+    if not isinstance(parsed, IPv6Address):
+        return address
+    first_64_bits = parsed.exploded[:19]
+    return str(parsed.ipv4_mapped or first_64_bits)

@@ -142,7 +142,10 @@ class Rights:
             await self.look()
 
     async def look(self, least: float = LOOK_SECONDS) -> None:
-        """Look up the rights not confirmed for `least` seconds and end the requests without one; never raises."""
+        """Look up the rights that were not confirmed for `least` seconds, and end the requests without one.
+
+        Raises no error.
+        """
         now = self._elapsed()
         tenants: dict[str, list[Right]] = defaultdict(list)
         for right in self._under_way:
@@ -152,10 +155,10 @@ class Rights:
             await asyncio.gather(*[self._confirm_tenant(*item) for item in tenants.items()])
 
     async def _confirm_tenant(self, tenant: str, rights: Iterable[Right]) -> None:
-        """Look up the rights of one tenant's requests, and end those that have none.
+        """Look up the rights of one tenant's requests, and end the requests without one.
 
-        Requests with the same key and log share a look-up. One whose right could not be looked up for
-        `UNKNOWN_SECONDS` ends.
+        Requests with the same key and log share a look-up. A request also ends if its right could not be looked up for
+        `UNKNOWN_SECONDS`.
         """
         groups: dict[tuple[object, ...], list[Right]] = defaultdict(list)
         for right in rights:
@@ -168,14 +171,13 @@ class Rights:
             looked_up_at = self._elapsed()
             error = await self._find_error(tenant, group[0], deadline)
             for right in group:
-                # As of before the look-up: the right may have ended during it.
                 if error is None:
-                    right.confirmed = looked_up_at
+                    right.confirmed = looked_up_at  # the start of the look-up: the right may have ended since
                 elif _is_right_denied(error) or self._elapsed() - right.confirmed >= UNKNOWN_SECONDS:
                     right.end(error)
 
     async def _find_error(self, tenant: str, right: Right, deadline: float) -> ACMSError | None:
-        """Return why a request must end, or why its right is unknown; None if it may go on."""
+        """Return the error for which a request must end or its right is unknown, or None if it may continue."""
         try:
             async with asyncio.timeout_at(deadline):
                 access = await self._gate.confirm(right.principal, right.authorization, right.scope)
@@ -191,12 +193,10 @@ class Rights:
             return ACMSError()
 
     async def _confirm_context(self, tenant: str, right: Right, access: Access) -> None:
-        """Raise `SessionNotFoundError` or `GoneError` when a request may no longer use the context it names.
+        """Raise `SessionNotFoundError` or `GoneError` if a request may no longer use the context in its path.
 
-        Deletion and erasure end only a stream of the log; other requests end only when the namespace may no longer
-        be used.
+        A deleted or erased log ends only streams of it; other requests end only if the namespace may no longer be used.
         """
-        # Every namespace is allowed, and nothing about the log can end the request.
         if access is EVERYWHERE and not right.streamed:
             return
         assert right.context is not None
@@ -222,7 +222,7 @@ def _is_right_denied(error: ACMSError) -> bool:
 
 
 def limit_send_buffer(connection: Connection) -> None:
-    """Limit the operating system's send buffer of a stream: a client that reads nothing would fill megabytes."""
+    """Limit the operating system's send buffer of a stream, which a client that reads nothing would fill."""
     transport = connection.get("extensions", {}).get(TRANSPORT)
     if transport is None:
         return
@@ -232,7 +232,7 @@ def limit_send_buffer(connection: Connection) -> None:
 
 
 async def end_stream(connection: Connection, send: Send) -> None:
-    """Complete a stream whose right has ended; drop the connection if the client does not take its end."""
+    """Complete a stream whose right has ended; drop the connection if the client does not receive the end in time."""
     try:
         async with asyncio.timeout(LAST_SECONDS):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -240,8 +240,7 @@ async def end_stream(connection: Connection, send: Send) -> None:
         drop_client(connection)
     transport = connection.get("extensions", {}).get(TRANSPORT)
     if transport is not None:
-        # Time to take what is buffered.
-        await asyncio.sleep(LAST_SECONDS)
+        await asyncio.sleep(LAST_SECONDS)  # the client may still receive the buffered data
         if transport.get_write_buffer_size():
             transport.abort()
 

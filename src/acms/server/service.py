@@ -80,21 +80,21 @@ class Service:
             self._tasks.append(asyncio.create_task(self._run_left_jobs(), name="acms-server-jobs"))
 
     async def _run_left_jobs(self) -> None:
-        """Run jobs that other processes left: processes that appended, died or delayed a job.
+        """Run jobs that other processes requested, delayed or left unfinished.
 
-        Stores that report changes are looked at often, all of them every `LOOK_SECONDS`.
+        Stores that report changes are checked every `GLANCE_SECONDS`, and all stores every `LOOK_SECONDS`.
         """
-        due = perf_counter() + LOOK_SECONDS
+        next_look = perf_counter() + LOOK_SECONDS
         while True:
             await asyncio.sleep(min(GLANCE_SECONDS, LOOK_SECONDS))
-            is_due = perf_counter() >= due
-            if is_due:
-                due = perf_counter() + LOOK_SECONDS
+            looks_at_all = perf_counter() >= next_look
+            if looks_at_all:
+                next_look = perf_counter() + LOOK_SECONDS
             for tenant in self.stores.list_open():
-                # A request to the tenant reports any error of the store.
+                # Errors of a store are reported by the next request to its tenant.
                 with suppress(ACMSError):
-                    if is_due or await tenant.has_changed():
-                        tenant.work()
+                    if looks_at_all or await tenant.has_changed():
+                        tenant.start_worker()
 
     def quiet(self) -> bool:
         """Return whether no request but open streams was active for a second."""
@@ -102,7 +102,7 @@ class Service:
         return late and self.open_requests <= self.streams.count()
 
     async def ready(self) -> float:
-        """Return the seconds that the store takes to answer, two at most; raise its error if it fails."""
+        """Return the seconds that the store takes to answer; raise its error, or `TimeoutError` after two seconds."""
         began = perf_counter()
         async with asyncio.timeout(2.0):
             tenant = await self.stores.of(

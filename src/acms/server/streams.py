@@ -27,7 +27,10 @@ class Streams:
         self._ended = False
 
     def begin(self, key: str) -> Callable[[], None]:
-        """Count one more stream of a key, and return a function that ends it; `RateLimitError` if it has too many."""
+        """Count one more open stream of a key, and return the function to call at its end.
+
+        Raises `RateLimitError` if the key has too many streams, or opens them too often.
+        """
         if self._open[key] >= self._most:
             raise RateLimitError(
                 f"{self._most} streams of events are open with this key: close one", retry_after=5.0

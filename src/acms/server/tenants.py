@@ -117,22 +117,24 @@ class Tenant:
         return self._kv
 
     async def context(self, id: str) -> Context:
-        """Return a live context by its id; `SessionNotFoundError` also for one that the request may not see.
+        """Return a live context by its id.
 
-        `PermissionDeniedError` if the request may only read there, and does more.
+        Raises `SessionNotFoundError` if it does not exist or the request may not see it, and `PermissionDeniedError` if
+        the request may only read it but does more.
         """
-        if "\0" in id:  # PostgreSQL could not even be asked about it
+        if "\0" in id:  # PostgreSQL does not accept it in a query
             raise _build_unknown_error(id)
-        found = await self.handle.context(id)
-        if found.id != id or found.deleted_at is not None or not self.sees(found.namespace):
+        context = await self.handle.context(id)
+        is_live = context.id == id and context.deleted_at is None
+        if not is_live or not self.sees(context.namespace):
             raise _build_unknown_error(id)
-        self.check(found.namespace)
-        return found
+        self.check(context.namespace)
+        return context
 
     async def contexts(self, query: ContextQuery) -> Page[Context]:
         """Return a page of the contexts that the current request may see, newest first.
 
-        A request that is bound to several namespaces gets one namespace after the other.
+        For a request that is bound to several namespaces, the contexts of one namespace follow those of another.
         """
         granted = self._access.granted
         if granted is None:
@@ -140,26 +142,26 @@ class Tenant:
             return replace(
                 page, items=tuple([item for item in page.items if item.namespace != SERVICE_NAMESPACE])
             )
-        names = sorted(filter(self.sees, granted))
+        namespaces = sorted(filter(self.sees, granted))
         if query.namespace is not None:
-            names = [name for name in names if name == query.namespace]
+            namespaces = [name for name in namespaces if name == query.namespace]
         after = query.after
         if after is not None:
             current = (await self.handle.context(after)).namespace
-            if current not in names:
+            if current not in namespaces:
                 raise _build_unknown_error(after)
-            names = names[names.index(current) :]
+            namespaces = namespaces[namespaces.index(current) :]
         items: list[Context] = []
-        for name in names:
+        for name in namespaces:
             if len(items) == query.limit:
                 return Page(items=tuple(items), next_after=items[-1].id)
             page = await self.handle.contexts(
                 replace(query, namespace=name, after=after, limit=query.limit - len(items))
             )
-            after = None
+            after = None  # applies to the first namespace only
             items += page.items
-            # The page is full; the next one continues in this namespace.
-            if page.next_after is not None:
+            is_full = page.next_after is not None
+            if is_full:
                 return Page(items=tuple(items), next_after=page.next_after)
         return Page(items=tuple(items), next_after=None)
 
@@ -191,7 +193,7 @@ class Tenant:
         return lease
 
     def leave(self, lease: Lease) -> None:
-        """End a request: let go of its sessions, and close those that were forgotten meanwhile."""
+        """End a request: release its sessions, and close those that were removed in the meantime."""
         _LEASE.set(None)
         self.users -= 1
         for ready in lease.sessions:
@@ -218,7 +220,7 @@ class Tenant:
         return ready.session
 
     async def _open_session(self, id: str) -> _Ready:
-        """Open the session of a context and keep it ready; of two opened at once the first is kept."""
+        """Open the session of a context and keep it open; if another request did the same, keep the first one."""
         session = self.over(await self.context(id))
         try:
             await session.tags()  # finds its context
@@ -269,10 +271,9 @@ class Tenant:
         task.add_done_callback(self._closing.discard)
 
     async def contract(self, ids: tuple[str, ...]) -> ACS:
-        """Return the object that answers the contract from the memory of some contexts.
+        """Return the `ACS` that answers requests of the contract from some contexts.
 
-        The same contexts get the same object, which caches the results of earlier attempts, until any process erases
-        an entry of theirs.
+        It is cached with the results of earlier attempts, until any process erases an entry of these contexts.
         """
         contexts = [await self.context(id) for id in ids]
         epochs = tuple([(await self.handle.head(context.id)).epoch for context in contexts])
@@ -296,10 +297,10 @@ class Tenant:
     async def open(self) -> None:
         """Open the store."""
         await self.handle.__aenter__()
-        self.work()
+        self.start_worker()
 
-    def work(self) -> None:
-        """Run the due jobs, including those that another process left; do nothing if workers run elsewhere."""
+    def start_worker(self) -> None:
+        """Start the worker, or wake it up to run the due jobs; do nothing if workers run elsewhere."""
         config = self.engine.config
         if not config.worker.enabled:
             return
@@ -359,8 +360,8 @@ class Stores:
         scheme = urlsplit(url).scheme
         file = url.partition("?")[0]
         self._shards = Shards(file, read_only=read_only) if not scheme and file.endswith(".toml") else None
-        given = dict(parse_qsl(urlsplit(url).query))
-        if "tenant" in given:
+        parameters = dict(parse_qsl(urlsplit(url).query))
+        if "tenant" in parameters:
             raise ConfigurationError(
                 "the store of a service belongs to no one tenant: the key says whose data is meant",
                 options=("leave tenant= out of the URL",),
@@ -369,23 +370,23 @@ class Stores:
         self._shared_handle: Handle | None = None
 
     def handle(self, tenant: str) -> Handle:
-        """Return a handle on a tenant's data; it shares the connections of the others if the store can."""
+        """Return a handle on a tenant's data, which shares the connections of the other handles if the store can."""
         validation.validate_name(tenant, "tenant")
         if self._shards is not None:
             return self._shards.of(tenant)
-        share: Callable[[str], Handle] | None = getattr(self._shared_handle, "for_tenant", None)
-        if share is not None:
-            return share(tenant)
+        for_tenant: Callable[[str], Handle] | None = getattr(self._shared_handle, "for_tenant", None)
+        if for_tenant is not None:
+            return for_tenant(tenant)
         separator = "&" if "?" in self.url else "?"
         handle = open_storage(f"{self.url}{separator}tenant={quote(tenant, safe='')}")
         self._shared_handle = self._shared_handle or handle
         return handle
 
     def kv(self, handle: Handle) -> KVHome:
-        """Return the key-value store beside a log."""
-        make: Callable[[], KVHome] | None = getattr(handle, "kv", None)
-        if make is not None:
-            return make()
+        """Return the key-value store that belongs to the storage of a handle."""
+        create_kv: Callable[[], KVHome] | None = getattr(handle, "kv", None)
+        if create_kv is not None:
+            return create_kv()
         path: Path | None = getattr(handle, "path", None)
         if path is None:
             return InMemoryKV()
@@ -395,7 +396,7 @@ class Stores:
         return SQLiteKV(path, tenant=handle.tenant, durability=handle.durability, read_only=read_only)
 
     async def of(self, name: str) -> Tenant:
-        """Return the data of a tenant, open."""
+        """Return the open store of a tenant; concurrent calls share one opening."""
         tenant = self._tenants.get(name)
         if tenant is not None:
             self._tenants.move_to_end(name)
@@ -407,7 +408,7 @@ class Stores:
         return await asyncio.shield(opening)
 
     async def _open(self, name: str) -> Tenant:
-        """Open the data of a tenant, and close those of tenants without requests beyond the limit."""
+        """Open the store of a tenant; beyond the limit of open stores, close those without requests."""
         handle = self.handle(name)
         tenant = Tenant(name, handle, self.kv(handle), self.engine, self._ready)
         await tenant.open()

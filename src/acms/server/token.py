@@ -39,15 +39,15 @@ class TokenMiddleware:
         self._visit = secrets.token_urlsafe(32)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Let a request pass that has the cookie; exchange the token in a URL for the cookie; refuse all others."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         request = Request(scope)
         query = parse_qsl(request.url.query, keep_blank_values=True)
-        given = [value for name, value in query if name == PARAMETER]
-        reads = request.method in ("GET", "HEAD")
-        if reads and any(_compare_constant_time(value, self._token) for value in given):
+        tokens = [value for name, value in query if name == PARAMETER]
+        is_read = request.method in ("GET", "HEAD")
+        if is_read and any(_compare_constant_time(token, self._token) for token in tokens):
             await self._set_cookie_and_redirect(request, query)(scope, receive, send)
         elif _compare_constant_time(request.cookies.get(_cookie_name(scope), ""), self._visit):
             await self._app(scope, receive, send)
@@ -59,15 +59,15 @@ class TokenMiddleware:
             raise PermissionDeniedError(_REFUSED)
 
     def _set_cookie_and_redirect(self, request: Request, query: list[tuple[str, str]]) -> Response:
-        """Return the answer that sets the cookie and leads to the same address without the token."""
+        """Return a response that sets the cookie and redirects to the same address without the token."""
         scope = request.scope
         raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
         path = "/" + raw_path.decode("latin-1").lstrip("/")  # two slashes would name another host
         rest = urlencode([pair for pair in query if pair[0] != PARAMETER])
         address = f"{path}?{rest}" if rest else path
         if request.headers.get("sec-fetch-site") == "cross-site":
-            # A browser that follows a link of another site sends no strict cookie, also not after a redirect.
-            # The page begins a navigation of its own.
+            # A browser that follows a link of another site sends no strict cookie, not even after a redirect, so a page
+            # of this site starts a new navigation.
             head = f'<meta http-equiv="refresh" content="0; url={escape(address)}">'
             page = _PAGE.format(title="Opening", head=head, text="The page opens.")
             response: Response = HTMLResponse(page)

@@ -53,13 +53,15 @@ class Named(Protocol):
 async def resolve_version(
     session: ACMS, context: str, version: int | None, message: int | None, tag: str | None, side: str = "at"
 ) -> int | None:
-    """Return the version that is meant; None for the newest one. `side` begins the names of the parameters.
+    """Return the version that a version, a message position or a tag names, or None if none is given.
 
-    `ValidationError` when more than one is given or the log does not reach it, `NotFoundError` for an unknown tag.
+    `side` begins the names of the parameters in errors. Raises `ValidationError` if more than one is given or the log
+    is shorter, and `NotFoundError` for an unknown tag.
     """
-    if version is message is tag is None:
+    number_given = sum(value is not None for value in (version, message, tag))
+    if number_given == 0:
         return None
-    if (version is not None) + (message is not None) + (tag is not None) > 1:
+    if number_given > 1:
         options = (f"give one of {side}Version, {side}Message, {side}Tag",)
         raise ValidationError("says it twice", field=f"{side}Version", options=options)
     if tag is not None:
@@ -83,25 +85,29 @@ async def resolve_version(
 
 
 async def _version_of_message(storage: StorageBackend, head: Head, message: int) -> int:
-    """Return the version of a message by its position: positions rise with versions and are never higher."""
-    # All entries are messages.
-    if head.messages == head.version or message == 0:
+    """Return the version of a message by its position, by binary search.
+
+    Positions rise with versions, and no position is higher than its version.
+    """
+    has_only_messages = head.messages == head.version
+    if has_only_messages or message == 0:
         return message
     low, high = message, head.version
     while low < high:
         middle = (low + high) // 2
-        newest = await storage.read(head.context, at=middle, kinds=(Kind.MESSAGE,), newest=1)
-        if newest and (newest[0].position or 0) >= message:
-            high = newest[0].version
+        entries = await storage.read(head.context, at=middle, kinds=(Kind.MESSAGE,), newest=1)
+        newest = entries[0] if entries else None
+        if newest is not None and (newest.position or 0) >= message:
+            high = newest.version
         else:
             low = middle + 1
     return low
 
 
 async def view_at(call: Call[Any, Any], place: Named, session: ACMS | None = None) -> View:
-    """Return the log of a request at a place; the session itself when none is named.
+    """Return the session of a request, or a view of it at the version, message or tag that its query names.
 
-    `session` replaces the one that the tenant keeps ready.
+    `session` is used instead of the session that the tenant keeps open.
     """
     context = call.path["context_id"]
     if session is None:

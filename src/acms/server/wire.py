@@ -32,7 +32,7 @@ def encode_json(value: Json) -> bytes:
 
 
 def parse_request_body(operation: Operation, data: bytes) -> Any:
-    """Parse the body of a request; `ValidationError` names the field at fault."""
+    """Parse the body of a request; raise `ValidationError` with the name of an invalid field."""
     model = operation.body
     assert model is not None
     if not data:
@@ -45,12 +45,12 @@ def parse_request_body(operation: Operation, data: bytes) -> Any:
             raise ValidationError("must be a JSON object", field="body")
         return cast("dict[str, Json]", value)
     body = _validate_body(model, data)
-    _load_json(data, float)  # refuses duplicate names, of which pydantic would take the last one
+    _load_json(data, float)  # raises an error for duplicate names, of which pydantic would take the last one
     return body
 
 
 def _validate_body(model: type[Body], data: bytes) -> Body:
-    """Parse a JSON body as a model; `ValidationError` names the first fault."""
+    """Parse a JSON body as a model; raise `ValidationError` for the first invalid field."""
     try:
         return model.model_validate_json(data)
     except pydantic.ValidationError as error:
@@ -66,7 +66,7 @@ def _first_error(error: pydantic.ValidationError) -> ErrorDetails:
 
 
 def parse_query_parameters(operation: Operation, given: Sequence[tuple[str, str]]) -> Query | None:
-    """Parse the query parameters of a request; unknown and repeated ones are refused."""
+    """Parse the query parameters of a request; raise `ValidationError` for an unknown or repeated one."""
     texts: dict[str, str] = {}
     for name, text in given:
         if name in texts:
@@ -96,12 +96,12 @@ def _validate_query(model: type[Query], texts: Mapping[str, str]) -> Query:
 
 
 def _build_validation_error(error: ErrorDetails, default_field: str) -> ValidationError:
-    """Return our error for pydantic's: the path of the field, and the message."""
+    """Convert an error of pydantic to a `ValidationError` with the path of the field and a message."""
     field = ""
     for step in error["loc"]:
         if isinstance(step, int):
             field += f"[{step}]"
-        elif "[" not in step and "(" not in step:  # names of ours in a union mean nothing to the client
+        elif "[" not in step and "(" not in step:  # steps with brackets name Python types of a union
             field += f".{step[:64]}" if field else step[:64]
     message = error["msg"]
     if error["type"] == "extra_forbidden":
@@ -112,7 +112,7 @@ def _build_validation_error(error: ErrorDetails, default_field: str) -> Validati
 
 
 def with_wire_field_name(error: ValidationError) -> ValidationError:
-    """Return an error whose field has its name on the wire; the client's own names are left unchanged."""
+    """Return an error with the name that its field has in HTTP; names that the client chose are left unchanged."""
     steps = error.field.split(".")
     for index, step in enumerate(steps):
         name = step.partition("[")[0]

@@ -33,14 +33,15 @@ def read_changes(text: str) -> list[str]:
 
 
 def _changes_of_patch(patch: str) -> Iterator[str]:
-    """Yield the changes of a patch in the form that Codex and its models write."""
-    pieces = _FILE.split(patch)
-    for path, diff in zip(pieces[1::2], pieces[2::2], strict=True):
+    """Yield one line for each file of a patch in the format of Codex."""
+    _, *paths_and_diffs = _FILE.split(patch)
+    paths, diffs = paths_and_diffs[::2], paths_and_diffs[1::2]
+    for path, diff in zip(paths, diffs, strict=True):
         yield _format_change(path, _changed_lines(diff))
 
 
 def _changes_of_call(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the changes in the arguments of an editing tool."""
+    """Yield one line for each file that a call of an editing tool changes."""
     texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
     for value in texts.values():
         if value.startswith("*** Begin Patch"):
@@ -48,14 +49,15 @@ def _changes_of_call(arguments: Mapping[str, Any]) -> Iterator[str]:
     path = next((texts[name] for name in _PATHS if name in texts), None)
     if path is None:
         return
-    changed = [*_prefix_lines("-", texts, _REMOVED), *_prefix_lines("+", texts, _ADDED)]
-    changed += _changed_lines(texts.get("diff", ""))
-    if changed:
-        yield _format_change(path, changed)
+    lines = _prefix_lines("-", texts, _REMOVED)
+    lines += _prefix_lines("+", texts, _ADDED)
+    lines += _changed_lines(texts.get("diff", ""))
+    if lines:
+        yield _format_change(path, lines)
 
 
 def _prefix_lines(sign: str, texts: Mapping[str, str], names: tuple[str, ...]) -> list[str]:
-    """Return the lines of some arguments, each after a sign."""
+    """Return the lines of the named arguments, each with `sign` before it."""
     return [f"{sign}{line}" for name in names for line in texts.get(name, "").splitlines()]
 
 

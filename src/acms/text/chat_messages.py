@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from acms.log.native_items import NO_RESULT, item_text
 from acms.model import Json, Media, Part, Raw, Role, Text, ToolCall, ToolResult
@@ -53,27 +54,28 @@ class ChatFrame:
             cost = self._known_costs[text] = self._count(text)
         return cost
 
-    def _cost_of_wrapping(self, around: tuple[str, str]) -> int:
-        return self._cost_of_text(around[0]) + self._cost_of_text(around[1])
+    def _cost_of_delimiters(self, delimiters: tuple[str, str]) -> int:
+        opening, closing = delimiters
+        return self._cost_of_text(opening) + self._cost_of_text(closing)
 
     def cost(self, role: Role | None, parts: Sequence[Part], speaker: str | None = None) -> int:
-        """Return the tokens around the content of one message."""
+        """Return the tokens of one message without its content: its role, name, tool ids and delimiters."""
         cost = PER_MESSAGE
         name = None if speaker is None else name_of(speaker, role)
         if name is not None:
             cost += 1 + self._cost_of_text(name if _NAME.match(name) else f"{name}: ")
         if role is None:
-            cost += self._cost_of_wrapping(SUMMARY)
+            cost += self._cost_of_delimiters(SUMMARY)
         for part in parts:
             if isinstance(part, Media):
-                # Stated tokens are counted with the content.
                 is_sent = role is Role.USER and can_send(part)
+                # If the medium states its tokens, they are counted with the content.
                 cost += PER_MEDIUM if is_sent and not part.tokens else 0
             elif isinstance(part, ToolCall):
                 cost += PER_CALL + self._count(part.call_id)
             elif isinstance(part, ToolResult):
                 cost += PER_CALL + self._count(part.call_id)
-                cost += self._cost_of_wrapping(ORPHAN) if role is Role.USER else 0
+                cost += self._cost_of_delimiters(ORPHAN) if role is Role.USER else 0
         return cost
 
 
@@ -93,42 +95,60 @@ class ChatMessages(list[dict[str, Json]]):
 
 
 def render_chat_messages(items: Sequence[ContextItem]) -> ChatMessages:
-    """Render items as chat messages, valid for a provider: every tool call is followed by its answers."""
+    """Render items as chat messages that a provider accepts: every tool call is followed by its answer."""
     messages = ChatMessages()
-    unanswered: dict[tuple[str | None, str], None] = {}
-    ends: dict[str | None, int] = {}  # index of the newest message of each tool group
+    unanswered: _CallKeys = {}
+    last_indexes: dict[str | None, int] = {}  # index of the newest message of each tool group
     for item in items:
         results = [part for part in item.parts if isinstance(part, ToolResult)]
         calls = [part for part in item.parts if isinstance(part, ToolCall)]
         if item.role is Role.TOOL and results:
-            stray: list[str] = []
-            for part in results:
-                key = item.group, part.call_id
-                if key not in unanswered:
-                    stray.append(part.output)
-                    continue
-                del unanswered[key]
-                messages.show(_build_tool_message(part.call_id, part.output), (item.id,))
-                ends[item.group] = len(messages) - 1
-            _append_stray_answers(messages, stray, item.id)
+            if _append_answers(messages, item, results, unanswered):
+                last_indexes[item.group] = len(messages) - 1
             continue
         message = _render_message(item)
         if message["content"] == "" and not calls:
-            continue  # nothing that a chat message can hold: providers refuse an empty one
+            continue  # providers refuse an empty message
         messages.show(message, (item.id,))
         if calls:
             message["tool_calls"] = [_render_call(call) for call in calls]
             unanswered.update({(item.group, call.call_id): None for call in calls})
-            ends[item.group] = len(messages) - 1
-    last_group_first = sorted(unanswered, key=lambda key: ends[key[0]], reverse=True)
+            last_indexes[item.group] = len(messages) - 1
+    # An insertion moves only later messages, so the last group comes first.
+    last_group_first = sorted(unanswered, key=lambda key: last_indexes[key[0]], reverse=True)
     for group, call_id in last_group_first:
-        ends[group] += 1
-        messages.show(_build_tool_message(call_id, NO_RESULT), at=ends[group])
+        last_indexes[group] += 1
+        messages.show(_build_tool_message(call_id, NO_RESULT), at=last_indexes[group])
     return messages
 
 
-def _append_stray_answers(messages: ChatMessages, outputs: list[str], id: str) -> None:
-    """Add answers without a call as text to the message before them, if it has text."""
+_CallKeys: TypeAlias = dict[tuple[str | None, str], None]
+"""Tool group and id of calls, in order."""
+
+
+def _append_answers(
+    messages: ChatMessages, item: ContextItem, results: Sequence[ToolResult], unanswered: _CallKeys
+) -> bool:
+    """Append a message for each result that answers a call, and return whether there was one.
+
+    The other results are added as text to the message before them.
+    """
+    without_call: list[str] = []
+    has_answer = False
+    for result in results:
+        key = item.group, result.call_id
+        if key in unanswered:
+            del unanswered[key]
+            messages.show(_build_tool_message(result.call_id, result.output), (item.id,))
+            has_answer = True
+        else:
+            without_call.append(result.output)
+    _append_to_last_message(messages, without_call, item.id)
+    return has_answer
+
+
+def _append_to_last_message(messages: ChatMessages, outputs: list[str], id: str) -> None:
+    """Add the outputs of an entry as text to the last message, unless that has media."""
     if not outputs or not messages or isinstance(messages[-1]["content"], list):
         return
     messages[-1]["content"] = "\n".join([messages[-1]["content"] or "", *outputs])
@@ -148,6 +168,7 @@ def _build_tool_message(call_id: str, output: str) -> dict[str, Json]:
 
 
 def _render_message(item: ContextItem) -> dict[str, Json]:
+    """Render one item as a chat message, with its speaker in the `name` field or before the text."""
     if item.role is None:
         return {"role": "user", "content": wrap_text(item.content, SUMMARY)}
     content: str | list[dict[str, Json]] | None = item.content
@@ -173,9 +194,10 @@ def _render_message(item: ContextItem) -> dict[str, Json]:
 
 
 def name_of(actor: str, role: Role | None) -> str | None:
-    """Return the name under which a message is sent: any name in one line for the user, else one for the field.
+    """Return the name that is sent with a message, or None.
 
-    Formats without a field for it, or for such a name, write that of the user before the text.
+    A name that fits the `name` field is sent for every role. Any other name is sent for users only, in one line
+    before the text.
     """
     if _NAME.match(actor):
         return actor
@@ -186,7 +208,7 @@ def name_of(actor: str, role: Role | None) -> str | None:
 
 
 def _render_content(role: Role, parts: Sequence[Part]) -> str | list[dict[str, Json]]:
-    """Return texts and media as a text, or as a list if there are media that a provider can fetch."""
+    """Return the content of a message: a list if it has media that can be sent, else one text."""
     rendered: list[dict[str, Json]] = []
     texts: list[str] = []
     for part in parts:
@@ -197,7 +219,8 @@ def _render_content(role: Role, parts: Sequence[Part]) -> str | list[dict[str, J
         if text is not None:
             texts.append(text)
             rendered.append({"type": "text", "text": text})
-    return "\n".join(texts) if len(texts) == len(rendered) else rendered
+    has_media = len(rendered) > len(texts)
+    return rendered if has_media else "\n".join(texts)
 
 
 def _text_of_part(part: Part) -> str | None:
@@ -247,14 +270,16 @@ def is_file_id(ref: str) -> bool:
     return _FILE.match(ref) is not None
 
 
-def wrap_text(text: str, around: tuple[str, str]) -> str:
-    """Put a text between two marks, with any closing mark inside it escaped."""
-    return around[0] + escape_closing_mark(text, around) + around[1]
+def wrap_text(text: str, delimiters: tuple[str, str]) -> str:
+    """Put a text between two delimiters, with any closing delimiter inside it escaped."""
+    opening, closing = delimiters
+    return opening + escape_closing_mark(text, delimiters) + closing
 
 
-def escape_closing_mark(text: str, around: tuple[str, str]) -> str:
-    """Return a text with every closing mark of its frame escaped: each loses its first character."""
-    return open_closing_tags(text, around[0].strip()[1:-1])
+def escape_closing_mark(text: str, delimiters: tuple[str, str]) -> str:
+    """Return a text with every closing delimiter escaped: each loses its first character."""
+    tag = delimiters[0].strip()[1:-1]
+    return open_closing_tags(text, tag)
 
 
 def wrap_passage(source: str, text: str) -> str:
@@ -263,7 +288,7 @@ def wrap_passage(source: str, text: str) -> str:
 
 
 def parse_passages(text: str) -> list[tuple[str, str]]:
-    """Return the source and the text of each passage of a text; none if anything else is in it."""
+    """Return the source and the text of each passage if a text consists of passages only, else an empty list."""
     passages: list[tuple[str, str]] = []
     position = 0
     while match := _PASSAGE.match(text, position):
@@ -298,13 +323,14 @@ def media_tokens_by_ref(items: Sequence[ContextItem]) -> dict[str, int]:
 def count_message_tokens(
     messages: Sequence[Mapping[str, Json]], counter: TokenCounter, media: Mapping[str, int] | None = None
 ) -> int:
-    """Return the tokens of chat messages, the primer of the reply included.
+    """Return the tokens of chat messages, including the primer of the reply.
 
-    `media` are stated costs by reference; media without one cost `PER_MEDIUM`.
+    `media` holds the stated tokens of media by reference; other media cost `PER_MEDIUM`.
     """
     total = PRIMER
     for message in messages:
-        total += PER_MESSAGE + _count_content_tokens(message.get("content") or "", counter, media or {})
+        content = message.get("content") or ""
+        total += PER_MESSAGE + _count_content_tokens(content, counter, media or {})
         if "name" in message:
             total += 1 + counter.count(message["name"])
         if "tool_call_id" in message:
@@ -317,6 +343,7 @@ def count_message_tokens(
 
 
 def _count_content_tokens(content: Json, counter: TokenCounter, media: Mapping[str, int]) -> int:
+    """Return the tokens of a message's content; `media` holds the stated tokens of media by reference."""
     if isinstance(content, str):
         return counter.count(content)
     total = 0

@@ -36,20 +36,21 @@ def texts_of(shown: object) -> dict[str, str] | None:
 
 
 def find_cited_ids(answer: object, shown: Mapping[str, str] | None) -> tuple[str, ...]:
-    """Return the ids of the entries that an answer cites, each once, in order; without `shown` all ids that it names.
+    """Return the ids of the entries that an answer cites, each once, in order.
 
-    An answer is a text, the object of a provider's SDK, or the same as a mapping.
+    `shown` holds the text of each entry that the model saw; ids of other entries are ignored. Without it, every id in
+    the answer counts. An answer is a text, the object of a provider's SDK, or the same as a mapping.
     """
-    cited: dict[str, None] = {}
-    texts = {id: " ".join(text.split()) for id, text in (shown or {}).items()}
-    for name, text in _find_texts(_to_plain_data(answer), depth=12):
-        if name == "cited_text":
+    cited: list[str] = []
+    shown_texts = {id: " ".join(text.split()) for id, text in (shown or {}).items()}
+    for key, text in _find_texts(_to_plain_data(answer), depth=12):
+        if key == "cited_text":
             quote = " ".join(text.split())
             if len(quote) >= 12:  # shorter texts occur in many entries
-                cited.update(dict.fromkeys(id for id, text in texts.items() if quote in text))
+                cited += [id for id, shown_text in shown_texts.items() if quote in shown_text]
         else:
-            cited.update(dict.fromkeys(id for id in _ID.findall(text) if shown is None or id in shown))
-    return tuple(cited)
+            cited += [id for id in _ID.findall(text) if shown is None or id in shown]
+    return tuple(dict.fromkeys(cited))
 
 
 def _to_plain_data(answer: Any) -> Any:
@@ -59,7 +60,7 @@ def _to_plain_data(answer: Any) -> Any:
 
 
 def _find_texts(value: Any, depth: int, name: str = "text") -> Iterator[tuple[str, str]]:
-    """Yield the texts of an answer and the names in its citations, each with the key that holds it."""
+    """Yield (key, text) of every text in an answer and in its citations, down to `depth` levels."""
     if isinstance(value, str):
         yield name, value
     elif depth == 0:

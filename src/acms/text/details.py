@@ -136,7 +136,8 @@ _GERMAN = frozenset(
     "der die das und ist nicht ein eine einen mit für auf von zu wir ich es im den dem".split()
 )
 
-_CAP, _OPEN, _WRITTEN = "cap", "open", "month"
+#: Preliminary kinds of a word, decided with the words around it; a unit may follow a number at the end of a word.
+_CAPITALISED, _NUMBER_AT_END, _MONTH_NAME = "capitalised", "number at end", "month name"
 
 
 def find_details(text: str) -> list[Detail]:
@@ -153,27 +154,26 @@ def find_details(text: str) -> list[Detail]:
 
 
 def _scan_words(text: str, words: list[str]) -> tuple[list[_Found], list[tuple[int, int]], bool]:
-    """Return the details in single words, the positions of capitals, and whether a month is named."""
+    """Return the details in single words, the spans of capitalised words, and whether a month is named."""
     found: list[_Found] = []
     capitals: list[tuple[int, int]] = []
     has_month = False
     position = 0
-    is_short = (
-        len(text) <= 400
-    )  # the words of longer texts, such as logs, would displace the others in the cache
-    classify = _cached_classify_word if is_short else _classify_word
+    # The words of longer texts, such as logs, would displace the others in the cache.
+    is_cached = len(text) <= 400
+    classify = _cached_classify_word if is_cached else _classify_word
     for word, details in zip(words, map(classify, words), strict=True):
         if details is None:
             continue
-        # No plain word contains what makes another word not plain: the next occurrence is the word itself.
+        # The words skipped since the last one have no details, so none of them contains this word.
         position = text.index(word, position)
         for kind, first, last in details:
             start, end = position + first, position + last
-            if kind == _CAP:
+            if kind == _CAPITALISED:
                 capitals.append((start, end))
-            elif kind == _WRITTEN:
+            elif kind == _MONTH_NAME:
                 has_month = True
-            elif kind == _OPEN:
+            elif kind == _NUMBER_AT_END:
                 unit = _UNIT.match(text, end)
                 if unit is not None:
                     found.append((start, unit.end(), "number"))
@@ -188,17 +188,18 @@ def _scan_words(text: str, words: list[str]) -> tuple[list[_Found], list[tuple[i
 
 
 def _end_of_date(text: str, end: int) -> int:
-    """Return where a date ends with the time of day or the zone that follows it."""
-    more = _CLOCK.match(text, end) or _ZONE.match(text, end)
-    return more.end() if more else end
+    """Return the end of a date, including a time of day or a time zone that follows it."""
+    time_or_zone = _CLOCK.match(text, end) or _ZONE.match(text, end)
+    return time_or_zone.end() if time_or_zone else end
 
 
 def _find_written_dates(text: str) -> Iterator[_Found]:
     """Yield dates whose month is written out."""
     for match in _DATE.finditer(text):
         if match["day"] or match["more"]:
-            more = _CLOCK.match(text, match.end())
-            yield match.start(), more.end() if more else match.end(), "date"
+            time = _CLOCK.match(text, match.end())
+            end = time.end() if time else match.end()
+            yield match.start(), end, "date"
 
 
 def _find_quotes(text: str) -> Iterator[_Found]:
@@ -211,20 +212,26 @@ def _find_quotes(text: str) -> Iterator[_Found]:
 
 
 def _deduplicate_details(text: str, found: list[_Found]) -> list[Detail]:
-    """Return details in order, without those inside of another one, such as the year of a date."""
+    """Return the details in order, each text once, without those inside another one, such as the year of a date."""
     if len(found) > 1:
-        found.sort(key=lambda one: (one[0], -one[1]))
-    kept: dict[str, Detail] = {}
-    over = -1
+        found.sort(key=_start_and_longest_first)
+    by_text: dict[str, Detail] = {}
+    end_of_previous = -1
     for start, end, kind in found:
-        if kind != "quote":
-            if start < over:
+        is_quote = kind == "quote"  # a quotation may contain other details
+        if not is_quote:
+            if start < end_of_previous:
                 continue
-            over = end
+            end_of_previous = end
         content = text[start:end]
-        if content not in kept:
-            kept[content] = Detail(kind, content, start, end)
-    return list(kept.values())
+        if content not in by_text:
+            by_text[content] = Detail(kind, content, start, end)
+    return list(by_text.values())
+
+
+def _start_and_longest_first(found: _Found) -> tuple[int, int]:
+    start, end, _ = found
+    return start, -end
 
 
 def _classify_word(word: str) -> tuple[tuple[str, int, int], ...] | None:
@@ -244,25 +251,25 @@ def _classify_word(word: str) -> tuple[tuple[str, int, int], ...] | None:
 
 
 def _classify_alphabetic(word: str, core: str) -> tuple[tuple[str, int, int], ...] | None:
-    """Return the details in a word of letters; None if the grammar has to find them."""
+    """Return the details in a word of letters, or None if the grammar has to find them."""
     has_case = core.lower() != core.upper()
     if core[0].isupper() and (core.isascii() or has_case):
         return _classify_capitalized(word, core, word.index(core))
     starts_foreign = not core.isascii() and not core[0].isascii()
     if starts_foreign or not has_case:
-        return ()  # a script without capitals
+        return ()  # a lower-case foreign word, or a script without capitals: no details
     return None
 
 
 def _match_grammar(word: str) -> Iterator[tuple[str, int, int]]:
-    """Yield what the grammar finds in a word."""
+    """Yield (kind, start, end) of each detail that the grammar finds in a word."""
     for match in _GRAMMAR.finditer(word):
         start, end = match.span()
         kind = match.lastgroup
         if kind == "word":
             kind = _classify_identifier(match[0])
         elif kind == "number":
-            kind = _classify_number(match[0], ends=end == len(word))
+            kind = _classify_number(match[0], at_end=end == len(word))
         elif kind in ("stamp", "sep"):
             kind = "date"
         elif kind in ("url", "path", "code"):
@@ -272,7 +279,7 @@ def _match_grammar(word: str) -> Iterator[tuple[str, int, int]]:
 
 
 def _trim_punctuation(word: str, start: int, end: int) -> int:
-    """Return where an address ends without the punctuation of its sentence."""
+    """Return the end of an address without the punctuation after it; `end` includes the punctuation."""
     while end > start and word[end - 1] in ".,;:!?)]}'*":
         if word[end - 1] == ")" and "(" in word[start:end]:
             break
@@ -280,35 +287,37 @@ def _trim_punctuation(word: str, start: int, end: int) -> int:
     return end
 
 
-def _classify_number(number: str, *, ends: bool) -> str | None:
-    """Return the kind of a number: open if a unit may follow; None for a single digit."""
-    if ends and number[-1].isdigit():
-        return _OPEN
-    return None if len(number) == 1 and number.isdigit() else "number"
+def _classify_number(number: str, *, at_end: bool) -> str | None:
+    """Return the kind of a number, or None for a single digit; a unit may follow a number at the end of its word."""
+    if at_end and number[-1].isdigit():
+        return _NUMBER_AT_END
+    is_single_digit = len(number) == 1 and number.isdigit()
+    return None if is_single_digit else "number"
 
 
 _cached_classify_word = lru_cache(maxsize=65_536)(_classify_word)
 
 
 def _classify_capitalized(word: str, core: str, first: int) -> tuple[tuple[str, int, int], ...] | None:
-    """Return what a word with a capital letter may be; None for one with capitals inside."""
+    """Return the details in a word that begins with a capital, or None if it has capitals inside, too."""
     for possessive in ("'s", "’s"):
         core = core.removesuffix(possessive)
     last = first + len(core)
     if _MONTH.fullmatch(core):
-        return ((_WRITTEN, first, last),)
+        return ((_MONTH_NAME, first, last),)
     is_initial = len(core) == 1 and core.isupper() and word[first + 1 : first + 2] == "."
     if is_initial:
-        return ((_CAP, first, first + 1),)
+        return ((_CAPITALISED, first, first + 1),)
     if _is_usual_word(core):
         return ()
     if core.isupper():
-        return ((_CAP, first, last),) if 2 <= len(core) <= 6 else ()
+        may_be_name = 2 <= len(core) <= 6
+        return ((_CAPITALISED, first, last),) if may_be_name else ()
     if not core.startswith(("Mc", "Mac")):
         parts = re.split(r"['’-]", core)
         if any(part[1:] != part[1:].lower() for part in parts):
             return None
-    return ((_CAP, first, last),)
+    return ((_CAPITALISED, first, last),)
 
 
 def _is_usual_word(core: str) -> bool:
@@ -319,7 +328,7 @@ def _is_usual_word(core: str) -> bool:
 
 
 def _classify_identifier(word: str) -> str | None:
-    """Return the kind of a word of letters, digits and signs that join them; None for a plain one."""
+    """Return the kind of a word of letters, digits, hyphens, dots and operators, or None for a plain word."""
     bare = word.lstrip("@#$")
     has_operator = _OPERATOR.search(bare) is not None
     if any(letter.isdigit() for letter in bare):
@@ -348,29 +357,33 @@ def _classify_with_digits(bare: str, has_operator: bool) -> str | None:
 
 
 def _classify_dotted(parts: list[str]) -> str | None:
-    """Return the kind of words joined by dots; None where a space after the end of a sentence is missing."""
+    """Return the kind of words joined by dots, or None if they are no identifier."""
     if any(len(part) < 2 for part in parts):
         return None
-    if parts[-1][0].isupper() and parts[0].islower():
+    lacks_space = parts[-1][0].isupper() and parts[0].islower()  # two sentences: "done.Next"
+    if lacks_space:
         return None
     has_hyphen = any("-" in part for part in parts)
     return "host" if has_hyphen or len(parts) > 3 else "code"
 
 
 def _find_proper_names(text: str, capitals: list[tuple[int, int]], words: list[str]) -> list[_Found]:
-    """Return names: runs of capitalised words, without a first word that only starts a sentence."""
+    """Return the names in a text: runs of capitalised words, without a first word that only starts a sentence."""
     names: list[_Found] = []
     for run in _join_capitalised_words(text, capitals):
-        start, end = run[0]
-        first = text[start:end]
-        if _starts_sentence(text, start) and (len(run) == 1 or _is_ordinary_start(first)):
-            run = run[1:]
-        if run and run[-1][1] - run[0][0] > 1:
-            names.append((run[0][0], run[-1][1], "name"))
-    single = [name for name in names if " " not in text[name[0] : name[1]]]
-    is_german = len(_GERMAN.intersection(words)) > 1  # where all nouns have capitals
-    if is_german and len(single) > 1:
-        return [name for name in names if name not in single]
+        start, end_of_first = run[0]
+        _, end = run[-1]
+        first_word = text[start:end_of_first]
+        if _starts_sentence(text, start) and (len(run) == 1 or _is_ordinary_start(first_word)):
+            if len(run) == 1:
+                continue
+            start, _ = run[1]
+        if end - start > 1:
+            names.append((start, end, "name"))
+    single_words = [name for name in names if " " not in text[name[0] : name[1]]]
+    is_german = len(_GERMAN.intersection(words)) > 1  # in German all nouns have capitals
+    if is_german and len(single_words) > 1:
+        return [name for name in names if name not in single_words]
     return names
 
 
@@ -402,8 +415,8 @@ def _is_ordinary_start(word: str) -> bool:
 
 
 def _starts_sentence(text: str, start: int) -> bool:
-    """Return whether a sentence or a line starts here."""
-    end = start
-    while end > 0 and text[end - 1] in " \t":
-        end -= 1
-    return end == 0 or text[end - 1] in _STARTS
+    """Return whether a sentence or a line starts at a position."""
+    end_of_previous = start
+    while end_of_previous > 0 and text[end_of_previous - 1] in " \t":
+        end_of_previous -= 1
+    return end_of_previous == 0 or text[end_of_previous - 1] in _STARTS

@@ -1,7 +1,7 @@
 """The extractive summary: sentences and details of a conversation, letter by letter, within a hard token limit.
 
-Nothing is said in other words, so nothing can be made up. An earlier summary is read again line by line, so that
-neither marked messages nor details are lost by and by.
+Nothing is paraphrased, so nothing can be made up. An earlier summary is parsed line by line, so marked messages and
+details survive repeated summaries.
 """
 
 from __future__ import annotations
@@ -33,67 +33,74 @@ from acms.text.summary_form import (
 )
 from acms.text.tokenizer import content_term, split_words
 
-ANCHORS = 0.5
-"""Share of the limit that marked messages may fill verbatim."""
-GIST = 0.15
-"""Share of what they leave for the sentences most like the whole, whether they hold details or not."""
-LEAST = 10
-"""Tokens that a sentence more is worth."""
-WORTH = {
+ANCHOR_SHARE = 0.5
+"""Share of the token limit that marked messages may fill verbatim."""
+GIST_SHARE = 0.15
+"""Share of the remaining tokens for the most central sentences, with or without details."""
+MIN_TOKENS_LEFT = 10
+"""Remaining tokens below which no further sentence is looked for."""
+WORTH_BY_KIND = {
     "url": 1.0, "email": 1.0, "path": 1.0, "host": 1.0, "id": 1.0, "version": 0.9, "date": 0.9, "number": 0.8,
     "name": 0.8, "code": 0.7, "quote": 0.6,
 }  # fmt: skip
-"""What a detail is worth by its kind."""
-REPEATED = -0.7
+"""Worth of a detail by its kind, from 0 to 1."""
+REPETITION_EXPONENT = -0.7
 """Exponent of the number of times a detail occurs: a detail that occurs once is worth most."""
-ALIKE = -0.5
-"""Power of the number of times the words around a detail, or of a sentence, come again with others in it."""
-STRANGE = 3.0
-"""Power of how rare the words around a detail are."""
-EARLIER = 2.0
-"""A line of an earlier summary was chosen once before: it is worth this much more."""
-MORE = 0.2
-"""Share of its worth that a detail adds to a dearer one in the same clause."""
-SIZE = 0.7
-"""Power of its size that a detail is divided by: a long id is not worth less for being long, but takes more room."""
-LISTED = 0.01
-"""Worth of a detail from which room is kept for it before sentences are chosen."""
+CONTEXT_EXPONENT = -0.5
+"""Exponent of the number of details that the same words surround."""
+RARITY_EXPONENT = 3.0
+"""Exponent of the rarity of the words around a detail."""
+EARLIER_FACTOR = 2.0
+"""Factor for the worth of details in a line of an earlier summary, which was chosen once before."""
+NEIGHBOUR_SHARE = 0.2
+"""Share of its worth that a detail adds to a more valuable one in the same clause."""
+SIZE_EXPONENT = 0.7
+"""Exponent of its tokens by which the worth of a detail is divided, so that long ids are not punished in full."""
+MIN_LISTED_WORTH = 0.01
+"""Worth from which tokens are reserved for a detail before sentences are chosen."""
 WIDE, TIGHT = (5, 3), (2, 1)
-"""Words kept before and after a detail, and when not all of them fit."""
+"""Numbers of words kept before and after a detail; the second pair is for when the first does not fit."""
 
-#: It starts with a set, not with alternatives: half a million letters are passed by in no time.
+#: Ends of clauses. It starts with a set, not with alternatives, which makes it fast on long texts.
 _BREAK = re.compile(r"[.,;:!?()\[\]{}—–，；：。！？、（）-](?:(?<![.!?—–-])|(?= ))")
 _LETTERS, _ASCII_LETTERS = re.compile(r"[^\W\d_]+"), re.compile(r"[a-z]+")
-_BEFORE, _AFTER = 60, 40
-"""Characters that the words around a detail may have."""
+_MOST_BEFORE, _MOST_AFTER = 60, 40
+"""Most characters of the words before and after a detail."""
 
 
 _Mention: TypeAlias = tuple[int, int, int, int, int, float]
-"""A detail by number, where it starts and ends, where the words around it do, and its worth there.
+"""One occurrence of a detail: (number, start, end, context start, context end, worth).
 
-Plain tuples of numbers: there are a hundred thousand of them, and the garbage collector passes these by.
+The detail is `text[start:end]` of its sentence, and `text[context start:context end]` adds the words around it.
+Plain tuples of numbers, because there are a hundred thousand of them and the garbage collector skips these.
 """
 
 
 class _Sentence:
     """A sentence that may be chosen."""
 
-    __slots__ = ("centre", "count", "kinds", "line", "mentions", "order", "size", "text", "tokens")
+    __slots__ = (
+        "centrality", "line_number", "line_tokens", "mentions", "number", "occurrences", "terms", "text", "tokens"
+    )  # fmt: skip
 
-    def __init__(self, order: int, line: int, text: str) -> None:
-        self.order = order
-        self.line = line
+    def __init__(self, number: int, line_number: int, text: str) -> None:
+        self.number = number
+        self.line_number = line_number
         self.text = text
-        #: How often it occurs, letter by letter.
-        self.count = 1
+        #: How often the same text occurs.
+        self.occurrences = 1
         self.tokens = 0
-        #: Tokens of a line with nothing else.
-        self.size = 0
+        #: Tokens of a line of the summary with this sentence alone.
+        self.line_tokens = 0
         self.mentions: Sequence[_Mention] = ()
-        #: Its words without the details, as numbers: sentences that differ in details alone have the same.
-        self.kinds: frozenset[int] = frozenset()
-        #: How much it is like the whole, in [0, 1].
-        self.centre = 0.0
+        #: Its words without the details, as numbers: sentences that differ only in details have the same terms.
+        self.terms: frozenset[int] = frozenset()
+        #: Similarity to the whole conversation, in [0, 1].
+        self.centrality = 0.0
+
+    def detail_numbers(self) -> list[int]:
+        """Return the numbers of the details in the sentence."""
+        return [number for number, *_ in self.mentions]
 
 
 def extract_summary(turns: Sequence[Turn], max_tokens: int, count: Callable[[str], int]) -> str:
@@ -103,7 +110,8 @@ def extract_summary(turns: Sequence[Turn], max_tokens: int, count: Callable[[str
     lines = [line for turn in turns for line in parse_turn(turn)]
     cost = cache(count)
     split = _split_sentences(lines, cost)
-    may_fit_whole = sum(one.tokens * one.count for one in split.sentences) <= 1.1 * max_tokens
+    tokens_of_all = sum([sentence.tokens * sentence.occurrences for sentence in split.sentences])
+    may_fit_whole = tokens_of_all <= 1.1 * max_tokens
     if may_fit_whole:
         whole = format_summary(_collect_all_pieces(lines, split))
         if count(whole) <= max_tokens:
@@ -118,137 +126,151 @@ def extract_summary(turns: Sequence[Turn], max_tokens: int, count: Callable[[str
 
 
 class _Split(NamedTuple):
-    """Every sentence once."""
+    """The sentences of all lines."""
 
+    #: Each text once.
     sentences: list[_Sentence]
-    #: Sentences of each line.
+    #: The sentences of each line.
     by_line: list[list[_Sentence]]
 
 
 def _split_sentences(lines: Sequence[Line], cost: Callable[[str], int]) -> _Split:
-    """Return the sentences of all lines, each text once with its cost and how often it occurs."""
-    lead_costs = {speaker: cost(f"\n- {speaker}: ") for speaker in {line.speaker for line in lines}}
-    unique: dict[str, _Sentence] = {}
+    """Split all lines into sentences, and count the tokens and occurrences of each; `cost` counts tokens."""
+    speaker_costs = {speaker: cost(f"\n- {speaker}: ") for speaker in {line.speaker for line in lines}}
+    by_text: dict[str, _Sentence] = {}
     by_line: list[list[_Sentence]] = []
-    for number, line in enumerate(lines):
-        own: list[_Sentence] = []
+    for line_number, line in enumerate(lines):
+        sentences_in_line: list[_Sentence] = []
         for text in sentences_of(line):
-            sentence = unique.get(text)
+            sentence = by_text.get(text)
             if sentence is None:
-                sentence = unique[text] = _Sentence(len(unique), number, text)
+                sentence = by_text[text] = _Sentence(len(by_text), line_number, text)
                 sentence.tokens = cost(text)
-                sentence.size = sentence.tokens + lead_costs[line.speaker]
+                sentence.line_tokens = sentence.tokens + speaker_costs[line.speaker]
             else:
-                sentence.count += 1
-            own.append(sentence)
-        by_line.append(own)
-    return _Split(list(unique.values()), by_line)
+                sentence.occurrences += 1
+            sentences_in_line.append(sentence)
+        by_line.append(sentences_in_line)
+    return _Split(list(by_text.values()), by_line)
 
 
 def _weigh_details(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> list[str]:
-    """Set the worth of sentences and of the details in them; return the details, each once."""
+    """Set the terms, the centrality and the mentions of each sentence; return the details, each once."""
     contexts = _Contexts()
     numbers: dict[str, int] = {}
     worth: list[float] = []
     occurrences: list[int] = []
-    with_details: list[_Sentence] = []
+    contexts_by_sentence: dict[int, list[int]] = {}
     speaker_prefixes = _list_speaker_prefixes(lines)
     for sentence in sentences:
         text = sentence.text
         details = [
-            one
-            for one in find_details(text)
-            if one.kind != "name" or one.text.casefold() not in speaker_prefixes
+            detail
+            for detail in find_details(text)
+            if detail.kind != "name" or detail.text.casefold() not in speaker_prefixes
         ]
         if not details:
-            sentence.kinds = _collect_terms(text)
+            sentence.terms = _collect_terms(text)
             continue
-        plain = _blank_details(text, details)
-        sentence.kinds = contexts.terms[contexts.find_index(plain)]
-        breaks = _find_clause_breaks(plain)
+        blanked = _blank_details(text, details)
+        sentence.terms = contexts.terms[contexts.find_index(blanked)]
+        breaks = _find_clause_breaks(blanked)
         mentions: list[_Mention] = []
+        context_indexes: list[int] = []
         for kind, name, start, end in details:
             number = numbers.setdefault(name, len(worth))
             if number == len(worth):
                 is_bare = kind == "number" and name.isdigit()
-                worth.append(WORTH[kind] * (0.4 if is_bare else 1.0))  # a number without a unit is worth less
+                worth.append(
+                    WORTH_BY_KIND[kind] * (0.4 if is_bare else 1.0)
+                )  # a number without a unit is worth less
                 occurrences.append(0)
-            occurrences[number] += sentence.count
+            occurrences[number] += sentence.occurrences
             first, last = _find_context_span(text, breaks, start, end, WIDE)
-            context = contexts.find_index(plain[first:last])
-            contexts.count(context, sentence.count)
-            mentions.append((number, start, end, first, last, context))
+            context = contexts.find_index(blanked[first:last])
+            contexts.count(context, sentence.occurrences)
+            mentions.append((number, start, end, first, last, 0.0))
+            context_indexes.append(context)
         sentence.mentions = mentions
-        with_details.append(sentence)
+        contexts_by_sentence[sentence.number] = context_indexes
     idf = _measure_centrality(sentences, lines)
     rarity = contexts.measure_rarity(idf, log(1 + len(sentences)))
     for number, count in enumerate(occurrences):
-        worth[number] *= count**REPEATED
-    for sentence in with_details:
-        factor = EARLIER if lines[sentence.line].earlier else 1.0
+        worth[number] *= count**REPETITION_EXPONENT
+    for sentence in sentences:
+        factor = EARLIER_FACTOR if lines[sentence.line_number].earlier else 1.0
+        context_indexes = contexts_by_sentence.get(sentence.number, [])
         sentence.mentions = [
-            (number, start, end, first, last, factor * worth[number] * rarity[int(context)])
-            for number, start, end, first, last, context in sentence.mentions
+            (number, start, end, first, last, factor * worth[number] * rarity[context])
+            for (number, start, end, first, last, _), context in zip(
+                sentence.mentions, context_indexes, strict=True
+            )
         ]
     return list(numbers)
 
 
 def _list_speaker_prefixes(lines: Sequence[Line]) -> set[str]:
-    """Return the names of the speakers and their beginnings.
+    """Return the beginnings of the speakers' names, from three letters to the whole name.
 
-    Every line begins with its speaker; the forms by which they address each other are no details.
+    Speakers address each other by these. They are no details, because every line names its speaker anyway.
     """
     names = {line.speaker.casefold() for line in lines}
     return {name[:end] for name in names for end in range(3, len(name) + 1)}
 
 
 class _Contexts:
-    """The words around details, each text once: lines of a program repeat a thousand times."""
+    """The different texts around details, numbered: programs write the same line a thousand times."""
 
     def __init__(self) -> None:
         self._indexes: dict[str, int] = {}
         #: The terms of each text, by its index.
         self.terms: list[frozenset[int]] = []
-        self._times: Counter[frozenset[int]] = Counter()
+        self._occurrences: Counter[frozenset[int]] = Counter()
 
-    def find_index(self, plain: str) -> int:
-        """Return the index of a text."""
-        plain = " ".join(plain.split())
-        index = self._indexes.get(plain)
+    def find_index(self, text: str) -> int:
+        """Return the index of a text, and add the text if it is new."""
+        normalized = " ".join(text.split())
+        index = self._indexes.get(normalized)
         if index is None:
-            index = self._indexes[plain] = len(self.terms)
-            self.terms.append(_collect_terms(plain))
+            index = self._indexes[normalized] = len(self.terms)
+            self.terms.append(_collect_terms(normalized))
         return index
 
-    def count(self, index: int, times: int) -> None:
-        """Count how often a text stands around a detail."""
-        self._times[self.terms[index]] += times
+    def count(self, index: int, occurrences: int) -> None:
+        """Add to the number of details that a text surrounds."""
+        self._occurrences[self.terms[index]] += occurrences
 
     def measure_rarity(self, idf: Mapping[int, float], default: float) -> list[float]:
-        """Return how rare each text is; 0 for one that stands around no detail."""
+        """Return the rarity of each text by its index; `default` is the IDF of an unknown term.
+
+        A text that surrounds no detail has the rarity 0.
+        """
         rarity: list[float] = []
         for terms in self.terms:
-            if terms not in self._times:
+            if terms not in self._occurrences:
                 rarity.append(0.0)
                 continue
-            strangeness = 0.5
+            relative_idf = 0.5
             if terms:
-                strangeness = sum(idf.get(term, default) for term in terms) / len(terms) / default
-            rarity.append(strangeness**STRANGE * self._times[terms] ** ALIKE)
+                mean_idf = sum(idf.get(term, default) for term in terms) / len(terms)
+                relative_idf = mean_idf / default
+            rarity.append(relative_idf**RARITY_EXPONENT * self._occurrences[terms] ** CONTEXT_EXPONENT)
         return rarity
 
 
 def _collect_terms(text: str) -> frozenset[int]:
+    """Return the terms of the words in a text without stop words."""
     letters = _ASCII_LETTERS if text.isascii() else _LETTERS
-    found = frozenset(map(content_term, letters.findall(text.lower())))
-    return found - _NOTHING if 0 in found else found
+    terms = frozenset(map(content_term, letters.findall(text.lower())))
+    return terms - _STOP_WORD if 0 in terms else terms
 
 
-_NOTHING = frozenset((0,))
+_STOP_WORD = frozenset((0,))
+"""The term of every stop word."""
 
 
 def _blank_details(text: str, details: Sequence[Detail]) -> str:
-    """Return a text with its details blanked, as long as before."""
+    """Return a text with spaces instead of its details, so that all positions stay the same."""
     parts: list[str] = []
     position = 0
     for detail in details:
@@ -259,67 +281,81 @@ def _blank_details(text: str, details: Sequence[Detail]) -> str:
     return "".join(parts)
 
 
-def _find_clause_breaks(plain: str) -> list[tuple[int, int]]:
-    """Return where clauses are divided."""
-    return [match.span() for match in _BREAK.finditer(plain)]
+def _find_clause_breaks(text: str) -> list[tuple[int, int]]:
+    """Return the start and end of each punctuation mark that ends a clause."""
+    return [match.span() for match in _BREAK.finditer(text)]
 
 
 def _find_context_span(
     text: str, breaks: Sequence[tuple[int, int]], start: int, end: int, words: tuple[int, int]
 ) -> tuple[int, int]:
-    """Return the start and end of the clause around a detail: so many words before and after, at most."""
+    """Return the start and end of the words around a detail in its clause; `words` is `WIDE` or `TIGHT`."""
     tight = words is TIGHT
-    first = _find_context_start(text, breaks, start, words[0], tight)
-    last = _find_context_end(text, breaks, end, words[1], tight)
+    words_before, words_after = words
+    first = _find_context_start(text, breaks, start, words_before, tight)
+    last = _find_context_end(text, breaks, end, words_after, tight)
     return first, last
 
 
 def _find_context_start(
     text: str, breaks: Sequence[tuple[int, int]], start: int, words: int, tight: bool
 ) -> int:
-    """Return where the words before a detail begin: within its clause, and so many, or more until one has content."""
-    clipped = max(0, start - _BEFORE)
-    first = clipped
-    # A label right before a detail, such as "path: ", names it and ends no clause.
-    label_end = first + len(text[first:start].rstrip(" ,:=(\"'“„`[{"))
+    """Return the start of the last words before a detail, in its clause.
+
+    With `tight`, more words are added until one of them is no stop word.
+    """
+    clause_start = max(0, start - _MOST_BEFORE)
+    # A label right before a detail, such as "path: ", belongs to its clause.
+    label_end = clause_start + len(text[clause_start:start].rstrip(" ,:=(\"'“„`[{"))
     index = bisect_right(breaks, (label_end, 0)) - 1
-    if index >= 0 and breaks[index][1] <= label_end:
-        first = max(first, breaks[index][1])
-    if first == start - _BEFORE and first > 0:  # the clip may be inside of a word
-        first = text.find(" ", first, start) + 1 or first
-    begin = _start_of_last_words(text, first, start, words)
+    if index >= 0:
+        _, end_of_break = breaks[index]
+        if end_of_break <= label_end:
+            clause_start = max(clause_start, end_of_break)
+    may_cut_word = clause_start == start - _MOST_BEFORE and clause_start > 0
+    if may_cut_word:
+        space = text.find(" ", clause_start, start)
+        clause_start = clause_start if space < 0 else space + 1
+    context_start = _start_of_last_words(text, clause_start, start, words)
     if not tight:
-        return begin
-    # "ends with 5 GB" says nothing without the word before.
-    while begin > first and words < WIDE[0] and not _has_content_word(text[begin:start]):
+        return context_start
+    # "with 5 GB" is unclear without the word before it.
+    most_words, _ = WIDE
+    while context_start > clause_start and words < most_words:
+        if _has_content_word(text[context_start:start]):
+            break
         words += 1
-        begin = _start_of_last_words(text, first, start, words)
-    return begin
+        context_start = _start_of_last_words(text, clause_start, start, words)
+    return context_start
 
 
 def _find_context_end(text: str, breaks: Sequence[tuple[int, int]], end: int, words: int, tight: bool) -> int:
-    """Return where the words after a detail end: within its clause, so many at most."""
-    last = min(len(text), end + _AFTER)
+    """Return the end of the first words after a detail, in its clause; with `tight` only if one is no stop word."""
+    clause_end = min(len(text), end + _MOST_AFTER)
     index = bisect_left(breaks, (end, 0))
     if index < len(breaks):
-        last = min(last, breaks[index][0])
-    after = text[end:last]
+        start_of_break, _ = breaks[index]
+        clause_end = min(clause_end, start_of_break)
+    after = text[end:clause_end]
     parts = after.split(None, words)
+    may_cut_word = clause_end == end + _MOST_AFTER and clause_end < len(text)
     if len(parts) > words:
-        after = after[: len(after) - len(parts[-1])]
-    elif last == end + _AFTER < len(text):  # the clip may be inside of a word
+        rest = parts[-1]
+        after = after[: len(after) - len(rest)]
+    elif may_cut_word:
         after = after[: max(0, after.rfind(" "))]
     if tight and after[:1].isspace() and not _has_content_word(after):
         after = ""
     return end + len(after.rstrip(" \t.,;:!?。，"))
 
 
-def _start_of_last_words(text: str, first: int, end: int, count: int) -> int:
-    """Return the start of the last words of a text before its end."""
-    clause = text[first:end]
+def _start_of_last_words(text: str, start: int, end: int, count: int) -> int:
+    """Return the start of the last `count` words of `text[start:end]`."""
+    clause = text[start:end]
     parts = clause.rsplit(None, count)
-    start = len(parts[0]) if len(parts) > count else 0
-    return end - len(clause[start:].lstrip())
+    length_of_rest = len(parts[0]) if len(parts) > count else 0
+    last_words = clause[length_of_rest:].lstrip()
+    return end - len(last_words)
 
 
 def _has_content_word(text: str) -> bool:
@@ -328,30 +364,35 @@ def _has_content_word(text: str) -> bool:
 
 
 def _measure_centrality(sentences: Sequence[_Sentence], lines: Sequence[Line]) -> dict[int, float]:
-    """Set the centrality of each sentence, its similarity to the whole; return how rare each word is."""
+    """Set the centrality of each sentence; return the inverse document frequency (IDF) of each term.
+
+    Centrality is the cosine between the IDF vector of the sentence and the sum of all, in [0, 1]; it is lower for short
+    and repeated sentences and 1.2 times higher at the beginning and the end of the conversation.
+    """
     count = len(sentences)
-    sizes = np.array([len(one.kinds) for one in sentences], np.int64)
-    terms = np.array([term for one in sentences for term in one.kinds], np.int64)
+    term_counts = np.array([len(sentence.terms) for sentence in sentences], np.int64)
+    terms = np.array([term for sentence in sentences for term in sentence.terms], np.int64)
     if not len(terms):
         return {}
-    owners = np.repeat(np.arange(count), sizes)
+    sentence_of_term = np.repeat(np.arange(count), term_counts)
     unique_terms, columns = np.unique(terms, return_inverse=True)
     idf = np.log(1 + count / np.bincount(columns))
     # Lines that a program wrote a thousand times count as one line.
-    repetitions = Counter(one.kinds for one in sentences)
-    weights = np.array([1 / repetitions[one.kinds] for one in sentences])
+    repetitions = Counter(sentence.terms for sentence in sentences)
+    weights = np.array([1 / repetitions[sentence.terms] for sentence in sentences])
     values = idf[columns]
-    whole = np.bincount(columns, weights=values * weights[owners])
+    whole = np.bincount(columns, weights=values * weights[sentence_of_term])
     whole_length = max(float(np.sqrt(whole @ whole)), 1e-9)
-    lengths = np.sqrt(np.bincount(owners, weights=values * values, minlength=count))
-    products = np.bincount(owners, weights=values * whole[columns], minlength=count)
+    lengths = np.sqrt(np.bincount(sentence_of_term, weights=values * values, minlength=count))
+    products = np.bincount(sentence_of_term, weights=values * whole[columns], minlength=count)
     cosines = products / (np.maximum(lengths, 1e-9) * whole_length)
-    # Short sentences are like anything; a thought has some words.
-    centrality = cosines * (np.minimum(1.0, sizes / 6) * weights**0.5)
+    # Very short sentences are similar to anything.
+    length_factors = np.minimum(1.0, term_counts / 6)
+    centralities = cosines * (length_factors * weights**0.5)
     edge = max(1, len(lines) // 50)
-    for sentence, centre in zip(sentences, centrality.tolist(), strict=True):
-        is_at_edge = sentence.line < edge or sentence.line >= len(lines) - edge
-        sentence.centre = centre * (1.2 if is_at_edge else 1.0)
+    for sentence, centrality in zip(sentences, centralities.tolist(), strict=True):
+        is_at_edge = sentence.line_number < edge or sentence.line_number >= len(lines) - edge
+        sentence.centrality = centrality * (1.2 if is_at_edge else 1.0)
     return dict(zip(unique_terms.tolist(), idf.tolist(), strict=True))
 
 
@@ -361,22 +402,26 @@ def _measure_centrality(sentences: Sequence[_Sentence], lines: Sequence[Line]) -
 def _choose_pieces(
     lines: Sequence[Line], split: _Split, limit: int, cost: Callable[[str], int]
 ) -> list[Piece]:
-    """Choose marked messages, then the thread of the talk, then details, and sentences with the remaining tokens."""
+    """Choose marked messages, then central sentences, then details, then more sentences, up to `limit` tokens."""
     selection = _Selection(lines, split, limit, cost)
-    gist_budget = int(selection.remaining * GIST)
+    gist_budget = int(selection.remaining * GIST_SHARE)
     selection.add_sentences(_choose_central_sentences(selection.free_sentences(), gist_budget))
     snippets = selection.build_snippets(WIDE)
-    if sum(one.tokens for one in snippets if one.worth >= LISTED) > selection.remaining:
+    if _tokens_of_valuable(snippets) > selection.remaining:
         snippets = selection.build_snippets(TIGHT)
     whole = _choose_whole_sentences(snippets, selection.free_sentences(), selection.remaining)
     selection.add_sentences(whole)
-    snippets = [one for one in snippets if one.sentence.order not in selection.taken]
-    in_details = selection.add_snippets([one for one in snippets if one.worth >= LISTED])
-    if selection.remaining > LEAST:
-        others = [one for one in selection.free_sentences() if one.order not in in_details]
+    snippets = [snippet for snippet in snippets if snippet.sentence.number not in selection.taken]
+    in_details = selection.add_snippets([snippet for snippet in snippets if snippet.is_valuable])
+    if selection.remaining > MIN_TOKENS_LEFT:
+        others = [sentence for sentence in selection.free_sentences() if sentence.number not in in_details]
         selection.add_sentences(_choose_central_sentences(others, selection.remaining))
-    selection.add_snippets([one for one in snippets if one.worth < LISTED])
+    selection.add_snippets([snippet for snippet in snippets if not snippet.is_valuable])
     return selection.chosen
+
+
+def _tokens_of_valuable(snippets: Sequence[_Snippet]) -> int:
+    return sum([snippet.tokens for snippet in snippets if snippet.is_valuable])
 
 
 class _Selection:
@@ -391,91 +436,106 @@ class _Selection:
         self.remaining = limit - sum(piece.tokens for piece in self.chosen)
         #: Numbers of the details in chosen sentences.
         self._covered: set[int] = set()
-        for one in self._sentences:
-            if one.order in self.taken:
-                self._covered.update([mention[0] for mention in one.mentions])
+        for sentence in self._sentences:
+            if sentence.number in self.taken:
+                self._covered.update(sentence.detail_numbers())
 
     def free_sentences(self) -> list[_Sentence]:
-        """Return the sentences that are not chosen, without lists of details."""
-        return [
-            one for one in self._sentences if one.order not in self.taken and not self._lines[one.line].listed
-        ]
+        """Return the sentences that are not chosen, without the details of earlier summaries."""
+        free = [sentence for sentence in self._sentences if sentence.number not in self.taken]
+        return [sentence for sentence in free if not self._lines[sentence.line_number].listed]
 
     def build_snippets(self, words: tuple[int, int]) -> list[_Snippet]:
-        """Return the details that no chosen sentence holds, with so many words around them."""
-        free = [one for one in self._sentences if one.mentions and one.order not in self.taken]
+        """Return the details that no chosen sentence contains, with `words` (before, after) around them."""
+        free = [
+            sentence
+            for sentence in self._sentences
+            if sentence.mentions and sentence.number not in self.taken
+        ]
         return _build_snippets(free, self._lines, self._covered, words, self._cost)
 
     def add_sentences(self, sentences: Sequence[_Sentence]) -> None:
-        """Choose some sentences, the best first."""
-        for rank, one in enumerate(sentences):
+        """Choose all of some sentences, which are given best first."""
+        for rank, sentence in enumerate(sentences):
             keep = 1 - rank / len(sentences)
-            order = (one.line, one.order, 0)
-            self.chosen.append(Piece(order, self._lines[one.line], one.text, one.size, keep))
-            self.taken.add(one.order)
-            self._covered.update([mention[0] for mention in one.mentions])
-            self.remaining -= one.size
+            order = (sentence.line_number, sentence.number, 0)
+            line = self._lines[sentence.line_number]
+            self.chosen.append(Piece(order, line, sentence.text, sentence.line_tokens, keep))
+            self.taken.add(sentence.number)
+            self._covered.update(sentence.detail_numbers())
+            self.remaining -= sentence.line_tokens
 
     def add_snippets(self, snippets: Sequence[_Snippet]) -> set[int]:
-        """Choose the snippets that fit, the best first; return the numbers of their sentences."""
+        """Choose the snippets that fit, which are given best first; return the numbers of their sentences."""
         added: set[int] = set()
-        for rank, one in enumerate(snippets):
-            sentence = one.sentence
-            if one.tokens > self.remaining or sentence.order in self.taken:
+        for rank, snippet in enumerate(snippets):
+            sentence = snippet.sentence
+            if snippet.tokens > self.remaining or sentence.number in self.taken:
                 continue
             keep = 1 - rank / len(snippets)
-            order = (sentence.line, sentence.order, one.start)
-            text = sentence.text[one.start : one.end]
-            self.chosen.append(Piece(order, self._lines[sentence.line], text, one.tokens, keep, listed=True))
-            self.remaining -= one.tokens
-            added.add(sentence.order)
+            order = (sentence.line_number, sentence.number, snippet.start)
+            line = self._lines[sentence.line_number]
+            text = sentence.text[snippet.start : snippet.end]
+            self.chosen.append(Piece(order, line, text, snippet.tokens, keep, listed=True))
+            self.remaining -= snippet.tokens
+            added.add(sentence.number)
         return added
 
 
 def _choose_central_sentences(sentences: Sequence[_Sentence], budget: int) -> list[_Sentence]:
-    """Return the sentences most like the whole for their size, each for the words that no better one has."""
-    heap = _rank_by_centrality(sentences)
+    """Return the sentences with the highest centrality per token, as long as they fit `budget` tokens.
+
+    Only the share of a sentence's terms that no chosen sentence has counts (lazy greedy: a sentence whose value has
+    fallen goes back to the heap).
+    """
+    heap = _heap_by_centrality(sentences)
     chosen: list[_Sentence] = []
     covered: set[int] = set()
-    attempts = 8 * len(heap)  # bounds the comparisons with sentences chosen before
-    while heap and budget > LEAST and attempts:
+    attempts = 8 * len(heap)  # bounds how often sentences go back to the heap
+    while heap and budget > MIN_TOKENS_LEFT and attempts:
         attempts -= 1
-        rank, index = heappop(heap)
-        one = sentences[index]
-        fresh = len(one.kinds - covered)
-        if one.size > budget or not fresh:
+        negative_value, index = heappop(heap)
+        sentence = sentences[index]
+        new_terms = len(sentence.terms - covered)
+        if sentence.line_tokens > budget or not new_terms:
             continue
-        fresh_rank = -one.centre * fresh / len(one.kinds) / max(1, one.size)
-        is_worse = heap and fresh_rank > heap[0][0] and fresh_rank > rank
-        if is_worse:
-            heappush(heap, (fresh_rank, index))
+        updated = -sentence.centrality * new_terms / len(sentence.terms) / max(1, sentence.line_tokens)
+        has_fallen = updated > negative_value
+        if has_fallen and heap and updated > heap[0][0]:
+            heappush(heap, (updated, index))
             continue
-        budget -= one.size
-        chosen.append(one)
-        covered |= one.kinds
+        budget -= sentence.line_tokens
+        chosen.append(sentence)
+        covered |= sentence.terms
     return chosen
 
 
-def _rank_by_centrality(sentences: Sequence[_Sentence]) -> list[tuple[float, int]]:
-    """Return a heap of the best sentence of each kind: minus its centrality for its size, and its index."""
+def _heap_by_centrality(sentences: Sequence[_Sentence]) -> list[tuple[float, int]]:
+    """Return a heap of (minus centrality per token, index), with only the best of the sentences with equal terms."""
     best: dict[frozenset[int], tuple[float, int]] = {}
-    for index, one in enumerate(sentences):
-        rank = -one.centre / max(1, one.size)
-        if rank < best.get(one.kinds, (0.0, 0))[0]:
-            best[one.kinds] = (rank, index)
+    for index, sentence in enumerate(sentences):
+        negative_value = -sentence.centrality / max(1, sentence.line_tokens)
+        best_so_far, _ = best.get(sentence.terms, (0.0, 0))
+        if negative_value < best_so_far:
+            best[sentence.terms] = (negative_value, index)
     heap = list(best.values())
     heapify(heap)
     return heap
 
 
 class _Snippet(NamedTuple):
-    """Details that no chosen sentence holds, with the words around them."""
+    """A part of a sentence: one or more details with the words around them."""
 
     sentence: _Sentence
     start: int
     end: int
     tokens: int
     worth: float
+
+    @property
+    def is_valuable(self) -> bool:
+        """Whether tokens are reserved for it before sentences are chosen."""
+        return self.worth >= MIN_LISTED_WORTH
 
 
 def _build_snippets(
@@ -485,99 +545,103 @@ def _build_snippets(
     words: tuple[int, int],
     cost: Callable[[str], int],
 ) -> list[_Snippet]:
-    """Return the details not covered where each is worth most, neighbours in one, best for their size first."""
+    """Return a snippet for each detail not in `covered`, from the sentence where it is worth most; the best first.
+
+    Details whose contexts overlap share a snippet.
+    """
     best = _find_best_mentions(sentences, covered)
     snippets: list[_Snippet] = []
-    for index, one in enumerate(sentences):
-        mentions = [mention for mention in one.mentions if best.get(mention[0]) == index]
+    for index, sentence in enumerate(sentences):
+        mentions = [mention for mention in sentence.mentions if best.get(mention[0]) == index]
         if not mentions:
             continue
-        text = one.text
+        text = sentence.text
         breaks = _find_clause_breaks(text) if words is TIGHT else ()
-        merged: list[tuple[int, int, float]] = []
+        merged: list[tuple[int, int, float]] = []  # start, end and worth
         for _, start, end, first, last, worth in mentions:
-            if lines[one.line].listed:
+            if lines[sentence.line_number].listed:
                 first, last = 0, len(text)
             elif words is TIGHT:
                 first, last = _find_context_span(text, breaks, start, end, words)
             if merged and first <= merged[-1][1]:
-                previous = merged.pop()
-                first, last = min(first, previous[0]), max(last, previous[1])
-                worth = max(worth, previous[2]) + MORE * min(worth, previous[2])
+                previous_first, previous_last, previous_worth = merged.pop()
+                first, last = min(first, previous_first), max(last, previous_last)
+                worth = max(worth, previous_worth) + NEIGHBOUR_SHARE * min(worth, previous_worth)
             merged.append((first, last, worth))
         for first, last, worth in merged:
-            snippets.append(_Snippet(one, first, last, cost(f"; {text[first:last]}"), worth))
-    snippets.sort(key=_snippet_order)
+            tokens = cost(f"; {text[first:last]}")
+            snippets.append(_Snippet(sentence, first, last, tokens, worth))
+    snippets.sort(key=_most_valuable_first)
     return snippets
 
 
 def _find_best_mentions(sentences: Sequence[_Sentence], covered: set[int]) -> dict[int, int]:
-    """Return the index of the sentence in which each detail that is not covered is worth most."""
+    """Return {number of a detail: index of the sentence where it is worth most} for details not in `covered`."""
     best: dict[int, int] = {}
     best_worth: dict[int, float] = {}
-    for index, one in enumerate(sentences):
-        for mention in one.mentions:
-            number, worth = mention[0], mention[5]
+    for index, sentence in enumerate(sentences):
+        for number, _, _, _, _, worth in sentence.mentions:
             if number not in covered and worth > best_worth.get(number, -1.0):
                 best[number], best_worth[number] = index, worth
     return best
 
 
-def _snippet_order(one: _Snippet) -> tuple[float, int, int]:
-    return -one.worth / max(1, one.tokens) ** SIZE, one.sentence.order, one.start
+def _most_valuable_first(snippet: _Snippet) -> tuple[float, int, int]:
+    worth_by_size = snippet.worth / max(1, snippet.tokens) ** SIZE_EXPONENT
+    return -worth_by_size, snippet.sentence.number, snippet.start
 
 
 def _choose_whole_sentences(
     snippets: Sequence[_Snippet], sentences: Sequence[_Sentence], budget: int
 ) -> list[_Sentence]:
-    """Return the sentences to be shown whole instead of their details, while all other details still fit."""
-    budget -= sum(one.tokens for one in snippets if one.worth >= LISTED)
+    """Return the sentences to show whole instead of their snippets, while all other valuable snippets still fit."""
+    budget -= _tokens_of_valuable(snippets)
     if budget <= 0:
         return []
-    saved: dict[int, int] = {}
+    snippet_tokens: dict[int, int] = {}
     worth: dict[int, float] = {}
     for snippet in snippets:
-        order = snippet.sentence.order
-        worth[order] = worth.get(order, 0.0) + snippet.worth
-        if snippet.worth >= LISTED:
-            saved[order] = saved.get(order, 0) + snippet.tokens
+        number = snippet.sentence.number
+        worth[number] = worth.get(number, 0.0) + snippet.worth
+        if snippet.is_valuable:
+            snippet_tokens[number] = snippet_tokens.get(number, 0) + snippet.tokens
 
-    def worth_by_size(one: _Sentence) -> float:
-        return (worth[one.order] + one.centre) / max(1, one.size)
+    def worth_by_size(sentence: _Sentence) -> float:
+        return (worth[sentence.number] + sentence.centrality) / max(1, sentence.line_tokens)
 
     chosen: list[_Sentence] = []
-    with_details = [one for one in sentences if one.order in saved]
-    for one in sorted(with_details, key=worth_by_size, reverse=True):
-        extra = one.size - saved[one.order]
-        if extra <= budget:
-            budget -= extra
-            chosen.append(one)
+    with_snippets = [sentence for sentence in sentences if sentence.number in snippet_tokens]
+    for sentence in sorted(with_snippets, key=worth_by_size, reverse=True):
+        extra_tokens = sentence.line_tokens - snippet_tokens[sentence.number]
+        if extra_tokens <= budget:
+            budget -= extra_tokens
+            chosen.append(sentence)
     return chosen
 
 
 def _choose_anchors(
     lines: Sequence[Line], split: _Split, limit: int, cost: Callable[[str], int]
 ) -> tuple[list[Piece], set[int]]:
-    """Return the marked messages, whole where they fit their share, and the sentences that are in them."""
-    budget = int(limit * ANCHORS)
+    """Return a piece for each marked message, shortened if it exceeds its share, and the numbers of its sentences."""
+    budget = int(limit * ANCHOR_SHARE)
     chosen: list[Piece] = []
     taken: set[int] = set()
     anchors = _select_anchors(lines, split, budget, cost)
-    for index, (number, tokens) in enumerate(anchors):
-        line = lines[number]
-        sentences = split.by_line[number]
+    for index, (line_number, tokens) in enumerate(anchors):
+        line = lines[line_number]
+        sentences = split.by_line[line_number]
         share = budget // (len(anchors) - index)
         text = line.text
         if tokens > share:
-            frame = cost("\n" + format_marked_line(line, ""))
-            sentences = _choose_informative_sentences(sentences, share - frame)
+            frame_tokens = cost("\n" + format_marked_line(line, ""))
+            sentences = _choose_informative_sentences(sentences, share - frame_tokens)
             if not sentences:
                 continue
-            text = _join_sentences(split.by_line[number], sentences)
-            tokens = sum(one.tokens + 2 for one in sentences) + frame
-        taken.update([one.order for one in sentences])
+            text = _join_sentences(split.by_line[line_number], sentences)
+            tokens = sum([sentence.tokens + 2 for sentence in sentences]) + frame_tokens
+        taken.update([sentence.number for sentence in sentences])
         keep = 2 + sum_marker_weights(line.markers)
-        chosen.append(Piece((number, 0, 0), line, text, tokens, keep, anchor=True))
+        chosen.append(Piece((line_number, 0, 0), line, text, tokens, keep, anchor=True))
         budget -= tokens
     return chosen, taken
 
@@ -585,54 +649,56 @@ def _choose_anchors(
 def _select_anchors(
     lines: Sequence[Line], split: _Split, budget: int, cost: Callable[[str], int]
 ) -> list[tuple[int, int]]:
-    """Return the numbers of the marked messages to keep with their tokens, the smallest first; equal texts count once.
+    """Return (line number, tokens) of the marked messages to keep, the smallest first; equal texts count once.
 
     If they do not all fit the budget, the ones with the greatest marker weights are kept. The smallest come first
     because they leave a part of their equal share, which the others get.
     """
-    unique: dict[str, tuple[int, int]] = {}
-    for number, line in enumerate(lines):
-        if line.anchor and line.text not in unique and split.by_line[number]:
-            unique[line.text] = (number, cost("\n" + format_marked_line(line, line.text)))
+    by_text: dict[str, tuple[int, int]] = {}
+    for line_number, line in enumerate(lines):
+        if line.anchor and line.text not in by_text and split.by_line[line_number]:
+            by_text[line.text] = (line_number, cost("\n" + format_marked_line(line, line.text)))
 
     def weightiest_first(anchor: tuple[int, int]) -> tuple[float, int]:
-        return -sum_marker_weights(lines[anchor[0]].markers), -anchor[0]
+        line_number, _ = anchor
+        return -sum_marker_weights(lines[line_number].markers), -line_number
 
-    anchors = sorted(unique.values(), key=weightiest_first)
+    anchors = sorted(by_text.values(), key=weightiest_first)
     # Each counts with its first 40 tokens at most, so that a long one does not displace the others.
-    used = list(accumulate(min(tokens, 40) for _, tokens in anchors))
-    anchors = anchors[: max(1, bisect_right(used, budget))]
-    return sorted(anchors, key=itemgetter(1))
+    total_tokens = list(accumulate(min(tokens, 40) for _, tokens in anchors))
+    number_that_fits = bisect_right(total_tokens, budget)
+    return sorted(anchors[: max(1, number_that_fits)], key=itemgetter(1))
 
 
 def _choose_informative_sentences(sentences: Sequence[_Sentence], budget: int) -> list[_Sentence]:
-    """Return the sentences of a marked message that say most within a budget."""
+    """Return the sentences of a marked message with the greatest worth per token that fit `budget` tokens."""
 
-    def worth_by_size(one: _Sentence) -> float:
-        worth = sum(mention[5] for mention in one.mentions) + one.centre + 0.05
-        return worth / (one.tokens + 2)
+    def worth_by_size(sentence: _Sentence) -> float:
+        worth_of_details = sum([worth for *_, worth in sentence.mentions])
+        return (worth_of_details + sentence.centrality + 0.05) / (sentence.tokens + 2)
 
     chosen: list[_Sentence] = []
-    for one in sorted(sentences, key=worth_by_size, reverse=True):
-        if one.tokens + 2 <= budget:
-            budget -= one.tokens + 2
-            chosen.append(one)
+    for sentence in sorted(sentences, key=worth_by_size, reverse=True):
+        tokens = sentence.tokens + 2  # with a mark where text is omitted
+        if tokens <= budget:
+            budget -= tokens
+            chosen.append(sentence)
     return chosen
 
 
 def _join_sentences(sentences: Sequence[_Sentence], chosen: Sequence[_Sentence]) -> str:
     """Join the chosen sentences in order, with a mark where sentences are omitted between them."""
-    orders = {one.order for one in chosen}
+    to_join = {sentence.number for sentence in chosen}
     text = ""
     omitted = False
-    for one in sentences:
-        if one.order not in orders:
+    for sentence in sentences:
+        if sentence.number not in to_join:
             omitted = True
             continue
-        orders.discard(one.order)
+        to_join.discard(sentence.number)
         if text:
             text += CUT if omitted else " "
-        text += one.text
+        text += sentence.text
         omitted = False
     return text
 
@@ -644,35 +710,39 @@ def _collect_all_pieces(lines: Sequence[Line], split: _Split) -> list[Piece]:
     """Return everything as pieces of a summary: marked lines whole, others by their sentences."""
     pieces: list[Piece] = []
     for number, line in enumerate(lines):
-        parts = [line.text] if line.anchor else [one.text for one in split.by_line[number]]
-        for index, part in enumerate(parts):
-            pieces.append(Piece((number, index, 0), line, part, 0, 0.0, line.listed, line.anchor))
+        texts = [line.text] if line.anchor else [sentence.text for sentence in split.by_line[number]]
+        for index, text in enumerate(texts):
+            order = (number, index, 0)
+            pieces.append(Piece(order, line, text, 0, 0.0, listed=line.listed, anchor=line.anchor))
     return pieces
 
 
 def _fit_to_limit(chosen: list[Piece], limit: int, count: Callable[[str], int]) -> str:
-    """Drop pieces until the whole summary fits the limit: counts of parts do not add up to its count."""
-    chosen = sorted(chosen, key=attrgetter("keep"), reverse=True)
-    while chosen:
-        text = format_summary(chosen)
+    """Write the summary, without the least important pieces if the whole text exceeds `limit` tokens.
+
+    The tokens of the pieces do not add up to those of the text, so the text is counted again after every removal.
+    """
+    kept = sorted(chosen, key=attrgetter("keep"), reverse=True)
+    while kept:
+        text = format_summary(kept)
         excess = count(text) - limit
         if excess <= 0:
             return text
-        to_drop = len(chosen) // 16  # at least so many, to count only a few times
-        while chosen and (excess > 0 or to_drop > 0):
-            excess -= max(1, chosen.pop().tokens)
-            to_drop -= 1
+        least_removed = len(kept) // 16  # so that the text is counted only a few times
+        while kept and (excess > 0 or least_removed > 0):
+            excess -= max(1, kept.pop().tokens)
+            least_removed -= 1
     return ""
 
 
 def _choose_fragment(
     sentences: Sequence[_Sentence], details: Sequence[str], limit: int, count: Callable[[str], int]
 ) -> str:
-    """Return a single detail, or the start of a sentence, if nothing more fits; "" if not even a letter does."""
+    """Return the most valuable detail that fits `limit` tokens, else the start of the first sentence, else ""."""
     ranked: list[tuple[float, int]] = []
     for sentence in sentences:
         ranked += [(-worth, number) for number, *_, worth in sentence.mentions]
-    for _, number in nsmallest(32, ranked):  # the most valuable details; counting all of them takes long
+    for _, number in nsmallest(32, ranked):  # counting the tokens of all details takes long
         if count(details[number]) <= limit:
             return details[number]
     text = sentences[0].text if sentences else ""

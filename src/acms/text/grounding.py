@@ -46,7 +46,7 @@ ALIKE = 2 / 3
 
 _NUMBER = re.compile(r"\d+(?:[.,'’\u00a0\u202f ]\d+)*(?:\s?[kKmM](?!\w))?")
 _GROUPED = re.compile(r"\d{1,3}(?:[,.'’\u00a0\u202f ]\d{3})+")
-_SHORT = re.compile(r"(\d+)(?:[.,](\d+))?\s?([kKmM])")
+_ABBREVIATED = re.compile(r"(\d+)(?:[.,](\d+))?\s?([kKmM])")
 _COINED = re.compile(r"\w*(?:[a-z][A-Z]|[A-Z]{2}[a-z]{2})\w*")
 _LETTERS = re.compile(r"[^\d_]+")
 _DIGITS = re.compile(r"\d+")
@@ -67,7 +67,7 @@ def _is_symbol(char: str) -> bool:
     return unicodedata.category(char) in ("So", "Sc")
 
 
-class _Text:
+class _IndexedText:
     """The words of one text, looked up by stem and by their first letters."""
 
     def __init__(self, text: str, months: Sequence[str]) -> None:
@@ -81,9 +81,10 @@ class _Text:
         self.joined = _strip_separators(text)
 
     def share(self, words: Sequence[str]) -> float:
-        """Return the share of some words that occur in the text."""
+        """Return the share of some words that occur in the text, from 0 to 1."""
         variants = variant_terms([*self._head, *words])
-        return sum(self._contains(word, variants[word]) for word in words) / len(words)
+        found = [word for word in words if self._contains(word, variants[word])]
+        return len(found) / len(words)
 
     def _contains(self, word: str, variants: Sequence[int]) -> bool:
         """Return whether a word occurs, by its stem or by most of its letters."""
@@ -101,7 +102,7 @@ class Evidence:
     """Texts that statements are compared with, each with its time, from which relative dates count."""
 
     def __init__(self, texts: Iterable[tuple[str, datetime | None]]) -> None:
-        self._texts: list[_Text] = []
+        self._texts: list[_IndexedText] = []
         self._numbers = set[str]()
         #: First days of the periods that the texts name, and the first days after them.
         self._days = set[date]()
@@ -111,7 +112,7 @@ class Evidence:
             starts = [period.start.date() for period in periods if period.start is not None]
             ends = [period.end.date() for period in periods if period.end is not None]
             self._days.update(starts, ends)
-            self._texts.append(_Text(text, [MONTHS[day.month - 1] for day in starts]))
+            self._texts.append(_IndexedText(text, [MONTHS[day.month - 1] for day in starts]))
             self._numbers |= _find_numbers(text)
             for day in starts:
                 self._numbers |= {str(day.year), str(day.month), str(day.day)}
@@ -133,17 +134,21 @@ class Evidence:
         return parts <= self._numbers
 
     def names_day(self, day: date) -> bool:
-        """Return whether the texts name a day or the one before it: what holds through a day ends with the next."""
-        for named in (day, day - timedelta(days=1)):
-            if named in self._days or {str(named.day), str(named.month)} <= self._numbers:
+        """Return whether the texts name a day or the day before it.
+
+        The day before counts because a statement that is valid through 5 May ends on 6 May.
+        """
+        for candidate in (day, day - timedelta(days=1)):
+            day_and_month = {str(candidate.day), str(candidate.month)}
+            if candidate in self._days or day_and_month <= self._numbers:
                 return True
         return False
 
     def share(self, statement: str, ignored: str = "") -> float:
-        """Return the share of the words of a statement that occur in one of the texts, the best of them.
+        """Return the share of a statement's words that occur in the text with most of them, from 0 to 1.
 
-        Function words are not counted, nor those of `ignored`, unless there are no others. Numbers are not counted
-        either: `missing_details` is for them.
+        Function words and the words of `ignored` are counted only if there are no others. Numbers are never counted:
+        `missing_details` checks them.
         """
         statement = unicodedata.normalize("NFKC", statement)
         joined = _strip_separators(statement)
@@ -167,21 +172,22 @@ def _alphabetic_parts(text: str) -> list[str]:
 
 
 def _select_content_words(words: Sequence[str], ignored: Sequence[str]) -> Sequence[str]:
-    """Return the words without function words and without those of another text, unless there are no others."""
+    """Remove function words, then the words of `ignored`; skip a step that would leave no word."""
     function = function_words(ENGLISH) | function_words(detect_language(words))
     content = [word for word in words if word not in function] or words
     ignored_terms = set(map(primary_term, ignored))
-    return [word for word in content if primary_term(word) not in ignored_terms] or content
+    counted = [word for word in content if primary_term(word) not in ignored_terms]
+    return counted or content
 
 
 def _is_inflection(word: str, other: str) -> bool:
-    """Return whether two words begin alike for most of the longer one: stemmers miss changes inside a word."""
-    common = 0
+    """Return whether two words share a prefix long enough to be forms of one word, such as counselor, counsellor."""
+    shared_letters = 0
     for letter, other_letter in zip(word, other, strict=False):
         if letter != other_letter:
             break
-        common += 1
-    return common >= PREFIX and common >= ALIKE * max(len(word), len(other))
+        shared_letters += 1
+    return shared_letters >= PREFIX and shared_letters >= ALIKE * max(len(word), len(other))
 
 
 def _strip_separators(text: str) -> str:
@@ -190,7 +196,7 @@ def _strip_separators(text: str) -> str:
 
 
 def _find_numbers(text: str) -> set[str]:
-    """Return the numbers of a text: whole, by their runs of digits, and those written in Chinese numerals."""
+    """Return the numbers of a text: whole numbers, each run of digits alone, and Chinese numerals."""
     numbers = _find_digit_runs(text)
     numbers |= {_normalize_number(number) for number in _NUMBER.findall(text)}
     numbers |= {str(_parse_chinese_numeral(run)) for run in _NUMERALS.findall(text)}
@@ -203,11 +209,12 @@ def _find_digit_runs(text: str) -> set[str]:
 
 
 def _normalize_number(number: str) -> str:
-    """Return a number as its digits: of "55,000", "55 000" and "55k" it is 55000."""
-    short = _SHORT.fullmatch(number)
-    if short is not None:
-        zeros = _ZEROS[short[3].lower()]
-        return (short[1] + (short[2] or "").ljust(zeros, "0")).lstrip("0") or "0"
+    """Return a number as its digits: "55000" for "55,000", "55 000" and "55k"."""
+    abbreviated = _ABBREVIATED.fullmatch(number)
+    if abbreviated is not None:
+        whole, fraction, suffix = abbreviated.groups(default="")
+        digits = whole + fraction.ljust(_ZEROS[suffix.lower()], "0")
+        return digits.lstrip("0") or "0"
     if _GROUPED.fullmatch(number):
         return "".join(char for char in number if char.isdigit())
     return number
@@ -215,12 +222,13 @@ def _normalize_number(number: str) -> str:
 
 def _parse_chinese_numeral(run: str) -> int:
     """Return the number of a run of Chinese numerals: 二十三 is 23."""
-    total = current = 0
+    total = 0
+    digits = 0  # the number before the next ten, hundred or thousand
     for char in run:
         value = int(unicodedata.numeric(char))
         if value >= 10:
-            total += max(current, 1) * value
-            current = 0
+            total += max(digits, 1) * value
+            digits = 0
         else:
-            current = current * 10 + value
-    return total + current
+            digits = digits * 10 + value
+    return total + digits

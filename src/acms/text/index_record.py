@@ -42,7 +42,7 @@ REPLACES, EMPTY, EXTERNAL = 1, 4, 8
 ONE, MANY = "1", "*"
 """First character of the name of a fact's address: how many facts may be active there."""
 
-_MOST = 65_535
+_MAX_TERMS = 65_535
 MINUTE = 60_000_000
 """Microseconds of the unit in which the index keeps times."""
 
@@ -57,7 +57,7 @@ class Label(NamedTuple):
 
 
 def encode_index_record(draft: Draft, nonce: str) -> bytes:
-    """Write the index record of an entry; `nonce` is the random end of its id."""
+    """Return the packed index record of an entry; `nonce` is the random end of its id."""
     label = _encode_label(draft.kind, draft.role, draft.actor, draft.markers)
     group = _encode_group(draft)
     content = "" if draft.privacy is Privacy.BLOCK else draft.content
@@ -79,12 +79,13 @@ def encode_index_record(draft: Draft, nonce: str) -> bytes:
         len(repeated),
     )
     terms = bytearray(struct.pack(f"<{len(counts)}I", *repeated, *single))
-    del terms[3::4]  # terms have 24 bits
-    return header + label + group + terms + bytes([min(counts[term], 255) for term in repeated])
+    del terms[3::4]  # a term has 24 bits: the highest of its four bytes is 0
+    repetitions = bytes([min(counts[term], 255) for term in repeated])
+    return header + label + group + terms + repetitions
 
 
 def _count_index_terms(draft: Draft, content: str, words: list[str]) -> dict[int, int]:
-    """Return how often an entry holds each term; 0 for terms that count for a name or a guess only."""
+    """Return how often an entry contains each term; 0 for a term that only a name or a guessed language adds."""
     counts = count_terms(words)
     if draft.kind is Kind.FACT and draft.privacy is not Privacy.BLOCK:
         fact_names = join_fact_names(draft)
@@ -99,8 +100,8 @@ def _count_index_terms(draft: Draft, content: str, words: list[str]) -> dict[int
         for term in name.also:
             if not is_listing or term not in name.parts:
                 counts.setdefault(term, 0)
-    if len(counts) > _MOST:
-        return dict(Counter(counts).most_common(_MOST))
+    if len(counts) > _MAX_TERMS:
+        return dict(Counter(counts).most_common(_MAX_TERMS))
     return counts
 
 
@@ -121,7 +122,7 @@ def _encode_label(kind: Kind, role: Role | None, actor: str | None, markers: tup
 
 
 def _encode_group(draft: Draft) -> bytes:
-    """Return the tool group of a message, or the address of a fact in its place."""
+    """Return the `group` part of a record: the tool group of a message with its calls, or the address of a fact."""
     if draft.kind is Kind.FACT:
         return _encode_address(draft)
     if draft.group is None:
@@ -139,12 +140,13 @@ def join_fact_names(draft: Draft) -> str:
 
 
 def _encode_address(draft: Draft) -> bytes:
-    """Return the name of a fact's address in the place of a group: whether it holds one value at a time, and which."""
-    key = normalize_address(str(draft.data.get("subject", "")), str(draft.data.get("attribute", "")))
-    if not has_address(key):
+    """Return the `group` part of a fact's record: its cardinality, a hash of its address, and no calls."""
+    address = normalize_address(str(draft.data.get("subject", "")), str(draft.data.get("attribute", "")))
+    if not has_address(address):
         return b""
-    alone = ONE if draft.data.get("cardinality") == "one" else MANY
-    name = alone + sha256("\x1f".join(key).encode()).hexdigest()[:16]
+    cardinality = ONE if draft.data.get("cardinality") == "one" else MANY
+    hashed = sha256("\x1f".join(address).encode()).hexdigest()[:16]
+    name = cardinality + hashed
     return name.encode() + b"\0" + struct.pack("<H", 0)
 
 

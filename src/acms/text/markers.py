@@ -49,7 +49,7 @@ def strip_rendered_blocks(text: str) -> str:
 
 
 def _find_blocks(text: str, marks: re.Pattern[str]) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each block of one kind."""
+    """Yield the start and end of each outermost block of one kind; `marks` matches its opening and closing marks."""
     start = end = -1
     depth = 0
     for mark in marks.finditer(text):
@@ -65,7 +65,9 @@ def _find_blocks(text: str, marks: re.Pattern[str]) -> Iterator[tuple[int, int]]
             if depth == 0:
                 yield start, end
                 start = end = -1
-    if depth and end > start:  # an opening mark inside was part of the message
+    if (
+        depth and end > start
+    ):  # one of the opening marks is never closed: the block ends at the last closing mark
         yield start, end
 
 
@@ -75,15 +77,18 @@ def _is_html_summary(text: str, start: int) -> bool:
     return before.endswith(("<details>", "<details open>"))
 
 
-def own_words(
+def remove_rendered_text(
     text: str, *, known: Collection[str] = frozenset(), speakers: Collection[str] = frozenset()
 ) -> str:
-    """Return a text without what ACMS rendered into it, "" if nothing is left; ordinary prose byte for byte.
+    """Remove the text that ACMS rendered into a message; return "" if nothing else is left.
 
-    Omitted are delimited blocks of `messages()`; paragraphs as `ContextItems.text()` writes them, which begin with a
-    role in small letters or one of `speakers` and a colon, with everything up to the last of them; and paragraphs that
-    equal one of `known`, the contents of active facts and of summaries, with or without `fact:` before. After the last
-    quoted paragraph a list, an indented one and a code block that is still open belong to its content.
+    Three kinds of text are removed:
+
+    - the delimited blocks of `messages()`;
+    - a transcript as `ContextItems.text()` writes it: from the first to the last paragraph that begins with a role in
+      small letters, or one of `speakers`, and a colon. Lists, indented paragraphs and an open code block after the last
+      one belong to it;
+    - paragraphs that equal one of `known`, the contents of active facts and of summaries, with or without `fact:`.
     """
     stripped = strip_rendered_blocks(text)
     paragraphs = _GAP.split(stripped)
@@ -104,15 +109,15 @@ def own_words(
 
 
 def _flag_transcript(paragraphs: list[str], speakers: Collection[str]) -> list[bool]:
-    """Return which paragraphs belong to a transcript."""
-    quoted = [
+    """Return for each paragraph whether it belongs to a transcript."""
+    spoken = [
         index
         for index, paragraph in enumerate(paragraphs)
         if _QUOTED.match(paragraph) or _begins_with_speaker(paragraph, speakers)
     ]
-    if not quoted:
+    if not spoken:
         return [False] * len(paragraphs)
-    first, last = quoted[0], quoted[-1]
+    first, last = spoken[0], spoken[-1]
     fences = sum(len(_FENCE.findall(paragraph)) for paragraph in paragraphs[first : last + 1])
     for following in paragraphs[last + 1 :]:
         is_open = fences % 2 == 1 or paragraphs[last].rstrip().endswith(":")
@@ -123,24 +128,27 @@ def _flag_transcript(paragraphs: list[str], speakers: Collection[str]) -> list[b
     return [first <= index <= last for index in range(len(paragraphs))]
 
 
-def _begins_with_speaker(piece: str, speakers: Collection[str]) -> bool:
+def _begins_with_speaker(paragraph: str, speakers: Collection[str]) -> bool:
     """Return whether a paragraph begins with the name of a known speaker and a colon."""
-    name, colon, _ = piece[:300].partition(": ")
+    name, colon, _ = paragraph[:300].partition(": ")
     return bool(colon) and _DAY.sub("", name) in speakers
 
 
-def _flag_known_paragraphs(pieces: list[str], known: Collection[str], rendered: list[bool]) -> None:
-    """Mark the paragraphs that equal a known text, which may have several."""
-    whole = {_normalize_gaps(content) for content in known}
-    starts: dict[str, set[int]] = {}
-    for content in whole:
-        paragraphs = _GAP.split(content)
-        starts.setdefault(paragraphs[0], set()).add(len(paragraphs))
-    evened = [_normalize_gaps(piece) for piece in pieces]
-    for index, piece in enumerate(evened):
-        first = piece.removeprefix(_FACT)
-        for size in sorted(starts.get(first, ()), reverse=True):
-            if "\n\n".join([first, *evened[index + 1 : index + size]]) in whole:
+def _flag_known_paragraphs(paragraphs: list[str], known: Collection[str], rendered: list[bool]) -> None:
+    """Set the flags in `rendered` of all paragraphs of known texts; a known text may have several paragraphs."""
+    known_texts = {_normalize_gaps(content) for content in known}
+    sizes_by_first: dict[
+        str, set[int]
+    ] = {}  # numbers of paragraphs of the known texts, by their first paragraph
+    for content in known_texts:
+        parts = _GAP.split(content)
+        sizes_by_first.setdefault(parts[0], set()).add(len(parts))
+    normalized = [_normalize_gaps(paragraph) for paragraph in paragraphs]
+    for index, paragraph in enumerate(normalized):
+        first = paragraph.removeprefix(_FACT)
+        for size in sorted(sizes_by_first.get(first, ()), reverse=True):
+            joined = "\n\n".join([first, *normalized[index + 1 : index + size]])
+            if joined in known_texts:
                 rendered[index : index + size] = [True] * size
                 break
 
@@ -199,29 +207,33 @@ _DEFAULT = tuple((marker, tuple(found)) for marker, found in PATTERNS.items())
 def detect_markers(
     content: str, patterns: tuple[tuple[str, tuple[str, ...]], ...] = _DEFAULT
 ) -> tuple[str, ...]:
-    """Return the markers whose pattern matches a text, in the order of the table.
+    """Return the markers whose pattern matches a text, in the order of the patterns.
 
-    Text that `messages()` delimited as recalled is not searched: it was said before, if at all.
+    The delimited blocks of `messages()` are not searched: they repeat earlier entries.
     """
     if patterns is _DEFAULT and ":" not in content:
         return ()
     compiled = _compile_patterns(patterns)
     markers = tuple(marker for marker, pattern in compiled if pattern.search(content))
-    stripped = strip_rendered_blocks(content) if markers else content
+    if not markers:
+        return ()
+    stripped = strip_rendered_blocks(content)
     if stripped is content:
         return markers
     return tuple(marker for marker, pattern in compiled if pattern.search(stripped))
 
 
 @lru_cache(maxsize=64)
-def own_terms(patterns: tuple[tuple[str, tuple[str, ...]], ...] = _DEFAULT) -> tuple[tuple[int, str], ...]:
-    """Return the terms of the names and patterns of some markers, each with its marker."""
-    terms: dict[tuple[int, str], None] = {}
+def terms_of_markers(
+    patterns: tuple[tuple[str, tuple[str, ...]], ...] = _DEFAULT,
+) -> tuple[tuple[int, str], ...]:
+    """Return (term, marker) for each term in the names and patterns of the markers, each once."""
+    pairs: list[tuple[int, str]] = []
     for marker, expressions in patterns:
         literals = [_NO_WORDS.sub(" ", expression) for expression in expressions]
-        for term in content_terms(split_words(" ".join([marker, *literals]))):
-            terms[term, marker] = None
-    return tuple(terms)
+        words = split_words(" ".join([marker, *literals]))
+        pairs += [(term, marker) for term in content_terms(words)]
+    return tuple(dict.fromkeys(pairs))
 
 
 _NO_WORDS = re.compile(r"\\.|\[[^\]]*\]")

@@ -41,7 +41,7 @@ def _join_alternatives(rows: tuple[str, ...]) -> str:
 
 
 def _row_index(word: str, rows: tuple[str, ...]) -> int:
-    return next(place for place, row in enumerate(rows) if word.casefold() in row.split())
+    return next(index for index, row in enumerate(rows) if word.casefold() in row.split())
 
 
 _MONTH = _join_alternatives(_MONTHS)
@@ -86,37 +86,39 @@ class Timed(NamedTuple):
     period: Period
 
 
-def extract_validity(text: str, said: datetime) -> Timed:
-    """Split a text into statement and validity period; a text with two starts or two ends is left unchanged."""
+def extract_validity(text: str, said_at: datetime) -> Timed:
+    """Split a text into its statement and the period in which that is valid.
+
+    A text with two starts, with two ends, or with a date that does not exist is returned unchanged.
+    """
     unchanged = Timed(text, Period())
     start: datetime | None = None
     end: datetime | None = None
     kept: list[str] = []
     position = 0
     for lead in _LEAD.finditer(text):
-        match = _DATE.match(text, lead.end()) if lead.start() >= position else None
-        if match is None:
+        date_match = _DATE.match(text, lead.end()) if lead.start() >= position else None
+        if date_match is None:
             continue
-        stop = match.end()
+        end_of_date = date_match.end()
         if lead["until"]:
             if end is not None:
                 return unchanged
-            whole = lead["until"].casefold() == "through"
-            end = _resolve_end(match, said, whole=whole)
-            if end is None:  # there is no such day
+            end = _resolve_end(date_match, said_at, inclusive=lead["until"].casefold() == "through")
+            if end is None:
                 return unchanged
         else:
             if start is not None:
                 return unchanged
-            start = _resolve_period(match, said, back=bool(lead["since"])).start
+            start = _resolve_period(date_match, said_at, back=bool(lead["since"])).start
             if start is None:
                 return unchanged
-            range_end = _match_range_end(text, stop) if lead["from"] else None
+            range_end = _match_range_end(text, end_of_date) if lead["from"] else None
             if range_end is not None:
-                end = _resolve_end(range_end, start, whole=False)
-                stop = range_end.end()
+                end = _resolve_end(range_end, start, inclusive=False)
+                end_of_date = range_end.end()
         kept.append(text[position : lead.start()].rstrip(" ,"))
-        position = stop
+        position = end_of_date
     if start is not None and end is not None and end <= start:
         return unchanged
     statement = "".join([*kept, text[position:]]).strip()
@@ -129,46 +131,50 @@ def _match_range_end(text: str, position: int) -> re.Match[str] | None:
     return None if joint is None else _DATE.match(text, joint.end())
 
 
-def parse_future_period(text: str, said: datetime) -> Period | None:
-    """Return the future day or longer period that a whole text names; None if it says something else."""
+def parse_future_period(text: str, said_at: datetime) -> Period | None:
+    """Return the future day or longer period that a whole text names, or None if it says something else."""
     text = text.strip(" .!")
     match = _DATE.search(text) if _AHEAD.fullmatch(text) else None
-    return None if match is None else _resolve_period(match, said, back=False)
+    return None if match is None else _resolve_period(match, said_at, back=False)
 
 
-def parse_date_bound(text: str, said: datetime, *, end: bool) -> datetime | None:
-    """Return the start of the period that a text names, or with `end` the moment it means by "until"; else None."""
+def parse_date_bound(text: str, said_at: datetime, *, end: bool) -> datetime | None:
+    """Return the start of a validity period that a whole text names, or with `end` its end; None for other texts."""
     match = _DATE.fullmatch(text.strip(" ."))
     if match is None:
         return None
     if end:
-        return _resolve_end(match, said, whole=False)
-    return _resolve_period(match, said, back=False).start
+        return _resolve_end(match, said_at, inclusive=False)
+    return _resolve_period(match, said_at, back=False).start
 
 
-def find_periods(text: str, said: datetime) -> list[Period]:
-    """Return the days and longer periods that a text names: for each the nearest before and after its time."""
+def find_periods(text: str, said_at: datetime) -> list[Period]:
+    """Return the days and longer periods that a text names: for each date the next and the last one it may mean."""
     periods: list[Period] = []
     for match in _DATE.finditer(text):
         for back in (False, True):
-            period = _resolve_period(match, said, back=back)
+            period = _resolve_period(match, said_at, back=back)
             if period.start is not None:
                 periods.append(period)
     return periods
 
 
-def _resolve_end(match: re.Match[str], said: datetime, *, whole: bool) -> datetime | None:
-    """Return the end of what is valid "until" a date: of a month or longer its start, unless it is `whole`."""
-    period = _resolve_period(match, said, back=False)
+def _resolve_end(match: re.Match[str], said_at: datetime, *, inclusive: bool) -> datetime | None:
+    """Return the moment that "until" and a date mean, or None for a date that does not exist.
+
+    "Until" a future month or longer period ends at the start of the period, or with `inclusive` at its end.
+    """
+    period = _resolve_period(match, said_at, back=False)
     is_long = match["month"] or match["year"] or match["unit"] or match["units"]
-    if whole or not is_long or period.start is None or period.start <= said:
-        return period.end
-    return period.start
+    lies_ahead = period.start is not None and period.start > said_at
+    if is_long and lies_ahead and not inclusive:
+        return period.start
+    return period.end
 
 
-def _resolve_period(match: re.Match[str], said: datetime, *, back: bool) -> Period:
-    """Return the period that a date names: the next one, or with `back` the last one, if several are possible."""
-    today = said.astimezone(UTC).date()
+def _resolve_period(match: re.Match[str], said_at: datetime, *, back: bool) -> Period:
+    """Return the period that a date names: the next one, or with `back` the last one; empty if it does not exist."""
+    today = said_at.astimezone(UTC).date()
     try:
         return _calendar_date(match, today, back) or _relative_period(match, today, back)
     except ValueError:  # the 31st of February
@@ -176,7 +182,7 @@ def _resolve_period(match: re.Match[str], said: datetime, *, back: bool) -> Peri
 
 
 def _calendar_date(match: re.Match[str], today: date, back: bool) -> Period | None:
-    """Return a day, a month or a year that is given by its date; None for any other form."""
+    """Return the day, month or year of a calendar date such as "5 May" or "2027", or None for any other form."""
     if match["iso"]:
         return _period_of_days(date.fromisoformat(match["iso"]))
     if match["year"]:
@@ -195,7 +201,7 @@ def _calendar_date(match: re.Match[str], today: date, back: bool) -> Period | No
 
 
 def _relative_period(match: re.Match[str], today: date, back: bool) -> Period:
-    """Return a period that is given by its distance from today."""
+    """Return the period of a date that is relative to today, such as "next Friday" or "in two weeks"."""
     if match["weekday"]:
         return _period_of_days(_nearest_weekday(today, _row_index(match["weekday"], _WEEKDAYS), back))
     if match["near"]:
@@ -211,39 +217,45 @@ def _relative_period(match: re.Match[str], today: date, back: bool) -> Period:
 
 
 def _nearest_weekday(today: date, weekday: int, back: bool) -> date:
-    """Return the next day of a week, or with `back` the last one, which may be today."""
-    distance = (weekday - today.weekday()) % 7
+    """Return the next date after today with a weekday (Monday is 0), or with `back` the last one up to today."""
+    days_ahead = (weekday - today.weekday()) % 7
     if back:
-        return today + timedelta(days=distance - 7 if distance else 0)
-    return today + timedelta(days=distance or 7)
+        days_behind = (7 - days_ahead) % 7
+        return today - timedelta(days=days_behind)
+    return today + timedelta(days=days_ahead or 7)
 
 
 def _nearest_yearly_date(today: date, year: str | None, month: int, day: int, back: bool) -> date:
-    """Return a day of a year, or the nearest one in a direction; the current month is near in both."""
+    """Return a day in the given year, or without one the next such day, or with `back` the last.
+
+    Today and the first day of this month count as both.
+    """
     if year:
         return date(int(year), month, day)
-    nearest = date(today.year, month, day)
+    this_year = date(today.year, month, day)
     is_current = month == today.month and day in (1, today.day)
-    lies_ahead = nearest >= today
-    lies_behind = nearest <= today
-    if is_current or (lies_behind if back else lies_ahead):
-        return nearest
-    return date(today.year + (-1 if back else 1), month, day)
+    is_in_direction = this_year <= today if back else this_year >= today
+    if is_current or is_in_direction:
+        return this_year
+    other_year = today.year - 1 if back else today.year + 1
+    return date(other_year, month, day)
 
 
 def _advance_date(today: date, unit: int, count: int, *, same_day: bool = False) -> date:
-    """Return a date so many units ahead: the first day of the unit, or the same day in it."""
+    """Return the date `count` units ahead: the first day of that week, month or year, or with `same_day` the same day.
+
+    The 31st becomes the last day of a shorter month.
+    """
     if unit == _DAYS_UNIT:
         return today + timedelta(days=count)
     if unit == _WEEKS:
         start = today if same_day else today - timedelta(days=today.weekday())
         return start + timedelta(weeks=count)
-    months = today.year * 12 + today.month - 1
-    months += count * 12 if unit == _YEARS else count
-    month = months % 12 + 1
     if unit == _YEARS and not same_day:
-        month = 1
-    first = date(months // 12, month, 1)
+        return date(today.year + count, 1, 1)
+    added_months = count * 12 if unit == _YEARS else count
+    years, month_index = divmod(today.month - 1 + added_months, 12)
+    first = date(today.year + years, month_index + 1, 1)
     if not same_day:
         return first
     last = _advance_date(first, _MONTHS_UNIT, 1) - timedelta(days=1)
@@ -255,7 +267,7 @@ def _period_of_days(day: date) -> Period:
 
 
 def _calendar_period(first: date, unit: int) -> Period:
-    """Return a day, a week, a month or a year from its first day on."""
+    """Return the day, week, month or year that begins on a date."""
     return Period(_utc_midnight(first), _utc_midnight(_advance_date(first, unit, 1)))
 
 

@@ -70,7 +70,7 @@ class Piece(NamedTuple):
 
 
 def parse_turn(turn: Turn) -> Iterable[Line]:
-    """Parse a turn: a message is one line and one for each file it changes, a summary of this recipe has many."""
+    """Yield the lines of a turn: those of a summary, or the message and one line for each file that it changes."""
     speaker = " ".join(turn.speaker.split())[:64] or "unknown"
     text = turn.text.strip()
     if turn.summary:
@@ -83,35 +83,44 @@ def parse_turn(turn: Turn) -> Iterable[Line]:
 
 
 def _parse_summary(text: str, speaker: str) -> Iterator[Line]:
-    """Yield the lines of an earlier summary; those of another recipe are `speaker`'s."""
-    ends = [match.start() for match in re.finditer(_BREAK, text)] + [len(text)]
+    """Yield the lines of an earlier summary; a line that names no speaker gets `speaker`."""
+    line_ends = [match.start() for match in re.finditer(_BREAK, text)] + [len(text)]
     number, start = 0, 0
-    while number < len(ends):
-        end = ends[number]
-        content = text[start:end]
+    while number < len(line_ends):
+        end = line_ends[number]
         opened = _OPENED.match(text, start, end)
-        last = number if opened is None else _last_line_of_quote(opened, number, len(ends))
-        close = ends[last]
-        if opened is not None and close > opened.end() + 1 and text[close - 1] == '"':
-            quoted = text[opened.end() : close - 1].strip()
+        last = number if opened is None else _last_line_of_quote(opened, number, len(line_ends))
+        end_of_quote = line_ends[last]
+        if opened is not None and end_of_quote > opened.end() + 1 and text[end_of_quote - 1] == '"':
+            quoted = text[opened.end() : end_of_quote - 1].strip()
             if quoted:
                 yield Line(opened[1], quoted, _markers_of_quote(opened), anchor=True, earlier=True)
             number = last
-        elif content.startswith(_DETAILS):
-            for detail in content[len(_DETAILS) :].split("; "):
-                if detail.strip():
-                    yield Line(speaker, detail.strip(), listed=True, earlier=True)
-        elif content.strip():
-            yield _parse_plain_line(content, speaker)
-        start = ends[number] + 1
+        else:
+            yield from _parse_unmarked_line(text[start:end], speaker)
+        start = line_ends[number] + 1
         number += 1
 
 
+def _parse_unmarked_line(content: str, speaker: str) -> Iterator[Line]:
+    """Yield each detail of a list of details, or a line of sentences."""
+    if content.startswith(_DETAILS):
+        for detail in content[len(_DETAILS) :].split("; "):
+            if detail.strip():
+                yield Line(speaker, detail.strip(), listed=True, earlier=True)
+    elif content.strip():
+        yield _parse_sentences(content, speaker)
+
+
 def _last_line_of_quote(opened: re.Match[str], number: int, count: int) -> int:
-    """Return the number of the last line of a marked message, which states how many lines it has."""
+    """Return the number of the last line of a marked message that begins on line `number` of `count`.
+
+    A message of several lines states how many it has: "(decision, 2 lines)".
+    """
     size = _SIZE.fullmatch(opened[2].split(", ")[-1])
     last = number if size is None else number + int(size[1]) - 1
-    return last if number <= last < count else number
+    is_valid = number <= last < count
+    return last if is_valid else number
 
 
 def _markers_of_quote(opened: re.Match[str]) -> tuple[str, ...]:
@@ -119,8 +128,8 @@ def _markers_of_quote(opened: re.Match[str]) -> tuple[str, ...]:
     return tuple(names[:-1] if _SIZE.fullmatch(names[-1]) else names)
 
 
-def _parse_plain_line(content: str, speaker: str) -> Line:
-    """Return a line of sentences under its speaker, if it names one."""
+def _parse_sentences(content: str, speaker: str) -> Line:
+    """Return a line of sentences with the speaker that it names, else with `speaker`."""
     line = _LINE.match(content)
     if line is None:
         return Line(speaker, content.strip(), earlier=True)
@@ -128,7 +137,7 @@ def _parse_plain_line(content: str, speaker: str) -> Line:
 
 
 def sentences_of(line: Line) -> list[str]:
-    """Return the sentences of a line."""
+    """Return the sentences of a line; a listed detail is one sentence."""
     if line.listed:
         return [line.text]
     text = line.text
@@ -139,7 +148,7 @@ def sentences_of(line: Line) -> list[str]:
 
 
 def format_marked_line(line: Line, text: str) -> str:
-    """Return the line of a marked message."""
+    """Write a marked message as a line of a summary: its speaker, its markers and its text in quotes."""
     names = [" ".join(re.sub(r"[(),]", " ", marker).split()) for marker in line.markers]
     label = ", ".join(filter(None, names))[:100] or "marked"
     if _BREAK in text:
@@ -148,7 +157,7 @@ def format_marked_line(line: Line, text: str) -> str:
 
 
 def format_summary(chosen: Sequence[Piece]) -> str:
-    """Return the summary in the order of the conversation, details at its end."""
+    """Write the chosen pieces as a summary in the order of the conversation, with the details at its end."""
     lines: list[str] = []
     details: list[str] = []
     previous: Piece | None = None

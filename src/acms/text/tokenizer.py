@@ -83,44 +83,48 @@ _ACCENTS = re.compile(
     "[\u00c0-\u024f\u0300-\u036f\u0386-\u03ce\u0401\u0451\u0591-\u05c7\u0610-\u065f\u0670\u1e00-\u1fff]"
 )
 _PLAIN = str.maketrans({"ß": "ss", "ø": "o", "ł": "l", "æ": "ae", "œ": "oe", "đ": "d", "ı": "i", "ё": "е"})
-#: Words of a text that are looked at, and what one says for its language, shared by all that have it: a byte holds all.
+#: Number of words that are read of a text, and the votes of each, which the languages that have it share.
+#: Their product must fit a byte.
 _READ, _VOTE = 36, 7
 #: Minimum vote of an English word: mistaking English for another language costs more than the reverse.
 _LEAST = 4
 
 
 def detect_language(words: Sequence[str]) -> str:
-    """Return the language of some words in lower case; `UNKNOWN` if they do not show it."""
-    votes = sum(filter(None, map(_language_votes().get, words[:_READ])))
-    if votes:
-        counts = votes.to_bytes(len(LANGUAGES), "little")
-        most = max(counts)
-        if counts.count(most) == 1:
-            return LANGUAGES[counts.index(most)]
-    for word in words:
-        for letter in word:
-            if letter > "\x7f":
-                script = unicodedata.name(letter, "").partition(" ")[0]
-                return _SCRIPTS.get(script, UNKNOWN)
-    return UNKNOWN
+    """Return the language of some words in lower case, or `UNKNOWN` if function words and script do not show it."""
+    packed_votes = _packed_language_votes()
+    total = sum([packed_votes.get(word, 0) for word in words[:_READ]])
+    if total:
+        votes = total.to_bytes(len(LANGUAGES), "little")
+        most = max(votes)
+        if votes.count(most) == 1:
+            return LANGUAGES[votes.index(most)]
+    first_foreign_letter = next((letter for word in words for letter in word if letter > "\x7f"), None)
+    if first_foreign_letter is None:
+        return UNKNOWN
+    script = unicodedata.name(first_foreign_letter, "").partition(" ")[0]
+    return _SCRIPTS.get(script, UNKNOWN)
 
 
 @lru_cache(maxsize=1)
-def _language_votes() -> Mapping[str, int]:
-    """Return the votes of each function word for the languages that have it: a byte for each."""
-    holders: dict[str, list[int]] = {}
+def _packed_language_votes() -> Mapping[str, int]:
+    """Return for each function word its votes for the languages that have it.
+
+    The votes of a word are one number, with a byte for each language in the order of `LANGUAGES`.
+    """
+    languages_by_word: dict[str, list[int]] = {}
     for index, language in enumerate(LANGUAGES):
         for word in function_words(language):
-            holders.setdefault(word, []).append(index)
+            languages_by_word.setdefault(word, []).append(index)
     english = LANGUAGES.index(ENGLISH)
-    votes = dict.fromkeys(holders, 0)
-    for word, indexes in holders.items():
+    packed_votes = dict.fromkeys(languages_by_word, 0)
+    for word, indexes in languages_by_word.items():
         for index in indexes:
             vote = _VOTE // len(indexes)
             if index == english:
                 vote = max(vote, _LEAST)
-            votes[word] += vote << 8 * index
-    return votes
+            packed_votes[word] += vote << 8 * index
+    return packed_votes
 
 
 @lru_cache(maxsize=len(LANGUAGES) + 1)
@@ -143,8 +147,8 @@ def _stem_english(word: str) -> str:
 
 
 def _stem_word(word: str, language: str) -> str:
-    # The Python module, whatever else is installed; one stemmer a word, for it keeps the word in hand and recalls in
-    # threads stem beside the event loop.
+    # The Python module is used even if the C library is installed. A stemmer keeps the word as its state, and threads
+    # stem in parallel, so each word gets a new one.
     stemmer = getattr(import_module(f"snowballstemmer.{language}_stemmer"), f"{language.title()}Stemmer")
     return stemmer().stemWord(word)
 
@@ -265,11 +269,12 @@ def _add_month_name(match: re.Match[str]) -> str:
 
 
 def _split_joined_script(word: str) -> Iterator[str]:
-    """Yield each pair of adjacent characters of a run in a script without spaces, and the text between such runs."""
+    """Yield each pair of adjacent characters of the runs in a script without spaces, and the text between the runs."""
     for index, part in enumerate(_RUN.split(word)):
-        is_run = index % 2 == 1
+        is_run = index % 2 == 1  # `split` returns text and runs in turn
         if is_run:
-            for start in range(max(1, len(part) - 1)):
+            number_of_pairs = max(1, len(part) - 1)
+            for start in range(number_of_pairs):
                 yield part[start : start + 2]
         elif part:
             yield part
@@ -290,7 +295,7 @@ def content_terms(words: Sequence[str]) -> list[int]:
 
 
 def count_terms(words: Sequence[str]) -> dict[int, int]:
-    """Return how often the words of a text hold each primary term, in order; 0 for the terms that a guess adds."""
+    """Return how often each primary term occurs in a text, in order, and 0 for each variant term."""
     counts: dict[int, int] = Counter(map(_primary.__getitem__, words))
     for terms in variant_terms(words).values():
         for term in terms:
@@ -312,12 +317,12 @@ class Name(NamedTuple):
     parts: tuple[int, ...] = ()
 
 
-#: What a text is made of: "a" for a letter or digit, "." for what joins them within a name, "+" for what ends one.
+#: The class of each character: "a" for a letter or digit, "." for a joint within a name, "+" for an end of one.
 _JOINED = bytes(
     97 if chr(byte).isalnum() else 46 if chr(byte) in "-./:@\\_," else 43 if chr(byte) in "+#" else 32
     for byte in range(128)
 ) * 2  # fmt: skip
-#: The same: "a" for a small letter, "A" for a capital, "0" for a digit.
+#: The case of each character: "a" for a small letter, "A" for a capital, "0" for a digit.
 _CASED = bytes(
     97 if chr(byte).islower() else 65 if chr(byte).isupper() else 48 if chr(byte).isdigit() else 32
     for byte in range(128)
@@ -338,54 +343,56 @@ LONGEST = 256
 
 
 def searchable_terms(text: str) -> list[int]:
-    """Return all terms under which a text is found: of its words in order, then those that a guess and names add."""
+    """Return all terms under which a text is found: primary terms in order, variant terms, and terms of its names."""
     words = split_words(text)
     terms = content_terms(words)
-    terms += [term for term, count in count_terms(words).items() if not count]
+    variants = [term for term, count in count_terms(words).items() if count == 0]
+    terms += variants
     for name in find_names(text):
         terms += name.also
     return terms
 
 
 def find_names(text: str) -> list[Name]:
-    """Return the names in a text."""
+    """Return the names in a text: identifiers, paths, amounts, dates and single Chinese characters."""
     names: list[Name] = []
     for start, end in sorted(_find_name_pieces(text).items()):
         names += _names_in_piece(text[start:end])
     if not text.isascii() and _HAN.search(text):
         words = split_words(text)
-        signs = [sign for sign in dict.fromkeys(_HAN.findall(text)) if sign not in words]
-        names += [Name(sign, (_hash_word(sign),)) for sign in signs]
+        for character in dict.fromkeys(_HAN.findall(text)):
+            if character not in words:
+                names.append(Name(character, (_hash_word(character),)))
     return names
 
 
 def _find_name_pieces(text: str) -> dict[int, int]:
-    """Return the start and end of each piece of a text between two spaces that may contain a name."""
+    """Return {start: end} of each piece of a text between two spaces that may contain a name."""
     data = text.encode("ascii", "replace")
     joined, cased = data.translate(_JOINED), data.translate(_CASED)
     # Most texts contain no name. One byte is found four times faster than two, so it is looked for first.
-    patterns: list[tuple[bytes, bytes]] = []
+    searches: list[tuple[bytes, bytes]] = []
     if b"." in joined:
-        patterns.append((joined, b"a.a"))
+        searches.append((joined, b"a.a"))
     if "+" in text or "#" in text:
-        patterns.append((joined, b"a+"))
+        searches.append((joined, b"a+"))
     has_capital, has_digit = b"A" in cased, b"0" in cased
     if has_capital:
-        patterns += (cased, b"aA"), (cased, b"AAa")
+        searches += (cased, b"aA"), (cased, b"AAa")
     if has_digit:
-        patterns.append((cased, b"0a"))
+        searches.append((cased, b"0a"))
     if has_digit and has_capital:
-        patterns.append((cased, b"0A"))
+        searches.append((cased, b"0A"))
     pieces: dict[int, int] = {}
-    for shape, pattern in patterns:
-        at = shape.find(pattern)
-        while at >= 0:
-            start = joined.rfind(b" ", 0, at) + 1
-            end = joined.find(b" ", at)
+    for classes, pattern in searches:
+        index = classes.find(pattern)
+        while index >= 0:
+            start = joined.rfind(b" ", 0, index) + 1
+            end = joined.find(b" ", index)
             if end < 0:
                 end = len(joined)
             pieces[start] = end
-            at = shape.find(pattern, end)
+            index = classes.find(pattern, end)
     return pieces
 
 
@@ -396,7 +403,7 @@ def _names_in_piece(piece: str) -> tuple[Name, ...]:
 
 
 def _match_names(piece: str) -> Iterator[Name]:
-    """Yield the names in a piece that add terms to those of its words: amounts, "C++", paths, identifiers, dates."""
+    """Yield the names in a piece that have terms besides those of its words, such as amounts, "C++" and paths."""
     for match in _NAME.finditer(piece):
         text = match.group()
         if match["grouped"] or match["short"]:
@@ -411,11 +418,12 @@ def _match_names(piece: str) -> Iterator[Name]:
 
 def _parse_compound(text: str) -> Name:
     """Return a name of several parts: a path, an identifier, a date."""
-    small = text.lower()
-    wholes = [small, *(part for part in _APART.split(small) if "." in part or "-" in part)]
-    whole_terms = [_hash_word(whole) for whole in wholes if not _WORD.fullmatch(whole)]
+    lowered = text.lower()
+    segments = [segment for segment in _APART.split(lowered) if "." in segment or "-" in segment]
+    whole_terms = [_hash_word(whole) for whole in (lowered, *segments) if not _WORD.fullmatch(whole)]
     word_terms = [content_term(word) for word in split_words(text)]
-    parts = _split_by_case(text) if small != text or "_" in text else []
+    has_capital = lowered != text
+    parts = _split_by_case(text) if has_capital or "_" in text else []
     written_date = _ISO.fullmatch(text) or _DOTTED.fullmatch(text)
     if written_date:
         parts += [MONTHS[int(written_date["month"]) - 1], str(int(written_date["day"]))]
@@ -440,9 +448,10 @@ def _expand_amount(match: re.Match[str]) -> str:
     """Return an amount as plain digits: 48,000 and 48k both become 48000."""
     if match["grouped"]:
         return match["grouped"].replace(",", "")
-    whole, _, rest = match["short"].partition(".")
+    whole, _, fraction = match["short"].partition(".")
     zeros = 3 if match["unit"] in "kK" else 6
-    return (whole + rest.ljust(zeros, "0")).lstrip("0") or "0"
+    digits = whole + fraction.ljust(zeros, "0")
+    return digits.lstrip("0") or "0"
 
 
 def _exclude_own_terms(numbers: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
@@ -477,11 +486,13 @@ def find_sentence_spans(content: str) -> list[tuple[int, int]]:
     """Return where the sentences of a text start and end; together they are the whole text."""
     spans: list[tuple[int, int]] = []
     start = 0
-    for end in (*(match.end() for match in _END.finditer(content)), len(content)):
+    ends = [match.end() for match in _END.finditer(content)]
+    for end in (*ends, len(content)):
         if not content[start:end].strip():
             continue
         while end - start > SENTENCE:
-            cut = content.rfind(" ", start + SENTENCE // 2, start + SENTENCE) + 1 or start + SENTENCE
+            space = content.rfind(" ", start + SENTENCE // 2, start + SENTENCE)
+            cut = start + SENTENCE if space < 0 else space + 1
             spans.append((start, cut))
             start = cut
         spans.append((start, end))

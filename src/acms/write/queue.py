@@ -719,7 +719,7 @@ class Writer:
         except Overtaken:
             return None
         if delivered is not None and delivered.asked:
-            shared.work()
+            shared.start_worker()
         if delivered is not None and self.note(context, delivered):
             await self.index(context, delivered)
         return delivered

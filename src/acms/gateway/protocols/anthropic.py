@@ -62,16 +62,19 @@ class AnthropicProtocol(Protocol):
         return [index for index, block in enumerate(content) if _is_thinking(block)]
 
     def cache_mark(self, item: Mapping[str, Any]) -> str:
-        """Return the newest `cache_control` of the blocks of an element, as JSON, or ""."""
+        """Return the last `cache_control` in the blocks of a message, as JSON, or ""."""
         for block in reversed(mappings_in(item.get("content"))):
-            inner = mappings_in(block.get("content"))
-            for one in (block, *reversed(inner)):
-                if one.get("cache_control"):
-                    return encode_json(one["cache_control"])
+            inner_blocks = mappings_in(block.get("content"))
+            for candidate in (block, *reversed(inner_blocks)):
+                if candidate.get("cache_control"):
+                    return encode_json(candidate["cache_control"])
         return ""
 
     def with_cache_mark(self, written: str, mark: str) -> str:
-        """Return an element whose last block has a cache mark; thinking and empty text cannot have one."""
+        """Return a message, given as JSON, with a cache mark on its last block that can have one.
+
+        Thinking and empty text cannot; if no block can, the message is returned unchanged.
+        """
         body = parse_body(written, "content")
         content = body.fields.get("content")
         if isinstance(content, str) and content:
@@ -80,7 +83,8 @@ class AnthropicProtocol(Protocol):
         elements = [body.slice(index) for index in range(len(body.items))]
         for index in reversed(range(len(elements))):
             if _can_be_marked(body.items[index]):
-                elements[index] = f'{elements[index][:-1]},"cache_control":{mark}}}'
+                without_brace = elements[index].removesuffix("}")
+                elements[index] = f'{without_brace},"cache_control":{mark}}}'
                 return body.with_elements(elements)
         return written
 
@@ -154,11 +158,11 @@ class _MessageReader(ReplyReader):
                 pass
 
     def reply(self) -> Reply:
-        """Return the message as far as it was read."""
+        """Return the message as far as it was received."""
         blocks: list[dict[str, Any]] = []
         for index, block in sorted(self._blocks.items()):
-            written = self._inputs.get(index)
-            blocks.append({**block, "input": json.loads(written)} if written else block)
+            tool_input = self._inputs.get(index)
+            blocks.append({**block, "input": json.loads(tool_input)} if tool_input else block)
         response = {"model": self._model, "content": blocks, "usage": self._usage}
         items = ({"role": "assistant", "content": blocks},) if blocks else ()
         return Reply(items=items, response=response)

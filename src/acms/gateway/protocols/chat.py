@@ -35,13 +35,13 @@ class ChatProtocol(Protocol):
         return encode_json({"role": "user", "content": text})
 
     def parse_reply(self, response: Mapping[str, Any]) -> Reply:
-        """Read the first choice."""
+        """Return the message of the first choice as the reply, without null fields."""
         choices = mappings_in(response.get("choices"))
         message = choices[0].get("message") if choices else None
         if not isinstance(message, Mapping):
             return Reply(response=response)
-        given = {name: value for name, value in message.items() if value is not None}
-        return Reply(items=(given,), response=response)
+        without_nulls = {name: value for name, value in message.items() if value is not None}
+        return Reply(items=(without_nulls,), response=response)
 
     def open_reply(self) -> ReplyReader:
         """Return a reader of streamed chunks."""
@@ -95,11 +95,11 @@ class _ChunkReader(ReplyReader):
             call["function"]["arguments"] += function.get("arguments") or ""
 
     def reply(self) -> Reply:
-        """Return the message as far as it was read; an answer without a reason to end is not complete."""
+        """Return the message if it is complete, that is, if it has a finish reason, and the usage if it came."""
         message: dict[str, Any] = {"role": "assistant", "content": self._content}
         if self._calls:
             message["tool_calls"] = [call for _, call in sorted(self._calls.items())]
-        says_something = bool(self._content or self._calls)
+        is_empty = not self._content and not self._calls
         response = {"model": self._model, "usage": self._usage} if self._usage else None
-        items = (message,) if self._reason and says_something else ()
+        items = (message,) if self._reason and not is_empty else ()
         return Reply(items=items, response=response)

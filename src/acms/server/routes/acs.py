@@ -89,15 +89,16 @@ async def render_context(call: Call[RenderQuery, Mapping[str, Json]]) -> Reply:
     try:
         return await _build_render_reply(call)
     except ACMSError as error:
-        given = call.body.get("request_id")
-        # Without a valid request id the error is answered like those of other operations.
-        if error.retryable or not isinstance(given, str) or not 0 < len(given) <= 128:
-            raise
-        written = problem_details.serialize_problem(error, request_id=given)
+        request_id = call.body.get("request_id")
+        has_valid_id = isinstance(request_id, str) and 0 < len(request_id) <= 128
+        if error.retryable or not has_valid_id:
+            raise  # it is answered like the errors of other operations
+        assert isinstance(request_id, str)
+        problem = problem_details.serialize_problem(error, request_id=request_id)
         return Reply(
-            body={**written, "message": written["detail"], "request_id": given},
-            status=written["status"],
-            headers={"X-Request-ID": _quote_header(given)},
+            body={**problem, "message": problem["detail"], "request_id": request_id},
+            status=problem["status"],
+            headers={"X-Request-ID": _quote_header(request_id)},
             media=problem_details.MEDIA,
         )
 
@@ -107,7 +108,7 @@ async def _build_render_reply(call: Call[RenderQuery, Mapping[str, Json]]) -> Re
     query = call.query
     request = RenderRequest.of(call.body, lenient=query.lenient)
     ids = _split_names(query.contexts)
-    if len(ids) > 16:  # each is a search of its own
+    if len(ids) > 16:  # each requires a separate search
         raise ValidationError(f"names {len(ids)} contexts, the limit is 16", field="contexts")
     if not ids and not call.tenant.engine.sources:
         raise ValidationError("must name the contexts whose memory is meant", field="contexts")

@@ -50,7 +50,7 @@ async def note_citations(call: Call[None, CitedBody]) -> Reply:
 
 
 async def _check_entries_visible(tenant: Tenant, ids: Sequence[str]) -> None:
-    """Raise the same error for a missing entry and for one that the request may not know of."""
+    """Raise `EntryNotFoundError` if an entry does not exist, was erased, or may not be seen by the request."""
     visible: dict[str, bool] = {}
     for id, entry in zip(ids, await tenant.handle.get(ids), strict=True):
         if entry is None or entry.state is State.ERASED:

@@ -271,7 +271,7 @@ async def reply_with_contexts(
 
 
 def _parse_filter(query: ListContexts) -> dict[str, Any]:
-    """Return the conditions that the listed contexts must match."""
+    """Return the conditions that the listed contexts must match: those in `where`, and `label` and `name`."""
     try:
         conditions = json.loads(query.where or "{}")
     except (ValueError, RecursionError):

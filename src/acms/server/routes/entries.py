@@ -36,11 +36,12 @@ class WholeEntry(Entry):
 
 
 async def _whole_entry(call: Call[Any, Any], id: str, place: Place = _NOW) -> dict[str, Json]:
-    """Serialize an entry as it reads at a place of the log, and whether it is active there."""
+    """Serialize an entry as it reads at a version of the log, with `inForce` for whether it is active there."""
     context, storage = call.path["context_id"], call.tenant.handle
     session = await call.tenant.session(context)
     at = await resolve_version(session, context, place.at_version, place.at_message, place.at_tag)
-    entry = session.stage.redact_entry(await (session if at is None else session.at(at)).get(id))
+    view = session if at is None else session.at(at)
+    entry = session.stage.redact_entry(await view.get(id))
     head = await storage.head(context)
     cover = await cover_at(storage, context, head, head.version if at is None else at)
     return {**encode_noun(entry, Entry), "inForce": cover.replaced_by(entry.version) is None}
@@ -113,9 +114,10 @@ async def replace_entry(call: Call[None, ReplaceBody]) -> Reply:
     are retired. 412 if `sha256` does not match the current text; 410 if the message was retracted or its content is
     gone.
     """
-    content, most = call.body.content, call.config.limits.message_bytes
-    if (size := len(content.encode("utf-8", "surrogatepass"))) > most:
-        raise TooLargeError(f"has {size} bytes, the limit is {most}", field="content")
+    content, most_bytes = call.body.content, call.config.limits.message_bytes
+    size = len(content.encode("utf-8", "surrogatepass"))
+    if size > most_bytes:
+        raise TooLargeError(f"has {size} bytes, the limit is {most_bytes}", field="content")
     session = await call.tenant.session(call.path["context_id"])
     id = await session.replace(call.path["entry_id"], content, sha256=call.body.sha256)
     return Reply(body={"data": await _whole_entry(call, id)})
@@ -176,11 +178,11 @@ async def erase_entry(call: Call[EraseEntry, None]) -> Reply:
     """
     session = await call.tenant.session(call.path["context_id"])
     try:
-        done = await session.erase(call.path["entry_id"], verify=call.query.verify)
+        erasure = await session.erase(call.path["entry_id"], verify=call.query.verify)
     finally:
         call.tenant.unlearn()
-    visible = [copy for copy in done.remaining if await call.tenant.knows(copy.context)]
-    return reply_with_data(replace(done, remaining=tuple(visible)))
+    visible = [copy for copy in erasure.remaining if await call.tenant.knows(copy.context)]
+    return reply_with_data(replace(erasure, remaining=tuple(visible)))
 
 
 class UndoBody(Body):

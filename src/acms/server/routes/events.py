@@ -64,9 +64,8 @@ async def stream_events(call: Call[EventsQuery, None]) -> Reply:
     """
     context = call.path["context_id"]
     streams = call.app.streams
-    call.ends.append(
-        streams.begin(call.principal.key)
-    )  # before the store is read, so that a refusal is cheap
+    end_stream = streams.begin(call.principal.key)  # before the store is read, so that a refusal is cheap
+    call.ends.append(end_stream)
     session = await call.tenant.session(context)
     storage = session.storage
     call.right.stream((await storage.head(context)).epoch)
@@ -80,7 +79,7 @@ async def stream_events(call: Call[EventsQuery, None]) -> Reply:
 
 
 async def _stream_event_lines(followed: Followed, follow: bool) -> AsyncGenerator[bytes]:
-    """Yield the lines of a stream. An error ends it; the client receives the error when it reconnects."""
+    """Yield the lines of a stream of events. An error ends it; the client receives the error when it reconnects."""
     yield b"retry: 2000\n\n"  # milliseconds
     events = followed.events(follow=follow)
     try:
@@ -95,7 +94,7 @@ async def _stream_event_lines(followed: Followed, follow: bool) -> AsyncGenerato
 
 
 def _format_event(event: LogEvent | None, followed: Followed) -> bytes:
-    """Serialize an event, or a comment that keeps the connection alive."""
+    """Serialize an event, or for None a comment that keeps the connection alive."""
     if event is None:
         return f": {followed.cursor}\nid: {followed.cursor}\n\n".encode()
     page = followed.page

@@ -129,7 +129,9 @@ async def _stream_export(storage: StorageBackend, ids: Sequence[str]) -> AsyncIt
             if size >= PIECE_BYTES:
                 yield "".join(lines).encode()
                 lines, size = [], 0
-                await asyncio.sleep(0)  # a fast client never makes this wait, and other requests must run
+                await asyncio.sleep(
+                    0
+                )  # lets other requests run, even if the client never makes this one wait
     if lines:
         yield "".join(lines).encode()
 
@@ -215,7 +217,10 @@ async def import_file(call: Call[ImportQuery, None]) -> Reply:
 
 @asynccontextmanager
 async def _spool_body(stream: AsyncIterator[bytes], seconds: float) -> AsyncGenerator[Path]:
-    """Write a body to a temporary file for the block, which reads it twice: to check it and to store it."""
+    """Write a body to a temporary file that exists inside the block; the import reads it twice.
+
+    Raises `DeadlineError` if nothing arrives for `seconds`.
+    """
     with TemporaryDirectory(prefix="acms-") as folder:
         path = Path(folder) / BODY
         with path.open("wb") as file:
@@ -232,19 +237,19 @@ async def _spool_body(stream: AsyncIterator[bytes], seconds: float) -> AsyncGene
 
 
 def _count_lines(path: Path) -> int:
-    """Return the number of lines of a file; the last one may lack its line feed."""
-    count, last = 0, b"\n"
+    """Return the number of lines of a file; the last line may lack its line feed."""
+    line_feeds = 0
+    last_byte = b"\n"
     with path.open("rb") as file:
         while data := file.read(1 << 20):
-            count += data.count(b"\n")
-            last = data[-1:]
-    return count + (last != b"\n")
+            line_feeds += data.count(b"\n")
+            last_byte = data[-1:]
+    return line_feeds if last_byte == b"\n" else line_feeds + 1
 
 
 def _is_export(path: Path) -> bool:
-    """Return whether the first line describes a context; such a line is shorter than a MiB."""
+    """Return whether the first line that is not blank describes a context; such a line is shorter than 1 MiB."""
     with path.open("rb") as file:
-        # Blank lines may come first.
         line = b"\n"
         while line and not line.strip():
             line = file.readline(1 << 20)
@@ -265,12 +270,12 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 async def _restore_exports(call: Call[ImportQuery, None], path: Path) -> list[ImportedContext]:
-    """Check all exports of a file, then store them; return the contexts.
+    """Check all exports of a file, then store them, and return their contexts.
 
-    The file is read twice, so that nothing is stored if one of them is invalid.
+    The file is read twice, so that nothing is stored if any export is invalid.
     """
-    for name, given in (("contextId", call.query.context_id), ("namespace", call.query.namespace)):
-        if given is not None:
+    for name, value in (("contextId", call.query.context_id), ("namespace", call.query.namespace)):
+        if value is not None:
             raise ValidationError("is for conversations: an export says itself what it is", field=name)
     if Scope.ADMIN not in call.principal.scopes:
         raise PermissionDeniedError(f"an export brings ids and settings: the key needs {Scope.ADMIN.value}")
@@ -379,7 +384,10 @@ async def _import_conversations(call: Call[ImportQuery, None], opened: Import) -
 
 
 async def _find_import_target(call: Call[ImportQuery, None], opened: Import) -> Context | None:
-    """Return the context that the one conversation of a file goes to; `ValidationError` if it is missing."""
+    """Return the context that the query names for the only conversation of a file, or None for new contexts.
+
+    Raises `ValidationError` if the format requires one.
+    """
     query = call.query
     if query.context_id is None:
         if opened.format == "chat":
@@ -392,13 +400,13 @@ async def _find_import_target(call: Call[ImportQuery, None], opened: Import) -> 
 
 
 def _size_check(most: int) -> Callable[[Conversation], None]:
-    """Return a check that refuses a message whose text has more bytes than the limit."""
-    numbers = count()
+    """Return a function that raises `TooLargeError` if a message of a conversation has more than `most` bytes."""
+    numbers = count()  # messages are numbered through all conversations of the file
 
-    def check(piece: Conversation) -> None:
-        for turn in piece.messages:
+    def check(conversation: Conversation) -> None:
+        for message in conversation.messages:
             number = next(numbers)
-            content = turn.get("content")
+            content = message.get("content")
             size = len(content.encode("utf-8", "surrogatepass")) if isinstance(content, str) else 0
             if size > most:
                 field = f"{BODY}: messages[{number}]"

@@ -80,10 +80,11 @@ async def list_facts(call: Call[ListFacts, None]) -> Reply:
 
 
 def _parse_as_of(text: str | None) -> int | datetime | None:
-    """Parse a version or a time."""
+    """Parse a version or a time: a short number is a version."""
     if text is None:
         return None
-    if text.isascii() and text.isdecimal() and len(text) < 19:
+    is_version = text.isascii() and text.isdecimal() and len(text) < 19
+    if is_version:
         return int(text)
     return validation.parse_moment(text, "as_of")
 

@@ -126,12 +126,13 @@ async def copy_context(call: Call[Place, ForkBody]) -> Reply:
 
 
 def _select_named_version(*places: Named) -> tuple[int | None, int | None, str | None]:
-    """Return the version that the query or the body names; `ValidationError` if both name one."""
+    """Return (version, message, tag) of the query or the body; raise `ValidationError` if both name one."""
+    nothing = (None, None, None)
     names = [(place.at_version, place.at_message, place.at_tag) for place in places]
-    given = [name for name in names if name != (None, None, None)]
+    given = [name for name in names if name != nothing]
     if len(given) > 1:
         raise ValidationError("is named in the query and in the body: leave one out", field="atVersion")
-    return given[0] if given else (None, None, None)
+    return given[0] if given else nothing
 
 
 async def _create_branch(call: Call[Place, ForkBody], *, copied: bool) -> Reply:
@@ -342,8 +343,8 @@ async def put_tag(call: Call[None, TagBody]) -> Reply:
     body, id, name = call.body, call.path["context_id"], call.path["name"]
     session = await call.tenant.session(id)
     version = await resolve_version(session, id, body.at_version, body.at_message, body.at_tag)
-    found = await session.tag(name, version, move=body.move)
-    return reply_with_data(Tag(name=name, version=found))
+    tagged_version = await session.tag(name, version, move=body.move)
+    return reply_with_data(Tag(name=name, version=tagged_version))
 
 
 @operations("DELETE", "/contexts/{context_id}/tags/{name}", scope=Scope.APPEND, status=204)

@@ -77,10 +77,10 @@ async def list_grants(call: Call[None, None]) -> Reply:
 async def revoke_grant(call: Call[None, None]) -> Reply:
     """Revoke a grant: the next request of the principal no longer sees the namespace, at any process of the service."""
     namespace = _check_shareable_namespace(call)
-    done = await call.app.grants.revoke(
+    was_shared = await call.app.grants.revoke(
         call.principal.tenant, namespace, call.path["principal"], by=call.principal
     )
-    if not done:
+    if not was_shared:
         raise NotFoundError(
             f"{namespace!r} is not shared with it", options=("GET the grants of the namespace",)
         )

@@ -105,7 +105,7 @@ async def show_window(call: Call[WindowQuery, None]) -> Reply:
     if query.budget > most:
         raise TooLargeError(f"is {query.budget}, the limit is {most}", field="budget")
     view = await view_at(call, call.query)
-    # The head first: its ETag may not name a message that the window does not show.
+    # The head is read first, so that its ETag cannot name a message that is newer than the window.
     head = await view.storage.head(call.path["context_id"])
     window = await view.window(query.budget, keep=[role.strip() for role in query.keep.split(",") if role])
     reply = Window(
@@ -144,10 +144,11 @@ async def show_state(call: Call[StateQuery, None]) -> Reply:
     """
     context, query = call.path["context_id"], call.query
     session = await call.tenant.session(context)
-    given = call.path["version"]
-    if not (given.isascii() and given.isdecimal() and len(given) < 20):
+    text = call.path["version"]
+    is_number = text.isascii() and text.isdecimal() and len(text) < 20
+    if not is_number:
         raise ValidationError("must be a version, a whole number from 0", field="version")
-    version, storage = int(given), session.storage
+    version, storage = int(text), session.storage
     head = await storage.head(context)
     if version > head.version:
         raise ValidationError(
@@ -157,7 +158,7 @@ async def show_state(call: Call[StateQuery, None]) -> Reply:
     entries = await _read_active_entries(storage, context, cover, version, query.cursor, query.limit + 1)
     page = entries[: query.limit]
     cursor = anchor_version(page[-1]) if len(entries) > query.limit else None
-    data = [encode_noun(one, BriefEntry) for one in session.stage.redact_entries(page)]
+    data = [encode_noun(entry, BriefEntry) for entry in session.stage.redact_entries(page)]
     body = {"data": data, "version": version, "nextCursor": cursor, "hasMore": cursor is not None}
     return Reply(body=body)
 
@@ -165,9 +166,9 @@ async def show_state(call: Call[StateQuery, None]) -> Reply:
 async def _read_active_entries(
     storage: StorageBackend, context: str, cover: Cover, version: int, after: int, limit: int
 ) -> list[Entry]:
-    """Return the first active entries with a position above `after`.
+    """Return the first `limit` active entries with a position above `after`.
 
-    Only stretches of the log that have active entries are read, in batches, until there are enough.
+    Only the spans of the log that have active entries are read, in batches, until there are enough.
     """
     read: list[Entry] = []
     active: Sequence[Entry] = ()
@@ -177,7 +178,7 @@ async def _read_active_entries(
             rows = await storage.read(context, at=last, after=start, kinds=(Kind.MESSAGE,), limit=limit)
             read += rows
             start = rows[-1].version if len(rows) == limit else last
-            # An edit or a summary with a higher position must not come before entries that were not read yet.
+            # Entries with a higher position, such as edits, have to wait for entries that were not read yet.
             active = [
                 entry
                 for entry in effective_sequence(read, cover, after=after)

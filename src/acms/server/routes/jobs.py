@@ -62,15 +62,15 @@ class RequestedJob:
 
 
 async def wait_for_requested_job(call: Call[Any, Any], session: ACMS, job: Job) -> RequestedJob:
-    """Wait for a job as long as the request prefers, within its deadline; `JobFailedError` if it fails."""
+    """Wait for a job as long as the request prefers, within its deadline; raise `JobFailedError` if it fails."""
     headers = {"Location": f"{BASE}/jobs/{job.id}"}
     seconds = _parse_wait_preference(call.headers.get("prefer", ""))
     ended, compaction = False, None
     if seconds is not None:
         headers["Preference-Applied"] = f"wait={seconds}"
-        most = max(0.0, call.config.limits.deadline_seconds - 1.0)  # a second remains for the reply
+        most_seconds = max(0.0, call.config.limits.deadline_seconds - 1.0)  # a second remains for the reply
         try:
-            compaction = await session.wait(job, timeout=min(float(seconds), most))
+            compaction = await session.wait(job, timeout=min(float(seconds), most_seconds))
             ended = True
         except TimeoutError:
             pass
@@ -81,7 +81,7 @@ async def wait_for_requested_job(call: Call[Any, Any], session: ACMS, job: Job) 
 
 
 def _parse_wait_preference(prefer: str) -> int | None:
-    """Return the seconds that a client prefers to wait; an unknown preference is ignored (RFC 7240)."""
+    """Return the seconds that a client prefers to wait, or None; unknown preferences are ignored (RFC 7240)."""
     for preference in re.split("[,;]", prefer):
         match = _WAIT.fullmatch(preference.strip())
         if match:
@@ -105,7 +105,7 @@ async def filter_visible_jobs(tenant: Tenant, jobs: Sequence[Job]) -> list[Job]:
 
 
 async def _find_job(tenant: Tenant, id: str) -> Job:
-    """Return a job that the request may see; `NotFoundError` for any other."""
+    """Return a job if the request may see it; raise `NotFoundError` if not."""
     page = await tenant.handle.jobs(JobQuery(ids=(id,)))
     jobs = await filter_visible_jobs(tenant, page.items)
     if not jobs:

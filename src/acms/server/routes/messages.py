@@ -250,8 +250,9 @@ async def append_messages(call: Call[None, AppendBody]) -> Reply:
     key = _validate_idempotency_key(call.idempotency_key)
     receipts = await session.ingest_many(drafts, idempotency_key=key, last_message=last_message)
     foreign_messages = any(isinstance(message, dict) for message in messages)
-    # Only then may the stored messages differ from the request: otherwise the read is spared.
-    if foreign_messages or receipts[0].repeated or any(receipt.notes for receipt in receipts):
+    has_notes = any(receipt.notes for receipt in receipts)
+    may_differ_from_request = foreign_messages or receipts[0].repeated or has_notes
+    if may_differ_from_request:
         return await _read_back(call.tenant, receipts)
     created_at = format_instant(now)
     data = [
@@ -286,9 +287,9 @@ async def sync_messages(call: Call[None, SyncBody]) -> Reply:
 def _build_drafts(
     messages: Sequence[MessageBody | dict[str, Any]], most: int, now: datetime
 ) -> list[dict[str, Any]]:
-    """Return the arguments of `ingest` for each message; `TooLargeError` for one of more than `most` bytes.
+    """Return the arguments of `ingest` for each message; raise `TooLargeError` for a message of more than `most` bytes.
 
-    A dict is a message of a provider's API and passed on as it is. `ingest` checks the contents.
+    A dict is a message of a provider's API and is passed on unchanged. `ingest` validates the contents.
     """
     drafts: list[dict[str, Any]] = []
     for index, message in enumerate(messages):
@@ -405,17 +406,14 @@ def _build_stored_message(
 
 
 async def _read_back(tenant: Tenant, receipts: Sequence[MessageReceipt]) -> Reply:
-    """Return the stored messages as a reply, read from the store.
-
-    They may differ from the request, or be erased since.
-    """
+    """Return the stored messages as a reply, read from the store, without those erased in the meantime."""
     entries = await tenant.handle.get([receipt.message_id for receipt in receipts])
     data: list[Json] = []
     for receipt, entry in zip(receipts, entries, strict=True):
         if entry is None:
             continue
         message = encode_noun(entry, BriefEntry)
-        message["position"] = receipt.position  # of a summary, which has none, that of the message before it
+        message["position"] = receipt.position  # a summary has the position of the message before it
         message["episodeId"] = receipt.episode_id
         message["durability"] = receipt.durability
         message["embedded"] = receipt.embedded
@@ -444,14 +442,16 @@ async def list_messages(call: Call[ListMessages, None]) -> Reply:
     query, session = call.query, await call.tenant.session(call.path["context_id"])
     storage = session.storage
     head = await storage.head(call.path["context_id"])
-    kinds, more = (Kind.MESSAGE,), query.limit + 1
+    kinds, one_more = (Kind.MESSAGE,), query.limit + 1
     cursor = None if query.cursor is None else min(max(query.cursor, 0), head.version + 1)
     if query.order == "asc":
         entries = await storage.read(
-            head.context, at=head.version, after=cursor or 0, kinds=kinds, limit=more
+            head.context, at=head.version, after=cursor or 0, kinds=kinds, limit=one_more
         )
     else:
-        entries = await storage.read(head.context, at=head.version, before=cursor, kinds=kinds, newest=more)
+        entries = await storage.read(
+            head.context, at=head.version, before=cursor, kinds=kinds, newest=one_more
+        )
         entries.reverse()
     page = entries[: query.limit]
     cover = await cover_at(storage, head.context, head, head.version)

@@ -122,9 +122,9 @@ async def list_pins(call: Call[ListPins, None]) -> Reply:
         start = keys.index(query.cursor) + 1
     page = pins[start : start + query.limit]
     entries = await asyncio.gather(*(store.get(pin.key) for pin in page))
-    more = len(pins) > start + len(page)
+    has_more = len(pins) > start + len(page)
     data = [encode_noun(_pinned_value(pin, entry)) for pin, entry in zip(page, entries, strict=True)]
-    return reply_with_page(data, page[-1].key if more else None)
+    return reply_with_page(data, page[-1].key if has_more else None)
 
 
 @operations(
@@ -147,14 +147,14 @@ async def put_pin(call: Call[None, PinBody]) -> Reply:
     tenant, and namespaces decide which prompts show them: two namespaces that pin one key show the same value.
     """
     store, body = call.tenant.kv, call.body
-    given = "value" in body.model_fields_set
-    if given:
-        validation.serialize_document(body.value, "value")  # before anything is pinned
+    has_value = "value" in body.model_fields_set
+    if has_value:
+        validation.serialize_document(body.value, "value")  # validates it before anything is pinned
     registry = create_pin_registry(store, namespace=call.path["namespace"])
     pin = await registry.pin(
         body.key, label=body.label, role=body.role, priority=body.priority, tags=body.tags
     )
-    entry = await (store.set(body.key, body.value) if given else store.get(body.key))
+    entry = await (store.set(body.key, body.value) if has_value else store.get(body.key))
     return reply_with_data(_pinned_value(pin, entry))
 
 
@@ -165,6 +165,6 @@ async def delete_pin(call: Call[Unpin, None]) -> Reply:
     registry = create_pin_registry(store, namespace=call.path["namespace"])
     deleted = False
     if call.query.value and any(pin.key == key for pin in await registry.list()):
-        deleted = await store.delete(key)  # first: a pin that shows nothing can be let go of again
+        deleted = await store.delete(key)  # first, because a pin without a value can still be removed later
     unpinned = await registry.unpin(key)
     return reply_with_data(Unpinned(key=key, unpinned=unpinned, deleted=deleted))

@@ -111,7 +111,7 @@ ContentStep.model_rebuild()
 
 
 async def apply_prompt_steps(call: Call[None, Any], prompt: Prompt, steps: Sequence[StepBody]) -> Prompt:
-    """Return a prompt with more steps; `ValidationError` if `Prompt` refuses one."""
+    """Return a prompt with more steps; raise `ValidationError` if `Prompt` refuses one."""
     for step in steps:
         match step:
             case MessageStep():
@@ -145,19 +145,19 @@ async def apply_prompt_steps(call: Call[None, Any], prompt: Prompt, steps: Seque
 
 def _add_content_step(prompt: Prompt, step: ContentStep, content: Prompt) -> Prompt:
     """Add a step that contains other steps, which were applied to `content`."""
-    given: dict[str, Any] = {} if step.priority is None else {"priority": step.priority}
+    options: dict[str, Any] = {} if step.priority is None else {"priority": step.priority}
     match step.type:
         case "history":
-            return prompt.history(content, **given)
+            return prompt.history(content, **options)
         case "last":
-            return prompt.last(content, 1 if step.n is None else step.n, **given)
+            return prompt.last(content, 1 if step.n is None else step.n, **options)
         case "truncate":
-            return prompt.truncate(content, step.tokens or 0, keep=step.keep, **given)
+            return prompt.truncate(content, step.tokens or 0, keep=step.keep, **options)
         case "omit":
-            return prompt.omit(content, **given)
+            return prompt.omit(content, **options)
         case "section":
             return prompt.section(
-                step.name, content, floor=step.floor, ceiling=step.ceiling, share=step.share, **given
+                step.name, content, floor=step.floor, ceiling=step.ceiling, share=step.share, **options
             )
 
 

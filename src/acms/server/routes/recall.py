@@ -102,16 +102,23 @@ def check_token_limit(budget: int | None, limits: Limits, field: str) -> None:
 
 
 def list_verdicts(result: ContextItems, *, why: bool = True, about: Sequence[str] = ()) -> list[Verdict]:
-    """Return why each candidate is shown or not, best first, and the same for other entries in the ledger."""
+    """Return the verdicts on all candidates, if `why`, and on the entries whose ids are in `about`.
+
+    Candidates that are shown come first, the best first.
+    """
     candidates = result.ledger.candidates
     verdicts: list[Verdict] = []
     if why:
-        verdicts = sorted(candidates.values(), key=lambda one: (not one.included, -one.score, one.version))
+        verdicts = sorted(candidates.values(), key=_shown_and_best_first)
     for id in about:
         if not why or id not in candidates:
             with suppress(EntryNotFoundError):
                 verdicts.append(result.ledger.why(id))
     return verdicts
+
+
+def _shown_and_best_first(verdict: Verdict) -> tuple[bool, float, int]:
+    return not verdict.included, -verdict.score, verdict.version
 
 
 def _build_recall_result(result: ContextItems, body: RecallBody) -> Recalled:

@@ -84,5 +84,5 @@ async def replay_webhook(call: Call[None, None]) -> Reply:
     Failed deliveries are listed as failed jobs of the kind `webhook`.
     """
     jobs = await _open_webhooks(call).replay(call.path["webhook_id"])
-    call.tenant.work()
+    call.tenant.start_worker()
     return reply_with_page([encode_noun(job) for job in await filter_visible_jobs(call.tenant, jobs)], None)
