@@ -110,3 +110,22 @@ async def test_calls_of_a_long_turn_are_shown_or_named_in_one_line() -> None:
     assert sum(times_shown) >= 12
     assert max(times_shown) == 1
     assert again.payload == rendered.payload
+
+
+async def test_a_recall_adds_what_a_cut_document_does_not_show() -> None:
+    sections = [
+        f"Section {number}. " + f"The river of village {number} is calm. " * 12 for number in range(40)
+    ]
+    sections[22] += "The crane of the harbour lifts 40 tons."
+    document = "The report of the harbour. The harbour master is Vera.\n\n" + "\n\n".join(sections)
+    question = "How much does the crane of the harbour lift, and who is the harbour master?"
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", document)
+        await session.ingest("assistant", "I have read it.")
+        prompt = Prompt(OpenAIChat("gpt-5")).history(session).recall(session, question).user(question)
+        rendered = await prompt.render(budget=1200)
+    texts = "\n".join([message["content"] for message in rendered.payload["messages"]])
+    assert texts.count("The harbour master is Vera.") == 1
+    assert texts.count("lifts 40 tons.") == 1
+    assert rendered.tokens.upper_bound <= 1200
+    assert rendered.use.free < 120

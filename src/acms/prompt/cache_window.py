@@ -38,9 +38,13 @@ from acms.prompt.manifest_writer import Quotable, fingerprint_message, join_segm
 from acms.prompt_types import PromptMessage, Tool
 from acms.results import ContextItem
 from acms.text import condense
+from acms.text.records import Record, split_records
 
 MOST_BUDGETS_SEARCHED = 32
 """How far back the question that began a turn is searched for, in multiples of the prompt's budget."""
+
+LEAST_DROPPED = 80
+"""Characters that a recalled text must repeat before they are dropped: a mark takes some, too."""
 
 _BREAK = re.compile(rf"{condense.MARK.pattern}|\n")
 
@@ -392,6 +396,39 @@ def covers_content(text: str | None, content: str) -> bool:
     if not condense.MARK.search(text):
         return True
     return all(fragment.strip() in text for fragment in _BREAK.split(content))
+
+
+def drop_visible_ends(content: str, shown: str | None) -> str:
+    """Return a recalled text without what its entry shows already at the beginning and end of it.
+
+    `shown` is the shown text of the entry, None if there is none. A message cut to its beginning and its end is often
+    found by its beginning. "" if nothing is left.
+    """
+    if shown is None:
+        return content
+    if covers_content(shown, content):
+        return ""
+    records = split_records(content)
+    first, last = 0, len(records)
+    while first < last and _is_visible(content, records[first], shown):
+        first += 1
+    while last > first and _is_visible(content, records[last - 1], shown):
+        last -= 1
+    if first == last:
+        return ""
+    start, end = records[first].start, records[last - 1].end
+    if start + len(content) - end < LEAST_DROPPED:
+        return content
+    kept = content[start:end].rstrip()
+    before = f"{condense.CUT} " if start and not kept.lstrip().startswith("[…") else ""
+    after = f" {condense.CUT}" if end < len(content) and not kept.endswith("…]") else ""
+    return before + kept.lstrip("\n") + after
+
+
+def _is_visible(content: str, record: Record, shown: str) -> bool:
+    """Return whether a shown text holds a record, or the record is a mark of what is left out."""
+    text = condense.MARK.sub("", content[record.start : record.end]).strip()
+    return text in shown
 
 
 def visible_ids(atoms: Iterable[Atom]) -> frozenset[str]:

@@ -24,7 +24,7 @@ TOOL_CALL = "tool call"
 ARROW = "→"
 SHORT_CALL = 30
 """Tokens for the arguments of an earlier call: a path or a query, and the beginnings of long values."""
-SHORT_LINE = 60
+SHORT_LINE = 40
 """Characters of the first and of the last line of the result of an earlier call."""
 
 _BEGIN = datetime.min.replace(tzinfo=UTC)
@@ -141,10 +141,11 @@ def _add_result(call: Piece, item: ContextItem) -> Piece:
     )
 
 
-def write_short_calls(atoms: Sequence[Atom], counter: TokenCounter) -> tuple[Piece, ...]:
-    """Return each tool call with its results as a piece of one line, cut where it is long.
+def write_short_calls(atoms: Sequence[Atom], counter: TokenCounter, most: int) -> tuple[Piece, ...]:
+    """Return tool calls with their results as pieces of one line each, the newest as far as `most` tokens hold them.
 
-    Of arguments the short values stay, such as paths; of a result its first and its last line.
+    Of arguments the short values stay, such as paths; of a result its first and its last line. A model that does not
+    see its earlier calls repeats them.
     """
     pieces: list[Piece] = []
     for atom in atoms:

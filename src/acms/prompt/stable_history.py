@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -29,7 +30,7 @@ from acms.prompt.tool_outputs import CallCutter
 from acms.prompt.window_record import WindowRecord, load_window_entries
 from acms.recall.pipeline import Gathered, load_instructions
 from acms.recall.planner import SUMMARIES_SHARE
-from acms.results import ContextItems
+from acms.results import ContextItem, ContextItems
 
 NEWEST = 0.15
 """Share of the budget that the newest messages take when a window begins: questions about them need no recall."""
@@ -255,20 +256,20 @@ class StableHistory:
         with_question = self._move_question_to_front(read, start, costs, atoms)
         end = cache_window.find_turn_start(atoms, question_follows=self.question_follows)
         budget = self.budget - self._cost(with_question.front)
-        calls = self._write_earlier_calls(whole_atoms[end:start])
+        most_for_calls = min(int(self.budget * EARLIER_CALLS), budget - sum(costs[start:]))
+        calls = excerpts.write_short_calls(whole_atoms[end:start], self.codec.counter, most_for_calls)
         budget -= self._cost([self._write_block(calls)]) if calls else 0
         tool_tokens, used_tool_tokens = self._estimate_tool_tokens(whole_atoms, costs, previous_atoms)
         reserve = self._reserve(atoms, costs, tool_tokens, used_tool_tokens)
-        pieces: tuple[Piece, ...] = ()
+        pieces, depth = tuple[Piece, ...](), 0
+        take_all = reserve is not None or tool_tokens > 0
         if self.recall is not None:
-            left = budget - sum(costs[start:])
-            depth = left
+            depth = left = budget - sum(costs[start:])
             if start > 0 or not read.whole:
                 depth = self._first_depth(left, reserve, tool_tokens, used_tool_tokens)
             visible = cache_window.collect_visible_texts(
                 [*with_question.front, *atoms[start:]], (), self.entries
             )
-            take_all = reserve is not None or tool_tokens > 0
             pieces = await self._find_answers(depth, visible, take_all=take_all)
         most = int(budget * LEAST_FILLED) if reserve is None else budget - reserve
         if sum(costs[start:]) > budget / 2:  # the next turn will not fit in any case
@@ -277,13 +278,14 @@ class StableHistory:
         if start > end:
             read = with_question
             recalled_ids = {id for piece in pieces for id in piece.sources}
-            calls = self._write_earlier_calls(whole_atoms[end:start])
+            calls = excerpts.write_short_calls(whole_atoms[end:start], self.codec.counter, most_for_calls)
             pieces += tuple([call for call in calls if recalled_ids.isdisjoint(call.sources)])
         else:
             left = max(most, int(budget * CUT_EXCHANGE)) - sum(costs[start:])
-            left -= self._cost([self._write_block(pieces)]) if pieces else 0
-            start, limits = self._fill_last_exchange(whole_atoms[:end], costs, limits, start, max(0, left))
-            pieces = self._drop_visible_pieces(pieces, self._cutter.cut(whole_atoms[start:], limits))
+            find_answers = partial(self._find_answers, depth, take_all=take_all)
+            start, limits, pieces = await self._show_last_exchange(
+                whole_atoms, end, costs, limits, start, left, pieces, find_answers
+            )
         shown = self._cutter.cut(whole_atoms[start:], limits, cache_window.question_of(read.front))
         is_whole = start == 0 and read.whole
         window = await self._new_window(read._replace(atoms=shown), limits, pieces, is_whole=is_whole)
@@ -435,18 +437,6 @@ class StableHistory:
             start = earlier
             pieces = self._drop_visible_pieces(pieces, atoms[start:])
 
-    def _write_earlier_calls(self, atoms: Sequence[Atom]) -> tuple[Piece, ...]:
-        """Return the calls of the turn that are not shown as pieces of one line, the newest as far as they fit.
-
-        Without them a model repeats what it has done.
-        """
-        calls = excerpts.write_short_calls(atoms, self.codec.counter)
-        most = int(self.budget * EARLIER_CALLS)
-        costs = [self.codec.counter.count(call.text) for call in calls]
-        while calls and sum(costs[-len(calls) :]) > most:
-            calls = calls[1:]
-        return calls
-
     def _drop_visible_pieces(self, pieces: tuple[Piece, ...], atoms: Sequence[Atom]) -> tuple[Piece, ...]:
         """Return recalled pieces without those that a history shows."""
         visible = cache_window.collect_visible_texts(atoms, (), self.entries)
@@ -454,23 +444,40 @@ class StableHistory:
             [one for one in pieces if not cache_window.covers_content(visible.get(one.id), one.text)]
         )
 
-    def _fill_last_exchange(
+    async def _show_last_exchange(
         self,
         whole_atoms: Sequence[Atom],
+        end: int,
         costs: Sequence[int],
         limits: Mapping[int, int],
         start: int,
         left: int,
-    ) -> tuple[int, dict[int, int]]:
-        """Show more of the exchange that `whole_atoms` end with where it was condensed, or too long to be shown at all.
+        pieces: tuple[Piece, ...],
+        find_answers: Callable[[Mapping[str, str]], Awaitable[tuple[Piece, ...]]],
+    ) -> tuple[int, dict[int, int], tuple[Piece, ...]]:
+        """Show more of the exchange before `end`, which a question often refers to: of a document or an output.
 
-        A question behind it often refers to it: to a document, or to the output of a tool.
+        Return the start, limits and recalled pieces. `left` are the tokens for all; pieces repeat nothing it shows.
         """
-        exchange = cache_window.find_last_exchange(whole_atoms, costs, len(whole_atoms), sum(costs))
-        offset, limits = self._cutter.fill(
-            whole_atoms[exchange:], costs[exchange:], limits, start - exchange, left
+        exchange = cache_window.find_last_exchange(whole_atoms[:end], costs, end, sum(costs[:end]))
+
+        def fill(pieces: tuple[Piece, ...]) -> tuple[int, dict[int, int]]:
+            tokens = left - self._cost([self._write_block(pieces)] if pieces else [])
+            offset, filled = self._cutter.fill(
+                whole_atoms[exchange:end], costs[exchange:end], limits, start - exchange, max(0, tokens)
+            )
+            return exchange + offset, filled
+
+        filled_start, filled_limits = fill(pieces)
+        visible = cache_window.collect_visible_texts(
+            self._cutter.cut(whole_atoms[filled_start:], filled_limits), (), self.entries
         )
-        return exchange + offset, limits
+        if not any(piece.id in visible for piece in pieces):
+            return filled_start, filled_limits, pieces
+        pieces = await find_answers(visible)
+        filled_start, filled_limits = fill(pieces)
+        shown = self._cutter.cut(whole_atoms[filled_start:], filled_limits)
+        return filled_start, filled_limits, self._drop_visible_pieces(pieces, shown)
 
     def _reserve(
         self, atoms: Sequence[Atom], costs: Sequence[int], tool_tokens: int, used_tool_tokens: int
@@ -765,11 +772,11 @@ class StableHistory:
             if not take_all:
                 # Score alone fills the first 60 %; the rest must be a fifth as relevant as the best.
                 items = cache_window.select_answers(items, int(tokens * 0.6), 0.2)
-            new = [
-                item
-                for item in excerpts.drop_repeated_facts(items)
-                if not cache_window.covers_content(visible.get(item.id), item.content)
-            ]
+            new: list[ContextItem] = []
+            for item in excerpts.drop_repeated_facts(items):
+                content = cache_window.drop_visible_ends(item.content, visible.get(item.id))
+                if content:
+                    new.append(item if content == item.content else replace(item, content=content))
             pieces = excerpts.write_pieces(new, excerpts.find_own_logs(self._context), counted=counted)
             over = self._cost([self._write_block(pieces)]) - depth if pieces else 0
             if over <= 0:

@@ -471,7 +471,7 @@ def _shorten_items(
         tokens = counter.count(item.content) + frame.cost(item.role, (), _speaker_of_item(item))
         return [replace(item, token_count=tokens, truncated=True)]
     if choice.rule != "excerpt":
-        return cut_group(items, budget, counter, frame)
+        return cut_group(items, budget, counter, frame, query)
     if len(items) > 1:
         return _excerpt_group(items, budget, counter, frame, query)
     return [_excerpt_item(items[0], budget, counter, frame, query)]
@@ -540,7 +540,7 @@ def _excerpt_group(
             item = _restore_result_part(excerpt, item) if item.role is Role.TOOL else excerpt
         rendered[index] = item
         remaining -= item.token_count
-    return rendered if remaining >= 0 else cut_group(rendered, budget, counter, frame)
+    return rendered if remaining >= 0 else cut_group(rendered, budget, counter, frame, query)
 
 
 def _restore_result_part(item: ContextItem, whole: ContextItem) -> ContextItem:
@@ -613,21 +613,23 @@ def _build_item(
 
 
 def cut_group(
-    items: list[ContextItem], budget: int, counter: TokenCounter, frame: Frame
+    items: list[ContextItem], budget: int, counter: TokenCounter, frame: Frame, query: str = ""
 ) -> list[ContextItem]:
     """Cut the items of one unit to a budget: the longest ones to an equal length.
+
+    Of an output of a tool, what matches the query stays.
 
     A unit that still does not fit becomes empty items that cost nothing, so that all of them stay and are flagged.
     """
     most_per_item = find_level([item.token_count for item in items], budget)
-    cut = [_cut_part(item, most_per_item, counter, frame) for item in items]
+    cut = [_cut_part(item, most_per_item, counter, frame, query) for item in items]
     excess = sum(item.token_count for item in cut) - budget
     longest_first = sorted(range(len(cut)), key=lambda index: -cut[index].token_count)
     for index in longest_first:
         item = cut[index]
         can_shrink = item.role is Role.TOOL or len(items) == 1
         if excess > 0 and can_shrink:
-            cut[index] = _cut_item(item, max(0, item.token_count - excess), counter, frame)
+            cut[index] = _cut_item(item, max(0, item.token_count - excess), counter, frame, query)
             excess -= item.token_count - cut[index].token_count
     # A tool call and its answers are shown together or not at all.
     has_empty_member = len(items) > 1 and any(_is_empty(item) for item in cut)
@@ -640,16 +642,16 @@ def _is_empty(item: ContextItem) -> bool:
     return not item.content and not item.parts
 
 
-def _cut_part(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame) -> ContextItem:
+def _cut_part(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame, query: str) -> ContextItem:
     """Return an item within a budget: a tool call with shorter arguments, any other with its text cut."""
     if item.token_count <= budget:
         return item
     if any(isinstance(part, ToolCall) for part in item.parts):
         return _cut_arguments(item, budget, counter, frame)
-    return _cut_item(item, budget, counter, frame)
+    return _cut_item(item, budget, counter, frame, query)
 
 
-def _cut_item(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame) -> ContextItem:
+def _cut_item(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame, query: str) -> ContextItem:
     """Return an item with its text cut to a budget, frame included; of its parts only tool results are kept."""
     results = [part for part in item.parts if isinstance(part, ToolResult)]
     parts: tuple[Part, ...] = tuple([replace(part, output="") for part in results])
@@ -657,7 +659,7 @@ def _cut_item(item: ContextItem, budget: int, counter: TokenCounter, frame: Fram
     content_budget = budget - framing
     content = ""
     if content_budget > 0 and results:
-        content = condense_output(item.content, content_budget, counter, entry=item.id)
+        content = condense_output(item.content, content_budget, counter, question=query, entry=item.id)
     elif content_budget > 0:
         content = cut_middle(item.content, content_budget, counter)
     if not content and content_budget < 0:
