@@ -83,6 +83,7 @@ def serve_app(app: ASGIApp, lifespan: str = "on") -> Generator[tuple[str, asynci
         port=0,
         lifespan="on" if lifespan == "on" else "off",
         server_header=False,
+        timeout_keep_alive=60,  # seconds: an idle connection outlives a pause of a busy machine
         **options,
     )
     server = uvicorn.Server(config)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.gateway.serving import Running, running_gateway
+from acms.gateway import GatewayConfig, create_gateway
+from tests.gateway.serving import Running, running_gateway, serve_app
 
 ODD_BODIES = [
     b'{"model":"m","messages":[{"role":"user","content":"a\\u00e9\\ud83d\\ude00"}],"temperature":1.0}',
@@ -151,6 +155,44 @@ def test_an_upstream_that_is_not_there_is_an_error_in_the_form_of_the_providers(
         )
     assert answer.status_code == 502
     assert "does not answer" in answer.json()["error"]["message"]
+
+
+class ImpatientUpstream(BaseHTTPRequestHandler):
+    """Answers a request, and closes a connection that was idle for three seconds although a request arrives on it."""
+
+    protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        super().setup()
+        self.answered_at = time.monotonic()
+
+    def do_POST(self) -> None:
+        if time.monotonic() - self.answered_at > 3.0:
+            self.close_connection = True
+            return
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+        self.answered_at = time.monotonic()
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def test_a_connection_that_its_server_may_be_closing_is_not_used_again() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), ImpatientUpstream) as upstream:
+        threading.Thread(target=upstream.serve_forever, daemon=True).start()
+        config = GatewayConfig(upstreams={"openai": f"http://127.0.0.1:{upstream.server_port}"})
+        with serve_app(create_gateway("memory://", config, embedder=None)) as (url, _):
+            statuses: list[int] = []
+            for pause in (3.5, 0.0):
+                answer = httpx2.post(f"{url}/v1/embeddings", json={"input": "x"}, timeout=60)
+                statuses.append(answer.status_code)
+                time.sleep(pause)
+        upstream.shutdown()
+    assert statuses == [200, 200]
 
 
 def test_another_name_of_this_machine_is_refused(running: Running) -> None:

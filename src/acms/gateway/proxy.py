@@ -30,6 +30,9 @@ _READ_SECONDS = 600.0
 """Seconds to connect, and between two pieces of an answer: reasoning models are silent for minutes."""
 _CONNECTIONS = 500
 """Requests under way at all providers together."""
+_IDLE_SECONDS = 3.0
+"""Seconds after which an idle connection is not used again. Servers on uvicorn and Node.js close one after five: a
+request sent at that moment is lost, and it cannot be sent twice, since the server may have read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +52,11 @@ class Upstreams:
     def __init__(self, urls: Mapping[str, str]) -> None:
         self._urls = {name: httpx2.URL(url.rstrip("/")) for name, url in urls.items()}
         timeout = httpx2.Timeout(_READ_SECONDS, connect=_CONNECT_SECONDS)
-        limits = httpx2.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS)
+        limits = httpx2.Limits(
+            max_connections=_CONNECTIONS,
+            max_keepalive_connections=_CONNECTIONS,
+            keepalive_expiry=_IDLE_SECONDS,
+        )
         self._client = httpx2.AsyncClient(timeout=timeout, limits=limits, trust_env=False)
 
     async def send(self, request: ForwardedRequest, body: bytes) -> httpx2.Response:
