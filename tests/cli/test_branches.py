@@ -112,10 +112,10 @@ def test_errors_of_forks_and_tags_say_what_to_do() -> None:
         ("fork", "user_123", "--at", "-1"),
         ("tag", "user_123", "--delete"),
         ("tag", "user_123", "early", "3", "--delete"),
-        ("at", "user_123"),
+        ("sessions", "at", "user_123"),
         ("diff",),
         ("log", "user_123", "--limit", "0"),
-        ("delete", "user_123"),
+        ("sessions", "delete", "user_123"),
     ):
         run(*wrong, code=2)
     assert call("tag", "user_123")["tags"] == {"early": 2}
@@ -132,14 +132,16 @@ def test_tags_are_given_moved_listed_and_taken_off() -> None:
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
-@pytest.mark.parametrize("command", [("window",), ("history",), ("stats",), ("recall", "point")])
-def test_reading_commands_take_a_tag_for_a_version(command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "command", ["window SESSION", "history SESSION", "sessions stats SESSION", "recall SESSION point"]
+)
+def test_reading_commands_take_a_tag_for_a_version(command: str) -> None:
     run("tag", "user_123", "early", "2")
-    verb, *rest = command
-    assert call(verb, "user_123", *rest, "--at", "early") == call(verb, "user_123", *rest, "--at", "2")
-    assert refused(verb, "user_123", *rest, "--at", "nowhere")["code"] == "NOT_FOUND"
-    assert refused(verb, "user_123", *rest, "--at", "7")["code"] == "VALIDATION"
-    run(verb, "user_123", *rest, "--at", "-1", code=2)
+    named = command.replace("SESSION", "user_123").split()
+    assert call(*named, "--at", "early") == call(*named, "--at", "2")
+    assert refused(*named, "--at", "nowhere")["code"] == "NOT_FOUND"
+    assert refused(*named, "--at", "7")["code"] == "VALIDATION"
+    run(*named, "--at", "-1", code=2)
 
 
 def test_at_shows_counts_tags_and_the_last_messages_of_a_version() -> None:
@@ -186,7 +188,7 @@ def test_deleting_says_which_forks_keep_content() -> None:
     run("fork", "user_123", "--at", "4", "--as", "what-if")
     found = call("sessions", "delete", "user_123", "--yes")
     assert [(branch["session_id"], branch["version"]) for branch in found["kept_by"]] == [("what-if", 4)]
-    assert refused("delete", "user_123", "--yes")["code"] == "SESSION_NOT_FOUND"
+    assert refused("sessions", "delete", "user_123", "--yes")["code"] == "SESSION_NOT_FOUND"
     assert refused("window", "user_123")["code"] == "SESSION_NOT_FOUND"
     assert call("sessions", "stats", "what-if")["messages"] == 4
     assert (

@@ -309,7 +309,7 @@ READING = (
     ("messages", "nobody", "q"),
     ("window", "nobody"),
     ("history", "nobody"),
-    ("stats", "nobody"),
+    ("sessions", "stats", "nobody"),
     ("export", "nobody"),
     ("verify", "nobody"),
 )
@@ -581,7 +581,7 @@ def test_who_sits_at_a_terminal_is_asked_before_what_cannot_be_taken_back(
     run("add", "u", "user", "Hello.", "--db", db)
     monkeypatch.setattr(sys, "stdin", _Typed(typed))
     with pytest.raises(SystemExit) as ended:
-        app(["delete", "u", "--db", db])
+        app(["sessions", "delete", "u", "--db", db])
     assert (ended.value.code, "Delete u?" in capsys.readouterr().out) == (left, True)
     assert len(call("sessions", "--db", db)["sessions"]) == left
 
@@ -852,7 +852,11 @@ def test_export_and_restore_are_verbatim(demo: str, tmp_path: Path) -> None:
     assert (value["session"], value["version"]) == ("demo", 84)
     assert run("export", "demo", "--db", other).stdout == log
     assert "restored up to version 84" in run("restore", str(file), "--db", other).stdout
-    for command in (("window", "demo", "--budget", "100000"), ("history", "demo"), ("stats", "demo")):
+    for command in (
+        ("window", "demo", "--budget", "100000"),
+        ("history", "demo"),
+        ("sessions", "stats", "demo"),
+    ):
         assert run(*command, "--db", other).stdout == run(*command, "--db", demo).stdout
     assert "erased" in run("history", "demo", "--db", other).stdout
     assert "replaced" in run("history", "demo", "--db", other).stdout

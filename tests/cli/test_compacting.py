@@ -112,7 +112,7 @@ def test_expand_and_undo() -> None:
     assert [one["in_force"] for one in call("compact", "list", "user_123")["compactions"]] == [False]
     assert call("undo", "user_123", "41")["version"] == 42  # done once, however often it is asked for
     assert refused("undo", "user_123", "3")["field"] == "version"
-    assert refused("expand", "user_123", "3")["code"] == "ENTRY_NOT_FOUND"
+    assert refused("compact", "expand", "user_123", "3")["code"] == "ENTRY_NOT_FOUND"
 
 
 def test_a_policy_is_shown_with_its_levels_and_changed_field_by_field() -> None:
@@ -137,10 +137,10 @@ def test_a_policy_is_shown_with_its_levels_and_changed_field_by_field() -> None:
 
 
 def test_a_wrong_policy_is_refused() -> None:
-    assert refused("policy", "set", "user_123", "--threshold", "2")["field"] == "threshold"
-    assert refused("policy", "set", "user_123", "--reset", "nonsense")["field"] == "nonsense"
-    assert refused("policy", "set", "user_123")["field"] == "policy"
-    assert refused("policy", "set", "user_123", "--hold")["field"] == "retention"
+    assert refused("compact", "policy", "set", "user_123", "--threshold", "2")["field"] == "threshold"
+    assert refused("compact", "policy", "set", "user_123", "--reset", "nonsense")["field"] == "nonsense"
+    assert refused("compact", "policy", "set", "user_123")["field"] == "policy"
+    assert refused("compact", "policy", "set", "user_123", "--hold")["field"] == "retention"
     assert call("compact", "policy", "get", "user_123")["policy"]["threshold"] == 0.8
 
 

@@ -257,7 +257,9 @@ async def test_a_worker_reflects_with_a_model_whose_key_is_in_its_environment() 
     await say("plain", PLAIN)
     async with ModelServer(say=lambda body: json.dumps({"proposals": [fact]})) as server:
         model = ("--reflector", "http", "--url", server.url, "--model", "test-model")
-        asked = await asyncio.to_thread(shell, "reflect", "plain", *model, "--json", "--namespace", "team")
+        asked = await asyncio.to_thread(
+            shell, "facts", "reflect", "plain", *model, "--json", "--namespace", "team"
+        )
         job = json.loads(asked.stdout)["job"]
         assert (
             "done" not in (await asyncio.to_thread(shell, "worker", "--once")).stdout
@@ -281,7 +283,7 @@ def test_reflect_shows_how_far_it_is_in_a_terminal() -> None:
     asyncio.run(say("plain", PLAIN))
     ours, theirs = pty.openpty()
     child = subprocess.Popen(
-        [sys.executable, "-c", IMPATIENT, "reflect", "plain", "--wait", "--namespace", "team"],
+        [sys.executable, "-c", IMPATIENT, "facts", "reflect", "plain", "--wait", "--namespace", "team"],
         stdout=subprocess.DEVNULL,
         stderr=theirs,
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"},
@@ -304,9 +306,9 @@ def test_reflect_shows_how_far_it_is_in_a_terminal() -> None:
 
 def test_an_unknown_reflector_and_a_key_on_the_command_line_are_refused() -> None:
     asyncio.run(say("plain", PLAIN))
-    assert "offline" in json.dumps(refused("reflect", "plain", "--reflector", "oracle"))
+    assert "offline" in json.dumps(refused("facts", "reflect", "plain", "--reflector", "oracle"))
     assert "offline" in json.dumps(refused("worker", "--once", "--reflector", "oracle"))
-    for command in (("reflect", "plain"), ("worker", "--once")):
+    for command in (("facts", "reflect", "plain"), ("worker", "--once")):
         run(*command, "--reflector", "http", "--api-key", "secret", code=2)
         wrong = refused(*command, "--reflector", "http", "--url", "ftp://models", "--model", "qwen3")
         assert wrong["message"].startswith("--url must be an address")
@@ -322,6 +324,7 @@ def test_facts_by_hand() -> None:
     """The same again changes nothing, the list says until when, and an erasure says what it leaves."""
     asyncio.run(say("ana", ["The till runs on PostgreSQL 18."]))
     stating = (
+        "facts",
         "state",
         "ana",
         "orders service",
@@ -340,8 +343,8 @@ def test_facts_by_hand() -> None:
     assert call("facts", "ana", "--valid-at", "2990-01-01")["facts"] == []
     run("facts", "ana", "--valid-at", "soon", code=2)
     run("facts", "history", "ana", "--valid-at", "now", code=2)
-    assert refused("state", "ana", "x", "y", "z", "--valid-from", "soon")["code"] == "VALIDATION"
-    known = ("state", "ana", "till", "owner")
+    assert refused("facts", "state", "ana", "x", "y", "z", "--valid-from", "soon")["code"] == "VALIDATION"
+    known = ("facts", "state", "ana", "till", "owner")
     assert refused(*known, "Ada", "--expected", "7")["code"] == "PRECONDITION"
     owner = call(*known, "Ada", "--expected", "0")["fact"]
     assert call(*known, "Grace", "--expected", str(owner["version"]))["new"]

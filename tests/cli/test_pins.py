@@ -154,7 +154,7 @@ def test_the_file_in_the_data_folder_is_made_by_who_pins(
     monkeypatch.delenv("ACMS_DB")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr("sys.platform", "linux")
-    for words in (["pins", "user:123"], ["unpin", "user:123", "style"]):
+    for words in (["pin", "list", "user:123"], ["pin", "remove", "user:123", "style"]):
         error = refused(*words)
         assert error["code"] == "STORAGE"
         assert error["options"]
@@ -198,11 +198,11 @@ def test_wrong_usage_is_told_before_anything_is_opened() -> None:
         ("pin", "user:123", "style", "--json-value", "{"),
         ("pin", "user:123", "style", "--json-value", "1", "--value", "1"),
         ("pin", "user:123"),
-        ("pins",),
-        ("unpin", "user:123"),
+        ("pin", "list"),
+        ("pin", "remove", "user:123"),
     ):
         run(*words, code=2)
-    assert refused("pins", "user:123", "--kv", "mysql://host")["code"] == "CONFIGURATION"
+    assert refused("pin", "list", "user:123", "--kv", "mysql://host")["code"] == "CONFIGURATION"
 
 
 def test_memory_is_a_store_too() -> None:

@@ -20,7 +20,6 @@ DOORS = [
     "acms.kv",
     "acms.observability",
     "acms.pins",
-    "acms.ports",
     "acms.prompt",
     "acms.prompt.pins",
     "acms.providers",
