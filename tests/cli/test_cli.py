@@ -326,9 +326,11 @@ def test_an_unknown_session_is_an_error(demo: str, arguments: tuple[str, ...]) -
     assert error["code"] == "SESSION_NOT_FOUND"
     assert error["retryable"] is False
     assert error["options"]
-    run(arguments[0], "demo", *arguments[2:], "--db", demo, "--namespace", "other", code=1)
+    known = ["demo" if word == "nobody" else word for word in arguments]
+    run(*known, "--db", demo, "--namespace", "other", code=1)
     id = json.loads(run("sessions", "--db", demo, "--json").stdout)["sessions"][0]["id"]
-    result = run(arguments[0], id, *arguments[2:], "--db", demo, "--namespace", "other", code=1)
+    by_id = [id if word == "nobody" else word for word in arguments]
+    result = run(*by_id, "--db", demo, "--namespace", "other", code=1)
     assert "is the id of a log of another one" in result.stderr
 
 
