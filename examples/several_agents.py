@@ -17,9 +17,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from acms import ACMS, NotFoundError, PermissionDeniedError, Prompt, open_storage
+from acms import ACMS, NotFoundError, Prompt, open_storage
 from acms.client import Client
 from acms.codecs import AnthropicMessages
+from acms.errors import PermissionDeniedError
 from acms.server import create_app
 
 PROJECT = "orders-migration"

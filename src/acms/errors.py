@@ -42,7 +42,7 @@
     └── ProviderError               PROVIDER              no     carries .provider
 
 The class docstring is the default message. `code` is the name on the wire, `retryable` may be set per instance,
-`options` lists actions for the caller.
+`options` lists actions for the caller; a traceback shows them as notes.
 """
 
 from __future__ import annotations
@@ -109,6 +109,8 @@ class ACMSError(Exception):
             self.retryable = retryable
         #: What the caller can do about it, most useful first.
         self.options: tuple[str, ...] = tuple(options)
+        for option in self.options:
+            self.add_note(f"try: {option}")
 
 
 class ConfigurationError(ACMSError):

@@ -1,4 +1,4 @@
-"""The promises between packages: what a store, a token counter, an embedder and a frame must do.
+"""Protocols that stores, token counters, embedders, reflectors and other providers implement.
 
 A storage handle is bound to one tenant; any event loops and threads of its process may use it. Every key a store holds
 leads with (tenant, context).
@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, runtime_checkable
 
 from acms.errors import ACMSError
-from acms.knowledge import Fact, Reflection
+from acms.knowledge import Fact, Proposal, Reflection
 from acms.model import (
     Append,
     Context,
@@ -77,6 +77,8 @@ __all__ = [
     "HasSpaces",
     "KVMemory",
     "Progress",
+    "Proposal",
+    "Reflection",
     "ReflectionRequest",
     "Reflector",
     "Reranker",

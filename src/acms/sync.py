@@ -1,6 +1,6 @@
 """The same ACMS for blocking code: every verb runs on one event loop in a background thread.
 
-    with ACMS("user_123", open_storage("sqlite:///memory.db")) as session, open_kv("sqlite:///memory.db") as kv:
+    with ACMS("user_123", "sqlite:///memory.db") as session, open_kv("sqlite:///memory.db") as kv:
         session.ingest("user", "…")
         kv.set("style", "Answer in German.")
         create_pin_registry(kv, namespace="user:123").pin("style")

@@ -15,9 +15,7 @@ from acms import (
     ACMSConfig,
     ConflictError,
     Entry,
-    ForkDepthError,
     Kind,
-    LegalHoldError,
     NotFoundError,
     SessionNotFoundError,
     State,
@@ -26,6 +24,7 @@ from acms import (
 )
 from acms.branches import export
 from acms.erasure import erase
+from acms.errors import ForkDepthError, LegalHoldError
 from acms.log import policy as policy_levels
 from acms.log.provenance import COPIES, COPYING
 from acms.model import Context, ContextQuery, Derived, Done, JobDraft, JobQuery, Lease

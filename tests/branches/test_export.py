@@ -12,22 +12,13 @@ import apsw
 import psycopg
 import pytest
 
-from acms import (
-    ACMS,
-    ConflictError,
-    CorruptRecordError,
-    Kind,
-    SessionNotFoundError,
-    State,
-    StorageBackend,
-    ValidationError,
-    open_storage,
-)
+from acms import ACMS, ConflictError, Kind, SessionNotFoundError, State, ValidationError, open_storage
 from acms.branches.export import PAGE, Problem, export, verify
 from acms.branches.restoring import restore
+from acms.errors import CorruptRecordError
 from acms.log.encoding import dump, entry_to_json
 from acms.model import ONCE, Append, Context, ContextDraft, Draft
-from acms.ports import Handle
+from acms.ports import Handle, StorageBackend
 from acms.storage import MemoryStorage
 
 

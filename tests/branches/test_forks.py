@@ -19,7 +19,6 @@ from acms import (
     Branch,
     ConflictError,
     EntryNotFoundError,
-    ForkDepthError,
     Job,
     JobState,
     Kind,
@@ -34,6 +33,7 @@ from acms import (
     open_storage,
 )
 from acms.branches import forks as rooms
+from acms.errors import ForkDepthError
 from acms.facts import adopt
 from acms.model import ContextDraft, ContextQuery, Done, Failed, JobQuery, Lease
 from acms.ports import StorageBackend

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from acms import ACMS, TooLargeError, ValidationError, open_storage
+from acms import ACMS, ValidationError, open_storage
 from acms.branches import limits
 from acms.branches.importers import documents, read_chat, read_export
 from acms.cli.commands import app
 from acms.codecs import AnthropicMessages, OpenAIChat
+from acms.errors import TooLargeError
 from acms.prompt import Prompt
 
 SYSTEM = [

@@ -15,21 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms import (
-    ACMS,
-    ACMSConfig,
-    ACMSError,
-    CorruptRecordError,
-    TooLargeError,
-    ValidationError,
-    WorkerConfig,
-    open_storage,
-)
+from acms import ACMS, ACMSConfig, ACMSError, ValidationError, WorkerConfig, open_storage
 from acms.branches import limits
 from acms.branches.copying import copy as copy_store
 from acms.branches.export import export, verify
 from acms.branches.restoring import restore
 from acms.codecs import OpenAIChat
+from acms.errors import CorruptRecordError, TooLargeError
 from acms.log import encoding
 from acms.log.encoding import context_from_json, dump, entry_from_json, entry_to_json
 from acms.model import ContextQuery

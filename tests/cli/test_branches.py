@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from acms import ACMS, Branch, HeuristicTokenCounter, Tree, open_storage
+from acms import ACMS, Branch, Tree, open_storage
 from acms.cli.branching import ASCII, BOXES, BranchNotes, draw_tree
 from acms.cli.commands import app
+from acms.providers import HeuristicTokenCounter
 from acms.testing.logs import WHEN, append_drafts, draft_retraction, draft_summary
 
 
@@ -93,7 +94,7 @@ def test_a_fork_goes_on_from_a_version_or_a_tag() -> None:
     )
     nameless = call("fork", "user_123")
     assert (nameless["session"], nameless["fork"]) == (nameless["id"], 6)
-    assert call("stats", nameless["session"])["messages"] == 6
+    assert call("sessions", "stats", nameless["session"])["messages"] == 6
     assert call("fork", "user_123", "--at", "4", "--as", "what-if")["fork"] == 4
 
 
@@ -111,10 +112,10 @@ def test_errors_of_forks_and_tags_say_what_to_do() -> None:
         ("fork", "user_123", "--at", "-1"),
         ("tag", "user_123", "--delete"),
         ("tag", "user_123", "early", "3", "--delete"),
-        ("at", "user_123"),
+        ("sessions", "at", "user_123"),
         ("diff",),
         ("log", "user_123", "--limit", "0"),
-        ("delete", "user_123"),
+        ("sessions", "delete", "user_123"),
     ):
         run(*wrong, code=2)
     assert call("tag", "user_123")["tags"] == {"early": 2}
@@ -131,24 +132,26 @@ def test_tags_are_given_moved_listed_and_taken_off() -> None:
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
-@pytest.mark.parametrize("command", [("window",), ("history",), ("stats",), ("recall", "point")])
-def test_reading_commands_take_a_tag_for_a_version(command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "command", ["window SESSION", "history SESSION", "sessions stats SESSION", "recall SESSION point"]
+)
+def test_reading_commands_take_a_tag_for_a_version(command: str) -> None:
     run("tag", "user_123", "early", "2")
-    verb, *rest = command
-    assert call(verb, "user_123", *rest, "--at", "early") == call(verb, "user_123", *rest, "--at", "2")
-    assert refused(verb, "user_123", *rest, "--at", "nowhere")["code"] == "NOT_FOUND"
-    assert refused(verb, "user_123", *rest, "--at", "7")["code"] == "VALIDATION"
-    run(verb, "user_123", *rest, "--at", "-1", code=2)
+    named = command.replace("SESSION", "user_123").split()
+    assert call(*named, "--at", "early") == call(*named, "--at", "2")
+    assert refused(*named, "--at", "nowhere")["code"] == "NOT_FOUND"
+    assert refused(*named, "--at", "7")["code"] == "VALIDATION"
+    run(*named, "--at", "-1", code=2)
 
 
 def test_at_shows_counts_tags_and_the_last_messages_of_a_version() -> None:
     run("tag", "user_123", "early", "2")
     run("tag", "user_123", "late", "5")
-    lines = run("at", "user_123", "4", "--last", "2").stdout.splitlines()
+    lines = run("sessions", "at", "user_123", "4", "--last", "2").stdout.splitlines()
     assert lines[0] == "user_123 at v4"
     assert "tags: early (v2)" in lines
     assert [line.split()[1] for line in lines[-2:]] == ["3", "4"]
-    found = call("at", "user_123", "early")
+    found = call("sessions", "at", "user_123", "early")
     assert (found["version"], found["stats"]["messages"]) == (2, 2)
     assert [message["content"] for message in found["messages"]] == ["point 1", "point 2"]
 
@@ -183,12 +186,14 @@ def test_a_session_whose_name_has_an_at_sign_can_be_compared() -> None:
 
 def test_deleting_says_which_forks_keep_content() -> None:
     run("fork", "user_123", "--at", "4", "--as", "what-if")
-    found = call("delete", "user_123", "--yes")
+    found = call("sessions", "delete", "user_123", "--yes")
     assert [(branch["session_id"], branch["version"]) for branch in found["kept_by"]] == [("what-if", 4)]
-    assert refused("delete", "user_123", "--yes")["code"] == "SESSION_NOT_FOUND"
+    assert refused("sessions", "delete", "user_123", "--yes")["code"] == "SESSION_NOT_FOUND"
     assert refused("window", "user_123")["code"] == "SESSION_NOT_FOUND"
-    assert call("stats", "what-if")["messages"] == 4
-    assert "what-if is deleted; it is collected from 20" in run("delete", "what-if", "--yes").stdout
+    assert call("sessions", "stats", "what-if")["messages"] == 4
+    assert (
+        "what-if is deleted; it is collected from 20" in run("sessions", "delete", "what-if", "--yes").stdout
+    )
 
 
 def family() -> None:
@@ -206,7 +211,7 @@ def family() -> None:
         await append_drafts(storage, context, draft_retraction(8))
 
     on_store(compact)
-    run("delete", "what-if", "--yes")
+    run("sessions", "delete", "what-if", "--yes")
 
 
 def test_log_says_where_a_session_comes_from_and_who_said_what() -> None:

@@ -24,21 +24,29 @@ import pytest
 from rich.cells import cell_len
 from typer.testing import CliRunner, Result
 
-from acms import ACMS, HeuristicTokenCounter, State, View, open_storage
+from acms import ACMS, State, View, open_storage
 from acms.cli import base, render
 from acms.cli.commands import app
 from acms.cli.loading import MODULES
 from acms.model import ContextQuery
+from acms.providers import HeuristicTokenCounter
 from tests.branches.test_exports import chatgpt
 
 COMMANDS = (
-    "add", "at", "audit", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "episodes",
-    "erase", "events", "expand", "export", "facts", "fork", "gateway", "grant", "grants", "history", "import",
-    "inspect", "jobs", "log", "mcp", "merge", "messages", "migrate", "pin", "pins", "keys", "policy", "prompt",
-    "recall", "reflect", "reindex", "render", "replace", "restore", "retract", "revoke", "scan", "serve",
-    "sessions", "state", "stats", "tag", "undo", "unpin", "unstate", "verify", "webhook", "window", "witness",
-    "worker",
+    "add", "backup", "compact", "copy", "demo", "diff", "erase", "events", "export", "facts", "fork", "gateway",
+    "grants", "history", "import", "inspect", "jobs", "log", "mcp", "merge", "messages", "migrate", "pin", "keys",
+    "prompt", "recall", "reindex", "render", "replace", "restore", "retract", "scan", "serve", "sessions", "tag",
+    "undo", "verify", "window", "worker",
 )  # fmt: skip
+DEFAULTS = {
+    "compact": "run",
+    "events": "list",
+    "facts": "list",
+    "pin": "set",
+    "sessions": "list",
+    "verify": "check",
+}
+"""The command that a group runs without a name."""
 DEMO = Path(str(files("acms") / "data" / "demo.jsonl"))
 ANSI = "\x1b"
 BOXES = re.compile(r"[\u2500-\u257f]")
@@ -102,22 +110,40 @@ def test_only_the_command_that_is_asked_for_is_loaded(tmp_path: Path) -> None:
     options = ("sessions", "--db", base.file_url(tmp_path / "none.db"))
     done = subprocess.run([sys.executable, "-c", code, *options], capture_output=True, text=True)
     assert "there is no database" in done.stderr
-    assert {"acms.cli.reading"} == {*done.stdout.split()} & {"acms.cli.reading", "acms.cli.serving", "httpx2"}
+    assert {"acms.cli.sessions"} == {*done.stdout.split()} & {
+        "acms.cli.sessions",
+        "acms.cli.serving",
+        "httpx2",
+    }
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        *(command for command in COMMANDS if command not in ("keys", "policy", "prompt", "webhook")),
-        *("webhook add", "webhook list", "webhook remove", "webhook replay"),
-        *("keys create", "keys list", "policy get", "policy set", "prompt render", "prompt replay"),
+        *(command for command in COMMANDS if command not in ("grants", "keys", "prompt", *DEFAULTS)),
+        *(f"{group} {command}" for group, command in DEFAULTS.items()),
+        *("events webhook add", "events webhook list", "events webhook remove", "events webhook replay"),
+        *("facts history", "facts why", "facts undo", "facts state", "facts unstate", "facts reflect"),
+        *("sessions stats", "sessions episodes", "sessions at", "sessions delete"),
+        *("compact list", "compact expand", "compact policy get", "compact policy set", "verify witness"),
+        *("pin list", "pin remove", "grants add", "grants list", "grants revoke"),
+        *("keys create", "keys list", "keys audit", "prompt render", "prompt replay"),
     ],
 )
 def test_help_has_an_example_and_the_common_options(command: str) -> None:
     text = run(*command.split(), "--help").stdout
-    assert f"Example:  acms {command}" in text
+    group, _, name = command.partition(" ")
+    shown = group if DEFAULTS.get(group) == name else command
+    assert f"Example:  acms {shown}" in text
     assert "--json" in text
     assert "--db" in text
+
+
+@pytest.mark.parametrize(("group", "command"), DEFAULTS.items())
+def test_a_group_with_a_default_lists_its_commands(group: str, command: str) -> None:
+    """The help of the group names the default; words after the group that are no command belong to the default."""
+    assert f"acms {group} {command} --help" in run(group, "--help").stdout
+    assert f" {group} {command} [OPTIONS]" in run(group, "--nonsense", code=2).stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -257,7 +283,7 @@ def test_output_that_cannot_be_written_is_told_in_words(tmp_path: Path) -> None:
 
 def test_a_witness_that_cannot_be_written_is_named(db: str, tmp_path: Path) -> None:
     run("add", "u", "user", "hello", "--db", db)
-    told = run("witness", str(tmp_path / "absent" / "w"), "--db", db, code=1).stderr
+    told = run("verify", "witness", str(tmp_path / "absent" / "w"), "--db", db, code=1).stderr
     assert "cannot be written" in told
     assert str(tmp_path / "absent") in told
 
@@ -283,7 +309,7 @@ READING = (
     ("messages", "nobody", "q"),
     ("window", "nobody"),
     ("history", "nobody"),
-    ("stats", "nobody"),
+    ("sessions", "stats", "nobody"),
     ("export", "nobody"),
     ("verify", "nobody"),
 )
@@ -300,9 +326,11 @@ def test_an_unknown_session_is_an_error(demo: str, arguments: tuple[str, ...]) -
     assert error["code"] == "SESSION_NOT_FOUND"
     assert error["retryable"] is False
     assert error["options"]
-    run(arguments[0], "demo", *arguments[2:], "--db", demo, "--namespace", "other", code=1)
+    known = ["demo" if word == "nobody" else word for word in arguments]
+    run(*known, "--db", demo, "--namespace", "other", code=1)
     id = json.loads(run("sessions", "--db", demo, "--json").stdout)["sessions"][0]["id"]
-    result = run(arguments[0], id, *arguments[2:], "--db", demo, "--namespace", "other", code=1)
+    by_id = [id if word == "nobody" else word for word in arguments]
+    result = run(*by_id, "--db", demo, "--namespace", "other", code=1)
     assert "is the id of a log of another one" in result.stderr
 
 
@@ -388,7 +416,7 @@ def test_data_folders_of_other_systems(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_db_from_the_environment(demo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACMS_DB", demo)
-    assert call("stats", "demo")["messages"] == 82
+    assert call("sessions", "stats", "demo")["messages"] == 82
 
 
 def test_a_reading_command_creates_nothing(tmp_path: Path) -> None:
@@ -488,10 +516,10 @@ def test_history(demo: str) -> None:
 
 
 def test_stats_and_sessions(demo: str) -> None:
-    value = call("stats", "demo", "--db", demo)
+    value = call("sessions", "stats", "demo", "--db", demo)
     assert (value["messages"], value["version"], value["counter"]) == (82, 82, "o200k_base")
-    assert call("stats", "demo", "--at", "10", "--db", demo)["messages"] == 10
-    assert "2,844" in run("stats", "demo", "--db", demo).stdout
+    assert call("sessions", "stats", "demo", "--at", "10", "--db", demo)["messages"] == 10
+    assert "2,844" in run("sessions", "stats", "demo", "--db", demo).stdout
     run("import", str(DEMO), "--session", "second", "--namespace", "elsewhere", "--db", demo)
     assert [one["session"] for one in call("sessions", "--db", demo)["sessions"]] == ["demo"]
     everywhere = call("sessions", "--all", "--db", demo)["sessions"]
@@ -499,7 +527,7 @@ def test_stats_and_sessions(demo: str) -> None:
         ("second", "elsewhere"),
         ("demo", "default"),
     ]
-    assert call("stats", everywhere[0]["id"], "--db", demo)["messages"] == 82
+    assert call("sessions", "stats", everywhere[0]["id"], "--db", demo)["messages"] == 82
     assert "second" in run("sessions", "--all", "--db", demo).stdout
     assert "no sessions in namespace 'empty'" in run("sessions", "--namespace", "empty", "--db", demo).stdout
 
@@ -555,7 +583,7 @@ def test_who_sits_at_a_terminal_is_asked_before_what_cannot_be_taken_back(
     run("add", "u", "user", "Hello.", "--db", db)
     monkeypatch.setattr(sys, "stdin", _Typed(typed))
     with pytest.raises(SystemExit) as ended:
-        app(["delete", "u", "--db", db])
+        app(["sessions", "delete", "u", "--db", db])
     assert (ended.value.code, "Delete u?" in capsys.readouterr().out) == (left, True)
     assert len(call("sessions", "--db", db)["sessions"]) == left
 
@@ -593,7 +621,7 @@ def test_stored_text_cannot_steer_the_terminal(db: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_tables_are_readable_at_80_columns(demo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The value comes first and keeps half of a line; what has no room is named."""
-    run("reflect", "demo", "--wait", "--db", demo)
+    run("facts", "reflect", "demo", "--wait", "--db", demo)
     monkeypatch.setenv("COLUMNS", "80")
     facts = run("facts", "demo", "--db", demo).stdout.splitlines()
     assert facts[0].split() == ["value", "subject", "attribute", "version", "sure"]
@@ -644,7 +672,7 @@ def test_add(db: str) -> None:
     )["error"]
     assert error["message"].startswith("--created-at: ")
     assert "--key: " in run("add", "u", "user", "x", "--key", "", "--db", db, code=1).stderr
-    assert call("stats", "u", "--db", db)["messages"] == 2, "nothing half stored"
+    assert call("sessions", "stats", "u", "--db", db)["messages"] == 2, "nothing half stored"
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
@@ -826,7 +854,11 @@ def test_export_and_restore_are_verbatim(demo: str, tmp_path: Path) -> None:
     assert (value["session"], value["version"]) == ("demo", 84)
     assert run("export", "demo", "--db", other).stdout == log
     assert "restored up to version 84" in run("restore", str(file), "--db", other).stdout
-    for command in (("window", "demo", "--budget", "100000"), ("history", "demo"), ("stats", "demo")):
+    for command in (
+        ("window", "demo", "--budget", "100000"),
+        ("history", "demo"),
+        ("sessions", "stats", "demo"),
+    ):
         assert run(*command, "--db", other).stdout == run(*command, "--db", demo).stdout
     assert "erased" in run("history", "demo", "--db", other).stdout
     assert "replaced" in run("history", "demo", "--db", other).stdout
@@ -838,7 +870,7 @@ def test_backup(demo: str, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     value = call("backup", str(copy), "--db", demo)
     assert value == {"file": str(copy), "bytes": copy.stat().st_size}
-    assert call("stats", "demo", "--db", base.file_url(copy))["messages"] == 82
+    assert call("sessions", "stats", "demo", "--db", base.file_url(copy))["messages"] == 82
     assert "bytes" in run("backup", str(tmp_path / "second.db"), "--db", demo).stdout
 
 
@@ -889,20 +921,20 @@ def test_a_witness_notices_a_store_that_was_rolled_back_or_swapped(demo: str, tm
         "--db",
         demo,
     )
-    assert call("witness", str(witness), "--db", demo)["ok"]
+    assert call("verify", "witness", str(witness), "--db", demo)["ok"]
     assert oct(witness.stat().st_mode & 0o777) == "0o600"
     kept = witness.read_bytes()
     assert call("verify", "--witness", str(witness), "--db", demo)["ok"]
     add_one = tmp_path / "more.json"
     add_one.write_text('[{"role": "user", "content": "One more."}]')
     run("import", str(add_one), "--session", "demo", "--db", demo)
-    assert call("witness", str(witness), "--db", demo)["ok"]
+    assert call("verify", "witness", str(witness), "--db", demo)["ok"]
     assert witness.read_bytes() != kept
     file.rename(tmp_path / "newer.db")
     (tmp_path / "old.db").rename(file)
     seen = witness.read_bytes()
     assert call("verify", "--db", demo)["ok"]
-    text = run("witness", str(witness), "--db", demo, code=1).stdout
+    text = run("verify", "witness", str(witness), "--db", demo, code=1).stdout
     assert "the log ends before this version" in text
     assert "does not hold this log" in text
     assert witness.read_bytes() == seen
@@ -912,7 +944,10 @@ def test_a_witness_notices_a_store_that_was_rolled_back_or_swapped(demo: str, tm
         in run("verify", "--witness", str(witness), "--db", demo, code=1).stdout
     )
     witness.write_text("{}\n")
-    assert "line 1: is no line of a witness" in run("witness", str(witness), "--db", demo, code=1).stderr
+    assert (
+        "line 1: is no line of a witness"
+        in run("verify", "witness", str(witness), "--db", demo, code=1).stderr
+    )
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # about the file
@@ -939,7 +974,7 @@ def test_demo_is_plain_when_piped(tmp_path: Path) -> None:
         "window demo --budget 300",
         "Failed: the migration",
         "left out",
-        "acms episodes demo",
+        "acms sessions episodes demo",
         "takes v18 back",
         "Go on",
     ):

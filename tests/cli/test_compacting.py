@@ -57,7 +57,7 @@ def test_compact_asks_and_a_worker_does_it() -> None:
     waits = f"job {asked['job']} is waiting for a worker: acms worker\n"
     assert run("compact", "user_123").stdout == waits
     run("worker", "--once")
-    (done,) = call("compactions", "user_123")["compactions"]
+    (done,) = call("compact", "list", "user_123")["compactions"]
     assert done["replaces"] == [1, 30]
     assert done["summarizer"] == "extractive1"
     assert set(done["lost"]) == {"counts", "ids"}
@@ -68,7 +68,7 @@ def test_compact_and_wait_shows_what_was_done() -> None:
     done = call("compact", "user_123", "--wait", "--recent", "5", "--tokens", "200")["compaction"]
     assert done["replaces"] == [1, 35]
     assert done["tokens_after"] < done["tokens_before"]
-    assert "part-" in run("compactions", "user_123", "--full").stdout
+    assert "part-" in run("compact", "list", "user_123", "--full").stdout
     shown = call("window", "user_123", "--budget", "4000")["items"]
     assert [item["version"] for item in shown] == [41, *range(36, 41)]
     assert call("compact", "user_123", "--wait", "--recent", "5")["compaction"] is None
@@ -77,7 +77,7 @@ def test_compact_and_wait_shows_what_was_done() -> None:
 
 def test_compact_tells_what_the_summary_says_and_what_it_does_not() -> None:
     shown = run("compact", "user_123", "--wait", "--tokens", "120", "--full").stdout
-    (done,) = call("compactions", "user_123")["compactions"]
+    (done,) = call("compact", "list", "user_123")["compactions"]
     assert "v1-v30" in shown
     assert f"v41\n{done['summary']}\n" in shown
     lost = ", ".join(f"{count} {kind}" for kind, count in done["lost"]["counts"].items())
@@ -99,51 +99,55 @@ def test_a_summary_that_says_everything_is_told_without_a_loss() -> None:
 
 def test_expand_and_undo() -> None:
     done = call("compact", "user_123", "--wait")["compaction"]
-    entries = call("expand", "user_123", str(done["version"]))["entries"]
+    entries = call("compact", "expand", "user_123", str(done["version"]))["entries"]
     assert [entry["version"] for entry in entries] == list(range(1, 31))
-    assert "part-7.csv" in run("expand", "user_123", str(done["version"])).stdout
-    whole = run("expand", "user_123", str(done["version"]), "--full").stdout
+    assert "part-7.csv" in run("compact", "expand", "user_123", str(done["version"])).stdout
+    whole = run("compact", "expand", "user_123", str(done["version"]), "--full").stdout
     assert f"v8 {entries[7]['tokens']} tokens user\n{entries[7]['content']}\n" in whole
     assert call("undo", "user_123", str(done["version"])) == {
         "session": "user_123",
         "version": 42,
         "undone": 41,
     }
-    assert [one["in_force"] for one in call("compactions", "user_123")["compactions"]] == [False]
+    assert [one["in_force"] for one in call("compact", "list", "user_123")["compactions"]] == [False]
     assert call("undo", "user_123", "41")["version"] == 42  # done once, however often it is asked for
     assert refused("undo", "user_123", "3")["field"] == "version"
-    assert refused("expand", "user_123", "3")["code"] == "ENTRY_NOT_FOUND"
+    assert refused("compact", "expand", "user_123", "3")["code"] == "ENTRY_NOT_FOUND"
 
 
 def test_a_policy_is_shown_with_its_levels_and_changed_field_by_field() -> None:
-    found = call("policy", "get", "user_123")
+    found = call("compact", "policy", "get", "user_123")
     assert found["policy"]["threshold"] == 0.8
     assert set(found["levels"].values()) == {"service"}
-    found = call("policy", "set", "user_123", "--threshold", "0.7", "--budget", "8000", "--disabled")
+    found = call(
+        "compact", "policy", "set", "user_123", "--threshold", "0.7", "--budget", "8000", "--disabled"
+    )
     assert (found["policy"]["threshold"], found["policy"]["enabled"]) == (0.7, False)
     assert found["levels"]["budget"] == "context"
-    found = call("policy", "set", "user_123", "--for-namespace", "--recent", "3", "--reset", "budget")
+    found = call(
+        "compact", "policy", "set", "user_123", "--for-namespace", "--recent", "3", "--reset", "budget"
+    )
     assert (found["policy"]["preserve_recent_count"], found["levels"]["preserve_recent_count"]) == (
         3,
         "namespace",
     )
-    found = call("policy", "set", "user_123", "--reset", "threshold")
+    found = call("compact", "policy", "set", "user_123", "--reset", "threshold")
     assert (found["policy"]["threshold"], found["levels"]["threshold"]) == (0.8, "service")
-    assert "namespace" in run("policy", "get", "user_123").stdout
+    assert "namespace" in run("compact", "policy", "get", "user_123").stdout
 
 
 def test_a_wrong_policy_is_refused() -> None:
-    assert refused("policy", "set", "user_123", "--threshold", "2")["field"] == "threshold"
-    assert refused("policy", "set", "user_123", "--reset", "nonsense")["field"] == "nonsense"
-    assert refused("policy", "set", "user_123")["field"] == "policy"
-    assert refused("policy", "set", "user_123", "--hold")["field"] == "retention"
-    assert call("policy", "get", "user_123")["policy"]["threshold"] == 0.8
+    assert refused("compact", "policy", "set", "user_123", "--threshold", "2")["field"] == "threshold"
+    assert refused("compact", "policy", "set", "user_123", "--reset", "nonsense")["field"] == "nonsense"
+    assert refused("compact", "policy", "set", "user_123")["field"] == "policy"
+    assert refused("compact", "policy", "set", "user_123", "--hold")["field"] == "retention"
+    assert call("compact", "policy", "get", "user_123")["policy"]["threshold"] == 0.8
 
 
 def test_a_hold_and_a_retention_belong_to_the_namespace() -> None:
     from acms.log import policy as policy_levels
 
-    run("policy", "set", "user_123", "--for-namespace", "--hold", "--retention", "60")
+    run("compact", "policy", "set", "user_123", "--for-namespace", "--hold", "--retention", "60")
 
     async def read() -> Any:
         async with open_storage(os.environ["ACMS_DB"]) as storage:
@@ -151,11 +155,11 @@ def test_a_hold_and_a_retention_belong_to_the_namespace() -> None:
 
     assert asyncio.run(read()) == {policy_levels.RETENTION: 60, policy_levels.HOLD: True}
     assert [one["session"] for one in call("sessions")["sessions"]] == ["user_123"]
-    run("policy", "set", "user_123", "--for-namespace", "--no-hold")
+    run("compact", "policy", "set", "user_123", "--for-namespace", "--no-hold")
     assert policy_levels.HOLD not in asyncio.run(read())
-    run("policy", "set", "user_123", "--for-namespace", "--retention", "0.5")
+    run("compact", "policy", "set", "user_123", "--for-namespace", "--retention", "0.5")
     assert asyncio.run(read())[policy_levels.RETENTION] == 1, "half a second is not at once"
     assert (
         "must be a number of seconds"
-        in run("policy", "set", "user_123", "--for-namespace", "--retention", "inf", code=1).stderr
+        in run("compact", "policy", "set", "user_123", "--for-namespace", "--retention", "inf", code=1).stderr
     )

@@ -661,7 +661,7 @@ def test_the_shell_refuses_wrong_usage_of_copy(databases: tuple[str, str]) -> No
     run("copy", one, one, code=2)
     run("copy", one, two, two, code=2)
     assert "there is no database" in run("copy", two, one, code=1).stderr
-    assert "does not name a store" in run("copy", one, "nowhere://", code=1).stderr
+    assert "is not the URL of a store" in run("copy", one, "nowhere://", code=1).stderr
 
 
 def test_a_backup_of_what_is_no_file_names_what_does_it() -> None:

@@ -213,7 +213,7 @@ def test_a_pipe_must_say_yes_and_a_terminal_is_asked(db: str, ids: dict[str, str
 
 def counters(db: str, session: str, namespace: str) -> list[int]:
     """Return messages and tokens of a session as its stats and as a list of sessions have them."""
-    stats = call("stats", session, "--namespace", namespace, "--db", db)
+    stats = call("sessions", "stats", session, "--namespace", namespace, "--db", db)
     listed = call("sessions", "--namespace", namespace, "--db", db)["sessions"]
     (row,) = [one for one in listed if one["session"] == session]
     return [stats["messages"], stats["active_messages"], row["messages"], stats["tokens"], row["tokens"]]

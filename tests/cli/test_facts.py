@@ -111,7 +111,10 @@ def test_the_list_is_cut_by_address_type_scope_and_version() -> None:
     assert set(listed("orders", "--scope", "namespace")) == {"nuts", "Munich"}
     before = listed("history", "orders")["PostgreSQL"]["retired"]["version"] - 1
     assert set(listed("orders", "--at", str(before))) == {"PostgreSQL", "Frankfurt"}
-    assert run("facts", "orders", "--subject", "the weather").stdout == "no facts; acms reflect finds them\n"
+    assert (
+        run("facts", "orders", "--subject", "the weather").stdout
+        == "no facts; acms facts reflect finds them\n"
+    )
 
 
 @pytest.mark.usefixtures("talk")
@@ -209,23 +212,25 @@ PLAIN = ["Constraint: the deadline is March 15.", "Decision: we use PostgreSQL f
 def test_reflect_and_wait_finds_facts_without_a_model() -> None:
     asyncio.run(say("plain", PLAIN))
     assert listed("plain") == {}
-    assert run("episodes", "plain", "--full").stdout == run("episodes", "plain").stdout  # no summary yet
-    done = call("reflect", "plain", "--wait")
+    assert (
+        run("sessions", "episodes", "plain", "--full").stdout == run("sessions", "episodes", "plain").stdout
+    )  # no summary yet
+    done = call("facts", "reflect", "plain", "--wait")
     (trace,) = done["reflected"]
     assert (trace["episodes"], done["waiting"]) == ([1], 0)
     assert {"March 15", "PostgreSQL"} <= set(listed("plain"))
-    (closed,) = call("episodes", "plain")["episodes"]
+    (closed,) = call("sessions", "episodes", "plain")["episodes"]
     assert (closed["ordinal"], closed["reason"]) == (1, "manual")
     assert closed["summary"]
-    assert "manual" in run("episodes", "plain").stdout
-    assert closed["summary"].splitlines()[0] in run("episodes", "plain", "--full").stdout
-    assert call("reflect", "plain", "--wait")["reflected"] == []
-    assert "0 episodes" in run("reflect", "plain", "--wait").stdout
+    assert "manual" in run("sessions", "episodes", "plain").stdout
+    assert closed["summary"].splitlines()[0] in run("sessions", "episodes", "plain", "--full").stdout
+    assert call("facts", "reflect", "plain", "--wait")["reflected"] == []
+    assert "0 episodes" in run("facts", "reflect", "plain", "--wait").stdout
 
 
 def test_reflect_shows_what_became_of_each_proposal() -> None:
     asyncio.run(say("plain", PLAIN))
-    lines = run("reflect", "plain", "--wait", "--reflector", "offline").stdout.splitlines()
+    lines = run("facts", "reflect", "plain", "--wait", "--reflector", "offline").stdout.splitlines()
     assert lines[0].split() == ["value", "outcome", "subject", "attribute", "reason", "asked"]
     assert any("  added  " in line and "March 15" in line for line in lines)
     assert lines[-1] == "1 episodes reflected on, 0 wait for more to be said"
@@ -233,14 +238,14 @@ def test_reflect_shows_what_became_of_each_proposal() -> None:
 
 def test_a_worker_reflects_when_nobody_waits() -> None:
     asyncio.run(say("plain", PLAIN))
-    asked = call("reflect", "plain")
-    assert "waiting for a worker" in run("reflect", "plain").stdout
-    assert call("reflect", "plain")["job"] == asked["job"]
+    asked = call("facts", "reflect", "plain")
+    assert "waiting for a worker" in run("facts", "reflect", "plain").stdout
+    assert call("facts", "reflect", "plain")["job"] == asked["job"]
     done = shell("worker", "--once")
     assert done.returncode == 0, done.stderr
     assert f"job {asked['job']} reflect done" in done.stdout
     assert "PostgreSQL" in listed("plain")
-    assert call("stats", "plain")["facts"] == len(listed("plain"))
+    assert call("sessions", "stats", "plain")["facts"] == len(listed("plain"))
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
@@ -252,7 +257,9 @@ async def test_a_worker_reflects_with_a_model_whose_key_is_in_its_environment() 
     await say("plain", PLAIN)
     async with ModelServer(say=lambda body: json.dumps({"proposals": [fact]})) as server:
         model = ("--reflector", "http", "--url", server.url, "--model", "test-model")
-        asked = await asyncio.to_thread(shell, "reflect", "plain", *model, "--json", "--namespace", "team")
+        asked = await asyncio.to_thread(
+            shell, "facts", "reflect", "plain", *model, "--json", "--namespace", "team"
+        )
         job = json.loads(asked.stdout)["job"]
         assert (
             "done" not in (await asyncio.to_thread(shell, "worker", "--once")).stdout
@@ -276,7 +283,7 @@ def test_reflect_shows_how_far_it_is_in_a_terminal() -> None:
     asyncio.run(say("plain", PLAIN))
     ours, theirs = pty.openpty()
     child = subprocess.Popen(
-        [sys.executable, "-c", IMPATIENT, "reflect", "plain", "--wait", "--namespace", "team"],
+        [sys.executable, "-c", IMPATIENT, "facts", "reflect", "plain", "--wait", "--namespace", "team"],
         stdout=subprocess.DEVNULL,
         stderr=theirs,
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"},
@@ -299,9 +306,9 @@ def test_reflect_shows_how_far_it_is_in_a_terminal() -> None:
 
 def test_an_unknown_reflector_and_a_key_on_the_command_line_are_refused() -> None:
     asyncio.run(say("plain", PLAIN))
-    assert "offline" in json.dumps(refused("reflect", "plain", "--reflector", "oracle"))
+    assert "offline" in json.dumps(refused("facts", "reflect", "plain", "--reflector", "oracle"))
     assert "offline" in json.dumps(refused("worker", "--once", "--reflector", "oracle"))
-    for command in (("reflect", "plain"), ("worker", "--once")):
+    for command in (("facts", "reflect", "plain"), ("worker", "--once")):
         run(*command, "--reflector", "http", "--api-key", "secret", code=2)
         wrong = refused(*command, "--reflector", "http", "--url", "ftp://models", "--model", "qwen3")
         assert wrong["message"].startswith("--url must be an address")
@@ -317,6 +324,7 @@ def test_facts_by_hand() -> None:
     """The same again changes nothing, the list says until when, and an erasure says what it leaves."""
     asyncio.run(say("ana", ["The till runs on PostgreSQL 18."]))
     stating = (
+        "facts",
         "state",
         "ana",
         "orders service",
@@ -335,26 +343,28 @@ def test_facts_by_hand() -> None:
     assert call("facts", "ana", "--valid-at", "2990-01-01")["facts"] == []
     run("facts", "ana", "--valid-at", "soon", code=2)
     run("facts", "history", "ana", "--valid-at", "now", code=2)
-    assert refused("state", "ana", "x", "y", "z", "--valid-from", "soon")["code"] == "VALIDATION"
-    known = ("state", "ana", "till", "owner")
+    assert refused("facts", "state", "ana", "x", "y", "z", "--valid-from", "soon")["code"] == "VALIDATION"
+    known = ("facts", "state", "ana", "till", "owner")
     assert refused(*known, "Ada", "--expected", "7")["code"] == "PRECONDITION"
     owner = call(*known, "Ada", "--expected", "0")["fact"]
     assert call(*known, "Grace", "--expected", str(owner["version"]))["new"]
-    shared = call("state", "ana", "team", "city", "Lyon", "--scope", "namespace")
+    shared = call("facts", "state", "ana", "team", "city", "Lyon", "--scope", "namespace")
     assert (shared["new"], call("facts", "ana", "--subject", "team")["facts"]) == (True, [])
-    assert not call("state", "ana", "team", "city", "Lyon", "--scope", "namespace")["new"]
+    assert not call("facts", "state", "ana", "team", "city", "Lyon", "--scope", "namespace")["new"]
     assert [one["value"] for one in call("facts", "ana", "--scope", "namespace")["facts"]] == ["Lyon"]
     run(*known, "Ada", "--scope", "everything", code=2)
-    assert call("unstate", "ana", "team", "city", "--scope", "namespace")["facts"][0]["value"] == "Lyon"
+    assert (
+        call("facts", "unstate", "ana", "team", "city", "--scope", "namespace")["facts"][0]["value"] == "Lyon"
+    )
     source = call("history", "ana")["entries"][0]["id"]
     done = run("erase", "ana", "--message", source, "--yes").stdout
     assert f"acms erase ana --message {first['fact']['id']}" in " ".join(done.split())
-    assert "v" in run("unstate", "ana", "orders service", "database").stdout
-    assert call("unstate", "ana", "orders service", "database")["facts"] == []
+    assert "v" in run("facts", "unstate", "ana", "orders service", "database").stdout
+    assert call("facts", "unstate", "ana", "orders service", "database")["facts"] == []
 
 
 def test_the_log_behind_the_profile_can_be_looked_at() -> None:
     run("add", "orders", "user", "hello")
-    run("state", "orders", "team", "city", "Lyon", "--scope", "namespace")
+    run("facts", "state", "orders", "team", "city", "Lyon", "--scope", "namespace")
     assert "team, city: Lyon" in run("history", "@profile").stdout
     assert "reserved" in run("add", "@profile", "user", "hello", "--namespace", "new", code=1).stderr

@@ -18,19 +18,31 @@ def test_a_store_is_named_by_the_path_of_its_file(
     run("add", "u", "user", "We use Redis.", "--db", name)
     run("copy", name, "copy.db")
     run("pin", "user:123", "city", "--value", '"Paris"', "--kv", "pins.db")
-    assert call("stats", "u", "--db", f"sqlite:///{name}")["messages"] == 1
-    assert call("stats", "u", "--db", str(tmp_path / "copy.db"))["messages"] == 1
+    assert call("sessions", "stats", "u", "--db", f"sqlite:///{name}")["messages"] == 1
+    assert call("sessions", "stats", "u", "--db", str(tmp_path / "copy.db"))["messages"] == 1
 
 
 def test_other_names_are_still_refused() -> None:
     assert (
-        "'postgres' does not name a store" in run("add", "u", "user", "x", "--db", "postgres", code=1).stderr
+        "'postgres' is not the URL of a store"
+        in run("add", "u", "user", "x", "--db", "postgres", code=1).stderr
     )
 
 
 def test_usage_errors_do_not_name_the_library() -> None:
     error = run("add", "u", "robot", "x", code=2).stderr
     assert "Invalid value for 'ROLE': 'robot' is not one of" in error
+    assert (
+        "'--budget': 'many' must be a whole number"
+        in run("recall", "u", "x", "--budget", "many", code=2).stderr
+    )
+    assert "'--budget': '-5' must be at least 0" in run("recall", "u", "x", "--budget", "-5", code=2).stderr
+
+
+def test_a_text_that_was_cut_to_nothing_says_so(tmp_path: Path) -> None:
+    db = str(tmp_path / "notes.db")
+    run("add", "u", "user", "Orders " + "x" * 3000, "--db", db)
+    assert "[none of it fits the budget]" in run("window", "u", "--budget", "6", "--db", db).stdout
 
 
 def test_recall_says_what_the_smallest_relevant_message_takes(tmp_path: Path) -> None:

@@ -43,11 +43,11 @@ def test_a_key_is_made_listed_rotated_and_revoked(db: str) -> None:
     listed = told("keys", "list", "--tenant", "acme", "--db", db)["keys"]
     assert [(one["id"], one["state"]) for one in listed] == [(id, "expired"), (new, "revoked")]
     assert told("keys", "list", "--tenant", "globex", "--db", db)["keys"] == []
-    shown = ran("keys", "list", "--db", db) + ran("audit", "--tenant", "acme", "--db", db)
+    shown = ran("keys", "list", "--db", db) + ran("keys", "audit", "--tenant", "acme", "--db", db)
     assert id in shown
     assert secret not in shown
     assert secret not in json.dumps(listed)
-    noted = told("audit", "--tenant", "acme", "--limit", "2", "--db", db)["entries"]
+    noted = told("keys", "audit", "--tenant", "acme", "--limit", "2", "--db", db)["entries"]
     assert [(one["step"], one["operation"]) for one in noted] == [
         ("outcome", "revokeKey"),
         ("intent", "revokeKey"),
@@ -94,7 +94,7 @@ def test_what_cannot_be_done_is_told(db: str, words: tuple[str, ...], code: int)
 
 
 def test_looking_creates_no_file(db: str, tmp_path: Path) -> None:
-    for words in (("keys", "list"), ("keys", "revoke", "00000000"), ("audit",)):
+    for words in (("keys", "list"), ("keys", "revoke", "00000000"), ("keys", "audit")):
         assert "there is no database" in ran(*words, "--db", db, code=1)
     assert list(tmp_path.iterdir()) == []
 
@@ -106,17 +106,19 @@ def test_a_key_is_bound_and_a_namespace_shared_with_it_and_taken_back(db: str) -
         told("keys", "create", "--tenant", "acme", "--namespaces", "", "--db", db)["key"]["namespaces"] == []
     )
     where = ("--tenant", "acme", "--db", db)
-    made = told("grant", "ana", key["id"], "--allow", "write", *where)["grant"]
+    made = told("grants", "add", "ana", key["id"], "--allow", "write", *where)["grant"]
     assert (made["namespace"], made["actions"], made["by"]) == ("ana", ["read", "write"], "")
-    assert "oidc:rita may read in 'ana'" in ran("grant", "ana", "oidc:rita", *where)
-    listed = ran("grants", "ana", *where)
+    assert "oidc:rita may read in 'ana'" in ran("grants", "add", "ana", "oidc:rita", *where)
+    listed = ran("grants", "list", "ana", *where)
     assert key["id"] in listed
     assert "oidc:rita" in listed
-    assert len(told("grants", *where)["grants"]) == 2
-    assert "does not see" in ran("revoke", "ana", key["id"], *where)
-    assert "is not shared with" in ran("revoke", "ana", key["id"], *where, code=1)
-    assert "no key has the id" in ran("grant", "ana", key["id"], "--tenant", "globex", "--db", db, code=1)
-    noted = told("audit", "--tenant", "acme", "--limit", "4", "--db", db)["entries"]
+    assert len(told("grants", "list", *where)["grants"]) == 2
+    assert "does not see" in ran("grants", "revoke", "ana", key["id"], *where)
+    assert "is not shared with" in ran("grants", "revoke", "ana", key["id"], *where, code=1)
+    assert "no key has the id" in ran(
+        "grants", "add", "ana", key["id"], "--tenant", "globex", "--db", db, code=1
+    )
+    noted = told("keys", "audit", "--tenant", "acme", "--limit", "4", "--db", db)["entries"]
     assert noted[0]["operation"] == "revokeGrant"
     assert noted[0]["target"] == {"namespace": "ana", "principal": key["id"]}
 

@@ -63,7 +63,7 @@ def test_what_is_pinned_is_listed_in_order() -> None:
     }  # fmt: skip
     run("pin", "user:123", "rules", "--priority", "2.5")
     run("pin", "user:123", "style", "--value", "Be brief.\nBe kind.")
-    listed = call("pins", "user:123")
+    listed = call("pin", "list", "user:123")
     assert [(one["order"], one["key"], one["missing"]) for one in listed["pins"]] == [
         (1, "profile", False),
         (2, "rules", True),
@@ -75,7 +75,7 @@ def test_what_is_pinned_is_listed_in_order() -> None:
     assert [one["tokens"] for one in listed["pins"]] == [count(profile), None, count(style)]
     assert listed["tokens"] == count(f"Pinned context:\n{profile}\n{style}")
 
-    lines = run("pins", "user:123").stdout.splitlines()
+    lines = run("pin", "list", "user:123").stdout.splitlines()
     assert lines[0].split() == ["value", "key", "tokens", "label", "priority", "tags", "pinned", "order"]
     assert '{"z":1,"a":"Sam"}' in lines[1]
     assert lines[2].split()[:3] == ["(missing)", "rules", "2.5"]
@@ -99,17 +99,21 @@ def test_what_the_shell_pins_a_prompt_shows_and_the_log_beside_it_is_untouched()
     assert "nothing is stored under it yet" in run("pin", "user:123", "style").stdout
     assert "Answer in German." in run("pin", "user:123", "style", "--value", "Answer in German.").stdout
     assert asyncio.run(shown()) == "Pinned context:\n- style\n  Answer in German."
-    assert call("stats", "orders")["messages"] == 1
+    assert call("sessions", "stats", "orders")["messages"] == 1
 
 
 def test_unpin_keeps_the_value() -> None:
     run("pin", "user:123", "style", "--value", "Be brief.")
-    assert call("unpin", "user:123", "style") == {"namespace": "user:123", "key": "style", "unpinned": True}
-    assert call("unpin", "user:123", "style")["unpinned"] is False
-    assert "was not pinned" in run("unpin", "user:123", "style").stdout
-    assert "nothing is pinned in 'user:123'" in run("pins", "user:123").stdout
+    assert call("pin", "remove", "user:123", "style") == {
+        "namespace": "user:123",
+        "key": "style",
+        "unpinned": True,
+    }
+    assert call("pin", "remove", "user:123", "style")["unpinned"] is False
+    assert "was not pinned" in run("pin", "remove", "user:123", "style").stdout
+    assert "nothing is pinned in 'user:123'" in run("pin", "list", "user:123").stdout
     assert "Be brief." in run("pin", "user:123", "style").stdout
-    assert "stays" in run("unpin", "user:123", "style").stdout
+    assert "stays" in run("pin", "remove", "user:123", "style").stdout
 
 
 def test_pins_may_lie_elsewhere(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,10 +125,10 @@ def test_pins_may_lie_elsewhere(redis_url: str, tmp_path: Path, monkeypatch: pyt
 
     assert asyncio.run(found()) == ["style"]
     monkeypatch.setenv("ACMS_KV", redis_url)
-    assert [one["key"] for one in call("pins", "user:123")["pins"]] == ["style"]
+    assert [one["key"] for one in call("pin", "list", "user:123")["pins"]] == ["style"]
     other = f"sqlite:///{tmp_path / 'other.db'}"
     assert call("pin", "user:123", "rules", "--kv", other)["missing"] is True
-    assert [one["key"] for one in call("pins", "user:123", "--kv", other)["pins"]] == ["rules"]
+    assert [one["key"] for one in call("pin", "list", "user:123", "--kv", other)["pins"]] == ["rules"]
 
 
 def test_a_tenant_of_shards_has_its_pins_where_its_log_is(tmp_path: Path) -> None:
@@ -132,14 +136,16 @@ def test_a_tenant_of_shards_has_its_pins_where_its_log_is(tmp_path: Path) -> Non
     shards.write_text(f'[shards]\none = "sqlite:///{tmp_path / "one.db"}"\n\n[tenants]\nacme = "one"\n')
     run("pin", "user:123", "style", "--value", "Be brief.", "--db", f"{shards}?tenant=acme")
     with_file = f"sqlite:///{tmp_path / 'one.db'}?tenant="
-    assert [one["key"] for one in call("pins", "user:123", "--db", f"{with_file}acme")["pins"]] == ["style"]
-    assert call("pins", "user:123", "--db", f"{with_file}other")["pins"] == []
+    assert [one["key"] for one in call("pin", "list", "user:123", "--db", f"{with_file}acme")["pins"]] == [
+        "style"
+    ]
+    assert call("pin", "list", "user:123", "--db", f"{with_file}other")["pins"] == []
 
 
 def test_the_options_of_a_log_store_are_no_obstacle(tenant_url: str) -> None:
     with_options = f"{tenant_url}&pool_size=2&durability=disk"
     run("pin", "user:123", "style", "--value", "Be brief.", "--db", with_options)
-    assert [one["key"] for one in call("pins", "user:123", "--db", tenant_url)["pins"]] == ["style"]
+    assert [one["key"] for one in call("pin", "list", "user:123", "--db", tenant_url)["pins"]] == ["style"]
 
 
 def test_the_file_in_the_data_folder_is_made_by_who_pins(
@@ -148,13 +154,13 @@ def test_the_file_in_the_data_folder_is_made_by_who_pins(
     monkeypatch.delenv("ACMS_DB")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr("sys.platform", "linux")
-    for words in (["pins", "user:123"], ["unpin", "user:123", "style"]):
+    for words in (["pin", "list", "user:123"], ["pin", "remove", "user:123", "style"]):
         error = refused(*words)
         assert error["code"] == "STORAGE"
         assert error["options"]
     assert not (tmp_path / "data").exists()
     run("pin", "user:123", "style", "--value", "Be brief.")
-    assert [one["key"] for one in call("pins", "user:123")["pins"]] == ["style"]
+    assert [one["key"] for one in call("pin", "list", "user:123")["pins"]] == ["style"]
 
 
 def test_what_another_program_stored_is_shown_as_far_as_it_can_be() -> None:
@@ -165,7 +171,7 @@ def test_what_another_program_stored_is_shown_as_far_as_it_can_be() -> None:
             await store.set("a\n\x1b[31m", "\x1b[2Jgone")
 
     asyncio.run(theirs())
-    shown = run("pins", "user:123").stdout
+    shown = run("pin", "list", "user:123").stdout
     assert "\x1b" not in shown
     assert "9000000000000000" in shown
 
@@ -192,11 +198,11 @@ def test_wrong_usage_is_told_before_anything_is_opened() -> None:
         ("pin", "user:123", "style", "--json-value", "{"),
         ("pin", "user:123", "style", "--json-value", "1", "--value", "1"),
         ("pin", "user:123"),
-        ("pins",),
-        ("unpin", "user:123"),
+        ("pin", "list"),
+        ("pin", "remove", "user:123"),
     ):
         run(*words, code=2)
-    assert refused("pins", "user:123", "--kv", "mysql://host")["code"] == "CONFIGURATION"
+    assert refused("pin", "list", "user:123", "--kv", "mysql://host")["code"] == "CONFIGURATION"
 
 
 def test_memory_is_a_store_too() -> None:

@@ -11,8 +11,9 @@ import threading
 import pytest
 
 from acms import ACMS as AsyncACMS
-from acms import HandleError, ValidationError, View, client, open_storage, sync
+from acms import ValidationError, View, client, open_storage, sync
 from acms.codecs import OpenAIChat
+from acms.errors import HandleError
 from acms.pins import KVPinRegistry, create_pin_registry
 from acms.prompt import Prompt as AsyncPrompt
 from acms.storage.kv_home import KVHome

@@ -12,17 +12,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from acms import (
-    ACMS,
-    ACMSError,
-    EntryNotFoundError,
-    RetryConfig,
-    ToolCall,
-    UnreachableError,
-    ValidationError,
-    open_storage,
-)
+from acms import ACMS, ACMSError, EntryNotFoundError, RetryConfig, ToolCall, ValidationError, open_storage
 from acms.client import Client
+from acms.errors import UnreachableError
 from tests.server.serving import Service
 from tests.support.talk import session_on
 
@@ -254,7 +246,7 @@ async def test_errors_say_what_to_do_at_every_door(sqlite_service: Service) -> N
     ):
         for session in (client.session("told"), own):
             await session.ingest("user", "x")
-            with pytest.raises(ValidationError, match=r"^role: comes first") as caught:
+            with pytest.raises(ValidationError, match=r"^role: must come before") as caught:
                 await session.ingest("hello")
             assert caught.value.options[0] == 'ingest("user", "…")'
             with pytest.raises(EntryNotFoundError, match="session 'told' has no entry 'nope'"):

@@ -9,15 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from acms import (
-    AuthenticationError,
-    JobFailedError,
-    PermissionDeniedError,
-    RateLimitError,
-    RetryConfig,
-    SessionNotFoundError,
-)
+from acms import RetryConfig, SessionNotFoundError
 from acms.client import Client
+from acms.errors import AuthenticationError, JobFailedError, PermissionDeniedError, RateLimitError
 from acms.server import Limits
 from acms.server.operation import Scope
 from tests.server.guarded import GUARDED, Guarded, guarded_service

@@ -15,19 +15,21 @@ import pytest
 
 from acms import (
     ACMSError,
-    AuthenticationError,
     ConfigurationError,
-    DeadlineError,
-    HandleError,
     IdempotencyMismatchError,
-    RateLimitError,
     RetryConfig,
     StorageBusyError,
-    StorageUnavailableError,
     ValidationError,
 )
 from acms.client import Client
 from acms.client.transport import Transport, build_api_path
+from acms.errors import (
+    AuthenticationError,
+    DeadlineError,
+    HandleError,
+    RateLimitError,
+    StorageUnavailableError,
+)
 from tests.server.serving import Service
 
 AT_ONCE = RetryConfig(max_attempts=4, base_delay=0)

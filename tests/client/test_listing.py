@@ -113,7 +113,7 @@ async def test_a_recall_says_all_that_it_is_asked(service: Service) -> None:
         assert [one for one in await there.recall("Lyon Minou", scope="namespace") if "Lyon" in one.content]
         with pytest.raises(TypeError, match="not both"):
             await here.recall("Lyon", budget=1, token_budget=1)
-        with pytest.raises(ValidationError, match="is no filter"):
+        with pytest.raises(ValidationError, match="is not a filter"):
             await here.recall("Lyon", where={"k": "v"})
     for body, field in (
         ({"budget": 1, "tokenBudget": 1}, "tokenBudget"),

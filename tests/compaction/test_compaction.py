@@ -18,11 +18,8 @@ from acms import (
     CompactionPolicy,
     ConflictError,
     EntryNotFoundError,
-    ExpiredError,
     GoneError,
     Job,
-    JobFailedError,
-    JobFinished,
     JobState,
     Kind,
     ProviderError,
@@ -35,10 +32,12 @@ from acms import (
 )
 from acms.compaction import job as room
 from acms.compose import handlers
+from acms.errors import ExpiredError, JobFailedError
 from acms.jobs import requests
 from acms.jobs.requests import compaction_kind
 from acms.jobs.worker import Worker
 from acms.model import Append, JobQuery
+from acms.observability import JobFinished
 from acms.observability.events import Compacted
 from acms.ports import SummaryRequest
 from acms.storage import WrapperStorage

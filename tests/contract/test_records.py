@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, JSONFormatter, open_storage
+from acms import ACMS, open_storage
 from acms.acs import ACS
+from acms.observability import JSONFormatter
 from tests.support.sources import Source, make_engine, make_item, never_answer, request
 
 SAID = "The orders of jane.doe@example.com are moved by night, password: swordfish77, and nobody is told."

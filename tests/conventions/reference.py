@@ -14,6 +14,8 @@ from typing import Any
 MODULES = (
     "acms",
     "acms.sync",
+    "acms.errors",
+    "acms.observability",
     "acms.storage",
     "acms.prompt",
     "acms.codecs",
@@ -23,6 +25,9 @@ MODULES = (
     "acms.contract",
     "acms.kv",
     "acms.pins",
+    "acms.client",
+    "acms.erasure",
+    "acms.server",
     "acms.branches.export",
     "acms.branches.copying",
     "acms.branches.importers",

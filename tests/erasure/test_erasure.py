@@ -22,9 +22,7 @@ from acms import (
     ConflictError,
     EntryNotFoundError,
     GoneError,
-    JSONFormatter,
     Kind,
-    LegalHoldError,
     SessionNotFoundError,
     State,
     StorageBusyError,
@@ -35,6 +33,7 @@ from acms.branches import export
 from acms.branches.forks import COLLECT_AFTER
 from acms.erasure import erase
 from acms.erasure.erase import collect_deleted_entries, expire_messages
+from acms.errors import LegalHoldError
 from acms.log import policy as policy_levels
 from acms.log.read import PROFILE
 from acms.model import (
@@ -51,6 +50,7 @@ from acms.model import (
     Retry,
     Search,
 )
+from acms.observability import JSONFormatter
 from acms.storage import CachedStorage, MemoryStorage, PostgresStorage, SQLiteStorage
 from acms.testing import ManualClock, sound
 from acms.testing.logs import (

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from acms import BPETokenCounter, ProviderError, ValidationError
+from acms import ProviderError, ValidationError
+from acms.providers import BPETokenCounter
 from acms_eval import Conversation, Question, Said, exact_match, token_f1
 from acms_eval.agent_days import Day, count_days, load_days, run_day
 from acms_eval.answers import Row, answer_questions, choose_questions, compare_rows, instruction

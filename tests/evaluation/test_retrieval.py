@@ -10,7 +10,8 @@ from math import log2
 
 import pytest
 
-from acms import BPETokenCounter, ProviderError, ValidationError
+from acms import ProviderError, ValidationError
+from acms.providers import BPETokenCounter
 from acms_eval import Conversation, Question, Recalled, RetrievalReport, Said, System, evaluate, systems
 from acms_eval.retrieval import (
     Asked,

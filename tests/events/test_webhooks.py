@@ -22,11 +22,11 @@ from acms import (
     Kind,
     NotFoundError,
     State,
-    StorageUnavailableError,
     ValidationError,
     WorkerConfig,
     open_storage,
 )
+from acms.errors import StorageUnavailableError
 from acms.events import delivery, webhooks
 from acms.events.delivery import WAITS, Delivery
 from acms.events.webhooks import KINDS, Webhooks

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms import Kind, Origin, Privacy, Proposal
+from acms import Kind, Origin, Privacy
+from acms.ports import Proposal
 from tests.support.factlog import FactLog, make_proposal, single_value_proposal
 
 NO_FACT = "f_0123456789abcdef_1_0a1b2c"

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms import ACMS, ACMSConfig, Fact, Proposal, open_storage
+from acms import ACMS, ACMSConfig, Fact, open_storage
 from acms.acs import ACS
 from acms.codecs import OpenAIChat
 from acms.knowledge import DOUBT
 from acms.log import doubt
-from acms.ports import ReflectionRequest
+from acms.ports import Proposal, ReflectionRequest
 from acms.prompt import Prompt
 from acms.providers import OfflineReflector
 from acms.providers.reflection_parser import parse_reflection

@@ -18,7 +18,6 @@ from acms import (
     Fact,
     Kind,
     Origin,
-    Proposal,
     State,
     ValidationError,
     WorkerConfig,
@@ -27,6 +26,7 @@ from acms import (
 from acms.facts import adopt as late
 from acms.log.read import PROFILE, find_profile
 from acms.model import Append, ContextDraft, Draft, Expect
+from acms.ports import Proposal
 from acms.testing.logs import WHEN, append_drafts, draft_retraction
 from tests.support import talk
 from tests.support.factlog import RULES, consolidate_proposals, single_value_proposal

@@ -26,7 +26,6 @@ from acms import (
     Fact,
     Kind,
     Origin,
-    Proposal,
     WorkerConfig,
     open_storage,
 )
@@ -34,6 +33,7 @@ from acms.facts.request import read_facts
 from acms.log.facts import FactHistory, normalize_address
 from acms.log.in_force import Cover
 from acms.model import Append, Expect, Receipt
+from acms.ports import Proposal
 from tests.servers.stores import another
 from tests.support.factlog import RULES, consolidate_proposals
 from tests.support.talk import LONG_EPISODES

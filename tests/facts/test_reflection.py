@@ -17,22 +17,15 @@ from acms import (
     Decision,
     Entry,
     EpisodeBoundaryConfig,
-    Event,
     Fact,
     GoneError,
     IdempotencyMismatchError,
     Job,
-    JobFailed,
-    JobFailedError,
-    JobFinished,
     JobState,
     Kind,
     Origin,
     Privacy,
-    Proposal,
     ProviderError,
-    Reflected,
-    Reflection,
     ReflectionConfig,
     RetryConfig,
     StorageBusyError,
@@ -42,6 +35,7 @@ from acms import (
     open_storage,
     sync,
 )
+from acms.errors import JobFailedError
 from acms.facts import backlog as reflect
 from acms.facts.job import make_reflection_handler
 from acms.jobs.requests import cancel_job_by_id
@@ -50,7 +44,8 @@ from acms.log import facts as known
 from acms.log.in_force import Cover
 from acms.log.read import PROFILE
 from acms.model import Append, JobQuery, Receipt
-from acms.ports import ReflectionRequest, StorageBackend
+from acms.observability import Event, JobFailed, JobFinished, Reflected
+from acms.ports import Proposal, Reflection, ReflectionRequest, StorageBackend
 from acms.storage import WrapperStorage
 from tests.support.talk import LONG_EPISODES, PATIENT, Storage, Words, ingest_texts, session_on
 

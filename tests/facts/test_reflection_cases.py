@@ -49,20 +49,9 @@ from typing import Any
 
 import pytest
 
-from acms import (
-    ACMS,
-    ACMSConfig,
-    Decision,
-    Event,
-    Fact,
-    JobFailed,
-    Proposal,
-    Reflected,
-    Reflection,
-    ReflectionConfig,
-    Source,
-)
-from acms.ports import ReflectionRequest
+from acms import ACMS, ACMSConfig, Decision, Fact, ReflectionConfig, Source
+from acms.observability import Event, JobFailed, Reflected
+from acms.ports import Proposal, Reflection, ReflectionRequest
 from acms.providers import HTTPReflector
 from tests.providers.server import ModelServer
 from tests.support.fakes import FakeEmbedder

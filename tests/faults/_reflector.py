@@ -13,10 +13,10 @@ import random
 import signal
 import sys
 
-from acms import ACMSConfig, Proposal, Reflection, ReflectionConfig, RetryConfig, WorkerConfig
+from acms import ACMSConfig, ReflectionConfig, RetryConfig, WorkerConfig
 from acms.facts.job import make_reflection_handler
 from acms.jobs.worker import Worker
-from acms.ports import ReflectionRequest
+from acms.ports import Proposal, Reflection, ReflectionRequest
 
 from ._work import open_at
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from acms import ACMS, ACMSConfig, EpisodeBoundaryConfig, LeaseLostError, open_storage
+from acms import ACMS, ACMSConfig, EpisodeBoundaryConfig, open_storage
+from acms.errors import LeaseLostError
 from acms.model import JobDraft, Retry
 from acms.testing import sound
 from acms.testing.logs import WHEN, append_drafts, create_log, draft_message

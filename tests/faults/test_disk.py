@@ -14,8 +14,9 @@ from typing import Any, cast
 import apsw
 import pytest
 
-from acms import ACMSError, ConflictError, StorageBusyError, StorageError, StorageFullError
+from acms import ACMSError, ConflictError, StorageBusyError, StorageError
 from acms.erasure.erase import erase_context, erase_entries
+from acms.errors import StorageFullError
 from acms.model import Append, ContextDraft, Expect, Receipt
 from acms.storage import SQLiteStorage
 from acms.testing.logs import append_drafts, draft_message

@@ -17,8 +17,9 @@ from typing import Any
 import apsw
 import pytest
 
-from acms import ACMSError, Entry, Job, SchemaVersionError, State, StorageFullError
+from acms import ACMSError, Entry, Job, State
 from acms.branches import export
+from acms.errors import SchemaVersionError, StorageFullError
 from acms.log.encoding import to_microseconds
 from acms.model import Context, ContextQuery, Derived, JobDraft, JobQuery
 from acms.storage import SQLiteStorage

@@ -14,7 +14,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from acms import ACMSError, CorruptRecordError, SchemaVersionError, StorageError, StorageReadOnlyError
+from acms import ACMSError, StorageError
+from acms.errors import CorruptRecordError, SchemaVersionError, StorageReadOnlyError
 from acms.storage import SQLiteStorage
 
 from ._process import finish_process, start_writer

@@ -13,7 +13,8 @@ from typing import Any, Self
 import psutil
 import pytest
 
-from acms import State, StorageBusyError, StorageUnavailableError
+from acms import State, StorageBusyError
+from acms.errors import StorageUnavailableError
 from acms.kv import PostgresKV
 from acms.model import Append, Context, ContextDraft, ContextQuery, Derived, JobQuery, Receipt, Search
 from acms.storage import PostgresStorage

@@ -11,13 +11,8 @@ from contextlib import suppress
 
 import pytest
 
-from acms import (
-    ACMSError,
-    SchemaVersionError,
-    SessionNotFoundError,
-    StorageBusyError,
-    StorageUnavailableError,
-)
+from acms import ACMSError, SessionNotFoundError, StorageBusyError
+from acms.errors import SchemaVersionError, StorageUnavailableError
 from acms.storage import PostgresStorage
 from acms.storage.postgres import migrate as postgres_migrate
 from acms.storage.postgres.migrate import apply_migrations, list_known_migrations, read_migration_status

@@ -15,14 +15,8 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from acms import (
-    ACMSError,
-    ConfigurationError,
-    JobState,
-    StorageBusyError,
-    StorageReadOnlyError,
-    StorageUnavailableError,
-)
+from acms import ACMSError, ConfigurationError, JobState, StorageBusyError
+from acms.errors import StorageReadOnlyError, StorageUnavailableError
 from acms.model import Append, ContextDraft, Expect, JobDraft, JobQuery, Receipt
 from acms.storage import PostgresStorage
 from acms.storage.postgres.pool import UnknownOutcomeError

@@ -17,8 +17,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from acms import ACMSError, GoneError, JSONFormatter, SessionNotFoundError, State, StorageError
+from acms import ACMSError, GoneError, SessionNotFoundError, State, StorageError
 from acms.model import Append, Context, ContextQuery, Derived, Done, Failed, JobDraft, JobQuery, Lease, Search
+from acms.observability import JSONFormatter
 from acms.storage import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, fork_log

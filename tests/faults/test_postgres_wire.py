@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from acms import ACMSError, JobState, Kind, State, StorageBusyError, StorageUnavailableError
+from acms import ACMSError, JobState, Kind, State, StorageBusyError
+from acms.errors import StorageUnavailableError
 from acms.model import (
     Append,
     Context,

@@ -21,8 +21,9 @@ from typing import Any, Self
 
 import pytest
 
-from acms import ACMS, BPETokenCounter, ToolCall
+from acms import ACMS, ToolCall
 from acms.erasure import erase_subject
+from acms.providers import BPETokenCounter
 from acms.text.chat_messages import NO_RESULT, RECALLED, count_message_tokens
 
 ROOT = Path(__file__).parents[2]

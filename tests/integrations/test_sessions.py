@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from acms import HandleError, open_storage
+from acms import open_storage
+from acms.errors import HandleError
 from acms.integrations import sessions
 from acms.integrations.sessions import Sessions
 

@@ -20,24 +20,21 @@ from acms import (
     ACMSError,
     ConfigurationError,
     ConflictError,
-    Event,
     GoneError,
     Job,
-    JobFailed,
-    JobFinished,
     JobState,
-    LeaseLostError,
     ProviderError,
     RetryConfig,
     SessionNotFoundError,
     StorageBusyError,
-    StorageReadOnlyError,
     ValidationError,
     WorkerConfig,
     open_storage,
 )
+from acms.errors import LeaseLostError, StorageReadOnlyError
 from acms.jobs.worker import Background, Handler, Worker, get_background_worker
 from acms.model import Append, Context, Done, Failed, JobDraft, JobQuery, Lease, Retry
+from acms.observability import Event, JobFailed, JobFinished
 from acms.ports import Handle, StorageBackend
 from acms.storage import MemoryStorage, SQLiteStorage, WrapperStorage
 from acms.testing import ManualClock, sound

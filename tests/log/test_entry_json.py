@@ -13,21 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms import (
-    CorruptRecordError,
-    Entry,
-    Kind,
-    Media,
-    Origin,
-    Privacy,
-    Raw,
-    Reasoning,
-    Role,
-    State,
-    Text,
-    ToolCall,
-    ToolResult,
-)
+from acms import Entry, Kind, Media, Origin, Privacy, Raw, Reasoning, Role, State, Text, ToolCall, ToolResult
+from acms.errors import CorruptRecordError
 from acms.log.encoding import (
     FORMAT,
     context_from_json,

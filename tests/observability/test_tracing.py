@@ -15,20 +15,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from acms import (
-    FitError,
-    Media,
-    PromptRendered,
-    Raw,
-    Reasoning,
-    Role,
-    ScopeShrunk,
-    Text,
-    ToolCall,
-    ToolResult,
-)
+from acms import FitError, Media, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.codecs import OpenAIChat
-from acms.observability import tracing
+from acms.observability import PromptRendered, ScopeShrunk, tracing
 from acms.observability.tracing import RenderSpan, record_content, render_span
 from acms.prompt import Prompt
 from acms.prompt_types import PromptMessage

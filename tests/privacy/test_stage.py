@@ -36,13 +36,11 @@ from acms import (
     Raw,
     Reasoning,
     Redaction,
-    Reflection,
     RetryConfig,
     Text,
     TokenBudgetExceededError,
     ToolCall,
     ToolResult,
-    Turn,
     WorkerConfig,
     compose,
     open_storage,
@@ -54,7 +52,7 @@ from acms.jobs.worker import Worker
 from acms.kv import InMemoryKV
 from acms.model import Append, JobDraft
 from acms.observability.tracing import record_content
-from acms.ports import ReflectionRequest, SummaryRequest
+from acms.ports import Reflection, ReflectionRequest, SummaryRequest, Turn
 from acms.privacy import redact_entry
 from acms.privacy.stage import RedactionCache
 from acms.prompt import Prompt

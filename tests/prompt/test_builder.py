@@ -10,7 +10,6 @@ from acms import (
     ACMS,
     ConfigurationError,
     Media,
-    PayloadError,
     Reasoning,
     Role,
     Text,
@@ -20,6 +19,7 @@ from acms import (
     open_storage,
 )
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses, Tool
+from acms.errors import PayloadError
 from acms.plan.nodes import Atom, Composed, Piece, Scope
 from acms.prompt import Prompt, Rendered, Request
 from acms.prompt_types import PromptMessage

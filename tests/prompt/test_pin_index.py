@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from acms import PinsTruncated, Role
+from acms import Role
+from acms.observability import PinsTruncated
 from acms.pins import Pin as APin
 from acms.pins import PinMetadata, Pinned
 from acms.plan.nodes import Fitted, Left, Omit, Truncate

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 import apsw
 import pytest
 
-from acms import CorruptRecordError, Role, SchemaVersionError, ValidationError
+from acms import Role, ValidationError
+from acms.errors import CorruptRecordError, SchemaVersionError
 from acms.kv import CompareAndSetKV, InMemoryKV, SQLiteKV, open_kv
 from acms.pins import Pin, PinMetadata, create_pin_registry
 from acms.prompt.pin_index import INDEX_BYTES, INDEX_KEY, MOST_PINS, TAGS

@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
-from acms import CorruptRecordError, PinsLoaded, PinsSkipped, ValidationError
+from acms import ValidationError
+from acms.errors import CorruptRecordError
 from acms.kv import InMemoryKV
+from acms.observability import PinsLoaded, PinsSkipped
 from acms.pins import Pin, PinMetadata, Pinned, PinnedKV, create_pin_registry
 from acms.plan.nodes import Keep, Omit, Truncate
 from tests.prompt.test_pins import clock, store

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from acms import ACMS, FitError, PinsLoaded, PinsSkipped, PinsTruncated, open_storage
+from acms import ACMS, FitError, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
 from acms.kv import InMemoryKV
+from acms.observability import PinsLoaded, PinsSkipped, PinsTruncated
 from acms.pins import PinnedKV, create_pin_registry
 from acms.prompt import Prompt
 

@@ -22,10 +22,10 @@ from acms import (
     Prompt,
     RenderLogConfig,
     State,
-    correlation,
 )
 from acms.acs import ACS
 from acms.codecs import AnthropicMessages, OpenAIChat, Tool
+from acms.observability import correlation
 from acms.ports import Handle, HasRecords
 from acms.prompt import render_log
 from acms.storage import MemoryStorage

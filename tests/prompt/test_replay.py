@@ -14,7 +14,6 @@ from acms import (
     ACMS,
     Entry,
     EntryNotFoundError,
-    ExpiredError,
     GoneError,
     Reasoning,
     State,
@@ -23,6 +22,7 @@ from acms import (
     open_storage,
 )
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses, Tool
+from acms.errors import ExpiredError
 from acms.kv import InMemoryKV
 from acms.pins import create_pin_registry
 from acms.ports import Codec

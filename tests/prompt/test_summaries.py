@@ -21,15 +21,8 @@ from typing import Any
 
 import pytest
 
-from acms import (
-    ProviderError,
-    RetryConfig,
-    Role,
-    StorageUnavailableError,
-    ToolCall,
-    ToolResult,
-    ValidationError,
-)
+from acms import ProviderError, RetryConfig, Role, ToolCall, ToolResult, ValidationError
+from acms.errors import StorageUnavailableError
 from acms.kv import InMemoryKV, KVEntry, open_kv
 from acms.model import Json
 from acms.pins import create_pin_registry

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acms import Fact, HeuristicTokenCounter, Origin, Proposal, ProviderError, Reflection
-from acms.ports import ReflectionRequest, Turn
+from acms import Fact, Origin, ProviderError
+from acms.ports import Proposal, Reflection, ReflectionRequest, Turn
+from acms.providers import HeuristicTokenCounter
 from acms.providers.reflection_parser import CONFIDENCE, PROPOSALS, parse_reflection
 from acms.providers.reflection_prompt import answer_schema, build_reflection_prompt, without_bounds
 from acms.providers.reflector import load_reflection_template

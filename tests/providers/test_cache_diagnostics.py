@@ -17,7 +17,7 @@ import pytest
 from anthropic.types.beta import BetaMessage
 from openai.types.responses import Response
 
-from acms import ACMS, PayloadError, Raw, Reasoning, Role, Text, open_storage
+from acms import ACMS, Raw, Reasoning, Role, Text, open_storage
 from acms.codecs import (
     AnthropicMessages,
     Changed,
@@ -29,6 +29,7 @@ from acms.codecs import (
     Tool,
     Usage,
 )
+from acms.errors import PayloadError
 from acms.model import Json
 from acms.ports import Codec
 from acms.prompt import Prompt, Rendered

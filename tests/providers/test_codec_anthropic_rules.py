@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from acms import ConfigurationError, PayloadError
+from acms import ConfigurationError
 from acms.codecs import AnthropicMessages
+from acms.errors import PayloadError
 from acms.model import Json
 
 NEW = AnthropicMessages("claude-opus-5")

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, PayloadError, Raw, Role, Text, ToolCall, ToolResult, ValidationError, open_storage
+from acms import ACMS, Raw, Role, Text, ToolCall, ToolResult, ValidationError, open_storage
 from acms.codecs import CacheRates, Exactness, Gemini, OpenAIChat, Usage, named
+from acms.errors import PayloadError
 from acms.log.foreign import EXTRA_FIELDS
 from acms.prompt import Prompt
 from acms.prompt_types import PromptMessage

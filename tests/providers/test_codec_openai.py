@@ -11,19 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms import (
-    Media,
-    PayloadError,
-    Raw,
-    Reasoning,
-    Role,
-    Text,
-    ToolCall,
-    ToolResult,
-    ValidationError,
-    open_storage,
-)
+from acms import Media, Raw, Reasoning, Role, Text, ToolCall, ToolResult, ValidationError, open_storage
 from acms.codecs import OpenAIChat, OpenAIResponses, Tool
+from acms.errors import PayloadError
 from acms.model import Part
 from acms.prompt_types import CacheMark, PromptMessage
 from acms.sync import ACMS, Prompt

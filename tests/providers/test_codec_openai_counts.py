@@ -14,11 +14,12 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms import EstimatingTokenCounter, Media, Raw, Role, Text, ToolCall, ToolResult, ValidationError
+from acms import Media, Raw, Role, Text, ToolCall, ToolResult, ValidationError
 from acms.codecs import AnthropicMessages, Calibration, Exactness, OpenAIChat, OpenAIResponses, Tool, Usage
 from acms.model import Part
 from acms.plan.tool_groups import is_placeholder
 from acms.prompt_types import PromptMessage
+from acms.providers import EstimatingTokenCounter
 from acms.providers.codecs import openai_base
 from acms.providers.codecs.framing import find_published_traits
 from acms.providers.tokens import default_counter

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms import Media, PayloadError, Role, Text, ToolResult
+from acms import Media, Role, Text, ToolResult
 from acms.codecs import AnthropicMessages, Exactness, Gemini, OpenAIChat, OpenAIResponses, Tool
+from acms.errors import PayloadError
 from acms.model import Json, Part
 from acms.ports import Codec
 from acms.prompt_types import CacheMark, PromptMessage

@@ -9,16 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from acms import (
-    ACMS,
-    ConfigurationError,
-    Embedder,
-    MissingExtraError,
-    ProviderError,
-    ValidationError,
-    open_storage,
-)
+from acms import ACMS, ConfigurationError, MissingExtraError, ProviderError, ValidationError, open_storage
 from acms.cli import base
+from acms.ports import Embedder
 from acms.providers import FastEmbedEmbedder, FastEmbedReranker, registry
 from acms.testing import EmbedderTests
 from tests.support.onnx_model import write_embedder, write_reranker

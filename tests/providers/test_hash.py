@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from acms import ConfigurationError, Embedder
+from acms import ConfigurationError
+from acms.ports import Embedder
 from acms.testing import EmbedderTests, HashEmbedder
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from acms import ACMS, ConfigurationError, Embedder, ProviderError, RetryConfig, ValidationError, open_storage
+from acms import ACMS, ConfigurationError, ProviderError, RetryConfig, ValidationError, open_storage
+from acms.ports import Embedder
 from acms.providers import Endpoint, HTTPEmbedder, InputRefusedError
 from acms.testing import EmbedderTests, HashEmbedder
 from tests.providers.server import Behave, ModelServer

@@ -8,16 +8,8 @@ from typing import Any
 
 import pytest
 
-from acms import (
-    ACMS,
-    ACMSConfig,
-    ConfigurationError,
-    JobFailedError,
-    ProviderError,
-    RetryConfig,
-    WorkerConfig,
-    open_storage,
-)
+from acms import ACMS, ACMSConfig, ConfigurationError, ProviderError, RetryConfig, WorkerConfig, open_storage
+from acms.errors import JobFailedError
 from acms.ports import SummaryRequest, Turn
 from acms.providers import Endpoint, HTTPSummarizer
 from tests.providers.server import Behave, ModelServer

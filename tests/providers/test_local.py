@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import threadpoolctl
 
-from acms import ConfigurationError, Embedder, MissingExtraError, ValidationError
+from acms import ConfigurationError, MissingExtraError, ValidationError
+from acms.ports import Embedder
 from acms.providers import LocalEmbedder, local, minilm
 from acms.testing import EmbedderTests
 

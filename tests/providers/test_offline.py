@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, Fact, Origin, Proposal
-from acms.ports import ReflectionRequest, Reflector, Turn
+from acms import ACMS, Fact, Origin
+from acms.ports import Proposal, ReflectionRequest, Reflector, Turn
 from acms.providers import OfflineReflector
 from acms.providers.tokens import default_counter
 from acms.storage import MemoryStorage

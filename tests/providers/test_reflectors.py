@@ -20,19 +20,19 @@ from acms import (
     ACMSConfig,
     ConfigurationError,
     Fact,
-    HeuristicTokenCounter,
     Kind,
     ProviderError,
-    Reflected,
     RetryConfig,
     ValidationError,
     open_storage,
 )
+from acms.observability import Reflected
 from acms.ports import ReflectionRequest, SummaryRequest, Turn
 from acms.providers import (
     AnthropicReflector,
     AnthropicSummarizer,
     Endpoint,
+    HeuristicTokenCounter,
     HTTPEmbedder,
     HTTPReflector,
     OpenAIEmbedder,

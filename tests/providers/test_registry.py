@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from acms import ConfigurationError, HeuristicTokenCounter, ProviderError
+from acms import ConfigurationError, ProviderError
 from acms.ports import ReflectionRequest, Turn
 from acms.providers import (
     AnthropicReflector,
     ExtractiveSummarizer,
+    HeuristicTokenCounter,
     HTTPReflector,
     OpenAIEmbedder,
     OpenAIReflector,

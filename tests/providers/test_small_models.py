@@ -10,21 +10,11 @@ from typing import Any
 
 import pytest
 
-from acms import (
-    ACMS,
-    ACMSConfig,
-    Decision,
-    HeuristicTokenCounter,
-    JobFailedError,
-    Origin,
-    Reflected,
-    Reflection,
-    RetryConfig,
-    WorkerConfig,
-    open_storage,
-)
-from acms.ports import ReflectionRequest, Turn
-from acms.providers import Endpoint, HTTPReflector
+from acms import ACMS, ACMSConfig, Decision, Origin, RetryConfig, WorkerConfig, open_storage
+from acms.errors import JobFailedError
+from acms.observability import Reflected
+from acms.ports import Reflection, ReflectionRequest, Turn
+from acms.providers import Endpoint, HeuristicTokenCounter, HTTPReflector
 from acms.providers.reflector import ModelReflector
 from acms.providers.summary_repair import repair_summary
 from tests.providers.server import Behave, ModelServer

@@ -24,13 +24,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiktoken_ext import openai_public
 
-from acms import (
-    BPETokenCounter,
-    ConfigurationError,
-    EstimatingTokenCounter,
-    HeuristicTokenCounter,
-    ValidationError,
-)
+from acms import ConfigurationError, ValidationError
+from acms.providers import BPETokenCounter, EstimatingTokenCounter, HeuristicTokenCounter
 from acms.providers.tokens import build_batch_counter, default_counter, token_counter
 
 ENCODINGS = ("o200k_base", "cl100k_base")

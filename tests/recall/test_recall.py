@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from acms import ACMSConfig, Band, CacheConfig, Planned, RecallConfig, Source
+from acms import ACMSConfig, Band, CacheConfig, RecallConfig, Source
+from acms.observability import Planned
 from acms.recall.planner import LEAST_BUDGET
 from acms.text import chat_messages
 from tests.support.talk import (

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms import ACMS, ACMSConfig, Kind, Proposal, Reflection, Source, ValidationError, View, open_storage
+from acms import ACMS, ACMSConfig, Kind, Source, ValidationError, View, open_storage
 from acms.log.read import PROFILE
 from acms.model import ContextDraft
-from acms.ports import ReflectionRequest
+from acms.ports import Proposal, Reflection, ReflectionRequest
 from acms.providers import LocalEmbedder
 from acms.testing.logs import WHEN, append_drafts, draft_fact
 from acms.text import chat_messages

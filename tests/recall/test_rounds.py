@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from acms import Proposal, Reflection
 from acms.facts.consolidate import ROUNDS, split_rounds
-from acms.ports import ReflectionRequest
+from acms.ports import Proposal, Reflection, ReflectionRequest
 from acms.providers import OfflineReflector
 from tests.support.talk import ingest_texts, session_on
 

@@ -18,7 +18,7 @@ def test_the_names_of_the_plan_are_those_in_use() -> None:
     assert InMemoryBackend is acms.storage.MemoryStorage
     assert SQLiteBackend is acms.storage.SQLiteStorage
     assert acms.storage.PostgresBackend is acms.storage.PostgresStorage
-    assert TiktokenCounter is acms.BPETokenCounter
+    assert TiktokenCounter is acms.providers.BPETokenCounter
     assert TiktokenCounter().count("hello world") == 2
     assert VectorSearchResult(context="c", id="m", score=0.5).score == 0.5
 

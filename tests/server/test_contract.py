@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from acms import JSONFormatter
+from acms.observability import JSONFormatter
 from acms_eval import GoldItem, evaluation_result
 from tests.server.serving import Service, serving
 from tests.support.sources import Source, load_schema, make_item, request

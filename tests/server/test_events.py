@@ -14,8 +14,9 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from acms import NotFoundError, RateLimitError, ValidationError, open_storage
+from acms import NotFoundError, ValidationError, open_storage
 from acms.client import Client
+from acms.errors import RateLimitError
 from acms.events import follow, pages
 from acms.privacy.stage import OPEN
 from acms.server import Limits, ServerConfig, dispatch

@@ -13,8 +13,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from acms import NotFoundError, PermissionDeniedError, ValidationError
+from acms import NotFoundError, ValidationError
 from acms.client import Client
+from acms.errors import PermissionDeniedError
 from acms.server.audit import read_audit_trail
 from acms.server.keys import USUAL
 from acms.server.operation import Scope

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from acms import JSONFormatter
+from acms.observability import JSONFormatter
 from tests.server.serving import Service, serving
 from tests.servers.postgres import Databases
 

@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
-from acms import AuthenticationError, ConfigurationError, PermissionDeniedError, UnreachableError
+from acms import ConfigurationError
+from acms.errors import AuthenticationError, PermissionDeniedError, UnreachableError
 from acms.server import ServerConfig, oidc
 from acms.server.audit import read_audit_trail
 from acms.server.oidc import OIDCConfig, Tokens

@@ -9,7 +9,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from acms import ACMS, ACMSConfig, ConfigurationError, HandleError, open_storage
+from acms import ACMS, ACMSConfig, ConfigurationError, open_storage
+from acms.errors import HandleError
 from acms.recall.embeddings import Embedding
 from acms.server import App, ServerConfig, create_app
 from acms.server.routes.table import OPERATIONS

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from acms import ACMSConfig, RenderBlock, RenderLogConfig, Verdict
+from acms import ACMSConfig, RenderLogConfig, Verdict
 from acms.client import Client
+from acms.prompt import RenderBlock
 from tests.server.document import checked_by_document
 from tests.server.serving import Service, serving
 

@@ -15,8 +15,9 @@ import httpx2
 import pytest
 from mcp.server import Server
 
-from acms import ACMSConfig, AuthenticationError, StorageUnavailableError
+from acms import ACMSConfig
 from acms.erasure import erase_context
+from acms.errors import AuthenticationError, StorageUnavailableError
 from acms.mcp.http import mount_mcp_server
 from acms.server import keys, rights
 from acms.server.audit import Audit

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from acms import JSONFormatter
+from acms.observability import JSONFormatter
 from acms.server.operation import BASE
 from acms.server.routes.table import OPERATIONS
 from tests.server.guarded import Guarded, guarded_service

@@ -18,7 +18,7 @@ import httpx2
 import pytest
 from hypothesis import settings
 
-from acms import JSONFormatter
+from acms.observability import JSONFormatter
 from acms.server import App, create_app
 from acms.server.operation import Operation, Scope
 from acms.server.routes.table import OPERATIONS

@@ -94,7 +94,7 @@ def test_the_service_delivers_what_another_process_appends_without_a_look_at_eve
             await session.ingest("user", "one")
 
     with running_receiver() as receiver:
-        call("webhook", "add", receiver.url, "--private", "--events", "message", "--db", db)
+        call("events", "webhook", "add", receiver.url, "--private", "--events", "message", "--db", db)
         with serving(db):
             asyncio.run(append())
             assert wait_for_deliveries(receiver, 1) == [1]
@@ -103,8 +103,8 @@ def test_the_service_delivers_what_another_process_appends_without_a_look_at_eve
 def test_the_service_delivers_what_is_appended_to_it(tmp_path: Any) -> None:
     db = f"sqlite:///{tmp_path / 'log.db'}"
     with running_receiver() as receiver:
-        assert run("webhook", "add", receiver.url, "--db", db, code=1).exit_code == 1
-        made = call("webhook", "add", receiver.url, "--private", "--events", "message", "--db", db)
+        assert run("events", "webhook", "add", receiver.url, "--db", db, code=1).exit_code == 1
+        made = call("events", "webhook", "add", receiver.url, "--private", "--events", "message", "--db", db)
         with serving(db) as service:
             context = service.talk("one", "two")
             service.say(context, "three")
@@ -114,7 +114,7 @@ def test_the_service_delivers_what_is_appended_to_it(tmp_path: Any) -> None:
             events = service.client.get(f"/contexts/{context}/events", params={"follow": "false"}).text
             assert "event: job" not in events
         receiver.verified(made["secret"])
-        assert call("webhook", "list", "--db", db)["webhooks"] == [made["webhook"]]
-        assert call("webhook", "replay", made["webhook"]["id"], "--db", db)["jobs"] == []
-        call("webhook", "remove", made["webhook"]["id"], "--db", db)
-        assert "there are no webhooks" in run("webhook", "list", "--db", db).stdout
+        assert call("events", "webhook", "list", "--db", db)["webhooks"] == [made["webhook"]]
+        assert call("events", "webhook", "replay", made["webhook"]["id"], "--db", db)["jobs"] == []
+        call("events", "webhook", "remove", made["webhook"]["id"], "--db", db)
+        assert "there are no webhooks" in run("events", "webhook", "list", "--db", db).stdout

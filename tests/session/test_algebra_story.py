@@ -35,7 +35,6 @@ from acms import (
     ContextItems,
     Entry,
     EpisodeBoundaryConfig,
-    ExpiredError,
     GoneError,
     JobState,
     Kind,
@@ -50,6 +49,7 @@ from acms import (
     open_storage,
 )
 from acms.compaction import job as room
+from acms.errors import ExpiredError
 from acms.jobs.requests import compaction_kind
 from acms.log import in_force as history
 from acms.log.in_force import fold_atomic_groups

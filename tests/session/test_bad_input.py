@@ -379,6 +379,9 @@ def test_what_is_no_store_is_told_what_would_be_one(door: Any, given: Any) -> No
     with pytest.raises(ConfigurationError, match="storage must be an open store") as caught:
         door("x", given)
     assert caught.value.options == ('open_storage("sqlite:///memory.db")',)
+    assert caught.value.__notes__ == ['try: open_storage("sqlite:///memory.db")'], (
+        "a traceback shows the remedy"
+    )
 
 
 @pytest.mark.parametrize("verb", ["get", "replace", "retract"])

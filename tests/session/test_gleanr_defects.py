@@ -19,19 +19,15 @@ from acms import (
     CacheConfig,
     EpisodeBoundaryConfig,
     EpisodeNotFoundError,
-    Event,
-    JobFailed,
     JobState,
-    Proposal,
-    Reflected,
-    Reflection,
     Source,
     WorkerConfig,
     open_storage,
 )
 from acms.jobs import requests
 from acms.model import JobQuery
-from acms.ports import ReflectionRequest
+from acms.observability import Event, JobFailed, Reflected
+from acms.ports import Proposal, Reflection, ReflectionRequest
 from acms.providers import HTTPReflector
 from tests.providers.server import Behave, ModelServer
 from tests.support.fakes import FakeEmbedder

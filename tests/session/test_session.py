@@ -23,29 +23,23 @@ from acms import (
     Entry,
     EntryNotFoundError,
     EpisodeBoundaryConfig,
-    EpisodeClosed,
     EpisodeNotFoundError,
-    Event,
     GoneError,
-    HandleError,
     HistoryPage,
-    Ingested,
-    JSONFormatter,
     Kind,
     Media,
-    Planned,
     PreconditionError,
     RecallConfig,
-    Rewritten,
     Source,
     Text,
     ValidationError,
-    correlation,
     open_storage,
 )
+from acms.errors import HandleError
 from acms.log import in_force
 from acms.log import read as log_read
 from acms.log.in_force import Cover
+from acms.observability import EpisodeClosed, Event, Ingested, JSONFormatter, Planned, Rewritten, correlation
 from acms.recall.pipeline import gather_all, plan_window
 from acms.session import withdraw_from_session
 from acms.storage import MemoryStorage, WrapperStorage, wrapper

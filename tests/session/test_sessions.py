@@ -6,15 +6,8 @@ from typing import Any
 
 import pytest
 
-from acms import (
-    ACMS,
-    ContextItems,
-    HandleError,
-    NotFoundError,
-    SessionNotFoundError,
-    ValidationError,
-    open_storage,
-)
+from acms import ACMS, ContextItems, NotFoundError, SessionNotFoundError, ValidationError, open_storage
+from acms.errors import HandleError
 from acms.kv import InMemoryKV, PostgresKV, RedisKV, SQLiteKV
 from acms.model import ContextQuery
 from acms.ports import HasHeads

@@ -8,23 +8,12 @@ from typing import Any
 
 import pytest
 
-from acms import (
-    ACMS,
-    ACMSConfig,
-    Kind,
-    Origin,
-    Proposal,
-    Reflection,
-    ReflectionConfig,
-    Role,
-    ToolResult,
-    open_storage,
-)
+from acms import ACMS, ACMSConfig, Kind, Origin, ReflectionConfig, Role, ToolResult, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
 from acms.kv import InMemoryKV
 from acms.log import trust
 from acms.pins import create_pin_registry
-from acms.ports import ReflectionRequest
+from acms.ports import Proposal, Reflection, ReflectionRequest
 from acms.prompt import Prompt
 from acms.providers import OfflineReflector
 from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents_of, session_on, tool_turn

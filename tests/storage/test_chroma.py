@@ -15,8 +15,9 @@ from typing import Any
 import chromadb
 import pytest
 
-from acms import ACMS, ConfigurationError, Kind, State, VectorsUnavailableError
+from acms import ACMS, ConfigurationError, Kind, State
 from acms.erasure import proof
+from acms.errors import VectorsUnavailableError
 from acms.log.provenance import Link
 from acms.model import ContextQuery, Derived, Search
 from acms.ports import StorageBackend

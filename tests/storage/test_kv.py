@@ -11,14 +11,8 @@ import threading
 import apsw
 import pytest
 
-from acms import (
-    ConfigurationError,
-    ConflictError,
-    CorruptRecordError,
-    StorageError,
-    StorageReadOnlyError,
-    ValidationError,
-)
+from acms import ConfigurationError, ConflictError, StorageError, ValidationError
+from acms.errors import CorruptRecordError, StorageReadOnlyError
 from acms.kv import CompareAndSetKV, InMemoryKV, KVEntry, SQLiteKV, open_kv, update_entry
 from acms.model import ContextQuery
 from acms.storage import SQLiteStorage

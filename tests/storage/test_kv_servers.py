@@ -16,16 +16,8 @@ import psycopg
 import pytest
 from redis.asyncio import Redis
 
-from acms import (
-    ConfigurationError,
-    ConflictError,
-    CorruptRecordError,
-    StorageError,
-    StorageFullError,
-    StorageReadOnlyError,
-    StorageUnavailableError,
-    ValidationError,
-)
+from acms import ConfigurationError, ConflictError, StorageError, ValidationError
+from acms.errors import CorruptRecordError, StorageFullError, StorageReadOnlyError, StorageUnavailableError
 from acms.kv import PostgresKV, RedisKV, open_kv, update_entry
 from acms.storage import PostgresStorage
 from acms.testing import sound
@@ -189,7 +181,7 @@ def test_a_handle_is_refused_in_a_forked_child(url):
 
 _FORK = """
 import asyncio, os, sys, warnings
-from acms import HandleError
+from acms.errors import HandleError
 from acms.kv import open_kv
 
 warnings.simplefilter("ignore")  # newer interpreters warn of os.fork() beside threads; that is what is tested

@@ -7,15 +7,8 @@ from typing import Any, NoReturn
 import psycopg
 import pytest
 
-from acms import (
-    ConflictError,
-    SchemaVersionError,
-    SessionNotFoundError,
-    State,
-    StorageUnavailableError,
-    ValidationError,
-    open_storage,
-)
+from acms import ConflictError, SessionNotFoundError, State, ValidationError, open_storage
+from acms.errors import SchemaVersionError, StorageUnavailableError
 from acms.model import Append, Context, JobDraft, Receipt
 from acms.storage import PostgresStorage
 from acms.storage.postgres import append as appending

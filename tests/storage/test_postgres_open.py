@@ -15,15 +15,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from acms import (
-    ACMSError,
-    ConfigurationError,
-    SchemaVersionError,
-    State,
-    StorageUnavailableError,
-    WorkerConfig,
-)
+from acms import ACMSError, ConfigurationError, State, WorkerConfig
 from acms.cli.commands import app
+from acms.errors import SchemaVersionError, StorageUnavailableError
 from acms.jobs.worker import Worker
 from acms.model import Done, JobDraft
 from acms.ports import HasHints, HasMigrations

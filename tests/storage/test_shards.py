@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from acms import ACMS, ConfigurationError, HandleError, NotFoundError, ValidationError, open_storage, storage
+from acms import ACMS, ConfigurationError, NotFoundError, ValidationError, open_storage, storage
 from acms.branches import copying
+from acms.errors import HandleError
 from acms.model import ContextQuery
 from acms.storage import MemoryStorage, Shards, SQLiteStorage, urls
 from acms.testing.logs import append_drafts, create_log, draft_message
@@ -80,7 +81,7 @@ async def test_a_url_opens_the_store_of_one_tenant(written: Callable[[str], Path
         assert (store.tenant, await context_keys(store)) == ("default", set())
     async with Shards(file) as shards:
         assert await context_keys(shards.of("acme")) == {"a"}
-    with pytest.raises(ConfigurationError, match="does not name a store"):
+    with pytest.raises(ConfigurationError, match="is not the URL of a store"):
         open_storage(f"{file}?tenant=acme&mode=ro")
 
 
@@ -173,7 +174,7 @@ async def test_a_tenant_moves_by_a_copy_and_one_line(written: Callable[[str], Pa
         ("[shards]", "shards: names no store"),
         ("shards = 1", "shards: must be a table"),
         ("[shards]\na = 1", "shards.a: must be text"),
-        ('[shards]\na = "nowhere"', "shards.a: 'nowhere' does not name a store"),
+        ('[shards]\na = "nowhere"', "shards.a: 'nowhere' is not the URL of a store"),
         ('[shards]\na = "other.toml"', "shards.a: must name a store, not another file"),
         ('[shards]\na = "sqlite:///a.db?tenant=x"', "shards.a: names a tenant"),
         ('[shards]\na = "memory://"\n[tenants]\nx = "b"', "tenants.x: there is no shard 'b'"),
@@ -216,7 +217,7 @@ def test_a_tenant_nobody_holds_is_an_error(written: Callable[[str], Path]) -> No
 
 def test_a_shard_that_is_no_store_is_named_when_it_is_opened(written: Callable[[str], Path]) -> None:
     shards = Shards(written('default = "a"\n[shards]\na = "nowhere://x"'))
-    with pytest.raises(ConfigurationError, match=r"shards\.a: .* does not name a store"):
+    with pytest.raises(ConfigurationError, match=r"shards\.a: .* is not the URL of a store"):
         shards.of("x")
 
 
@@ -339,7 +340,7 @@ def test_an_unknown_durability_is_refused() -> None:
 
 @pytest.mark.parametrize("url", ["", "x", "mysql://h/db", "sqlite://", "a.toml?x=1"])
 def test_what_names_no_store_is_refused(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="does not name a store") as caught:
+    with pytest.raises(ConfigurationError, match="is not the URL of a store") as caught:
         open_storage(url)
     assert any(option.startswith("postgresql://") for option in caught.value.options)
     assert any(".toml" in option for option in caught.value.options)

@@ -12,16 +12,9 @@ import apsw
 import pytest
 
 import acms
-from acms import (
-    ConflictError,
-    CorruptRecordError,
-    Entry,
-    LeaseLostError,
-    SchemaVersionError,
-    SessionNotFoundError,
-    State,
-)
+from acms import ConflictError, Entry, SessionNotFoundError, State
 from acms.branches import export
+from acms.errors import CorruptRecordError, LeaseLostError, SchemaVersionError
 from acms.log.encoding import genesis_hash, verify_chain
 from acms.model import Append, ContextQuery, Derived, Expect, JobDraft, JobQuery, Receipt, Search
 from acms.storage import SQLiteStorage

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from acms import Entry, Fact, Kind, Origin, Proposal
+from acms import Entry, Fact, Kind, Origin
 from acms.facts.consolidate import Consolidated, Consolidation, Rules
 from acms.knowledge import Outcome
 from acms.log import facts
 from acms.log.in_force import Cover, find_demotions
 from acms.model import Draft
+from acms.ports import Proposal
 from tests.support.logs import NOON, Log
 
 RULES = Rules(min_confidence=0.7, max_facts=10, max_tokens=200, max_active=100)

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from acms import Proposal, Reflection
-from acms.ports import ReflectionRequest
+from acms.ports import Proposal, Reflection, ReflectionRequest
 
 Answer: TypeAlias = Reflection | Exception | Callable[[ReflectionRequest], Any]
 

@@ -14,17 +14,16 @@ from acms import (
     ACMSConfig,
     ConflictError,
     IdempotencyMismatchError,
-    Ingested,
     PrivacyConfig,
     RetryConfig,
     StorageBusyError,
     StorageError,
-    StorageFullError,
-    StorageUnavailableError,
     ValidationError,
     open_storage,
 )
+from acms.errors import StorageFullError, StorageUnavailableError
 from acms.model import Append, Draft, Expect
+from acms.observability import Ingested
 from tests.support.faulty import FaultyStorage
 from tests.support.talk import (
     LONG_EPISODES,

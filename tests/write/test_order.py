@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from acms import ACMS, Reflection
-from acms.ports import ReflectionRequest
+from acms import ACMS
+from acms.ports import Reflection, ReflectionRequest
 from acms.storage import MemoryStorage
 from tests.support.talk import session_on
 

@@ -56,7 +56,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Return a context with the head of its log. */
+        /**
+         * Return a context with the head of its log.
+         * @description `latestVersion`, `messageCount`, `totalTokens` and `lastMessageId` describe the head. `totalTokens` counts the
+         *     stored texts; a window or a recall also counts the framing of each message.
+         */
         get: operations["getContext"];
         put?: never;
         post?: never;
@@ -67,7 +71,10 @@ export interface paths {
         delete: operations["deleteContext"];
         options?: never;
         head?: never;
-        /** Change the name, labels, metadata or privacy of a context. These are not part of its log. */
+        /**
+         * Change the name, labels, metadata or privacy of a context. These are not part of its log.
+         * @description Omitted fields stay unchanged; null removes a value. The log gets no new version.
+         */
         patch: operations["changeContext"];
         trace?: never;
     };
@@ -78,7 +85,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the ancestors of a context, the root first and the context itself last. Deleted ones are included. */
+        /**
+         * List the ancestors of a context, the root first and the context itself last. Deleted ones are included.
+         * @description For a context that is not a fork the list has one element.
+         */
         get: operations["listAncestry"];
         put?: never;
         post?: never;
@@ -138,7 +148,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List how often answers cited each entry, the last cited first. */
+        /**
+         * List how often answers cited each entry, the last cited first.
+         * @description Entries that no answer cited are left out. Citations do not affect ranking.
+         */
         get: operations["listCitations"];
         put?: never;
         /**
@@ -202,7 +215,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the compactions of a context, oldest first, including those that were undone. */
+        /**
+         * List the compactions of a context, oldest first, including those that were undone.
+         * @description `inForce` is false for a compaction that was undone or replaced by a later one. The cursor is the version of the
+         *     last compaction of a page.
+         */
         get: operations["listCompactions"];
         put?: never;
         post?: never;
@@ -219,7 +236,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Return the entries that a summary replaced, as they were read before: messages and earlier summaries. */
+        /**
+         * Return the entries that a summary replaced, as they were read before: messages and earlier summaries.
+         * @description `version` is the version of the summary. The entries are still in the log; undoing the summary makes them active
+         *     again.
+         */
         get: operations["expandCompaction"];
         put?: never;
         post?: never;
@@ -352,7 +373,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the episodes of a context, oldest first. */
+        /**
+         * List the episodes of a context, oldest first.
+         * @description An episode is a run of messages about one topic. The last one may be open; `status` selects open or closed ones.
+         */
         get: operations["listEpisodes"];
         put?: never;
         post?: never;
@@ -420,7 +444,11 @@ export interface paths {
          */
         get: operations["listFacts"];
         put?: never;
-        /** Store a fact without a reflector. If the same fact is stored already, it is returned unchanged. */
+        /**
+         * Store a fact without a reflector. If the same fact is stored already, it is returned unchanged.
+         * @description It replaces the current value of its subject and attribute, unless `cardinality` is `many`. The replaced fact stays
+         *     readable in the history of facts.
+         */
         post: operations["stateFact"];
         delete?: never;
         options?: never;
@@ -437,7 +465,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Withdraw the facts about a subject and an attribute without a replacement, and return them. */
+        /**
+         * Withdraw the facts about a subject and an attribute without a replacement, and return them.
+         * @description They stay readable in the history of facts. Without such a fact the list is empty and nothing is written.
+         */
         post: operations["unstateFacts"];
         delete?: never;
         options?: never;
@@ -474,7 +505,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the direct forks of a context, newest first. */
+        /**
+         * List the direct forks of a context, newest first.
+         * @description Forks of forks are listed by the tree. Deleted forks are left out.
+         */
         get: operations["listForks"];
         put?: never;
         post?: never;
@@ -491,7 +525,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List every entry of a log, oldest first: messages, facts, summaries and retractions. */
+        /**
+         * List every entry of a log, oldest first: messages, facts, summaries and retractions.
+         * @description The cursor is the version after which the page begins. `preview` is the beginning of the text, `inForce` whether the
+         *     entry is active. Read the whole text of an entry by its id.
+         */
         get: operations["listHistory"];
         put?: never;
         post?: never;
@@ -510,7 +548,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Return the client's keys of entries by entry id. An edit has the key of the message it edits. */
+        /**
+         * Return the client's keys of entries by entry id. An edit has the key of the message it edits.
+         * @description Entries without a key are left out. The method is POST because the list of ids may be too long for an address.
+         */
         post: operations["findKeys"];
         delete?: never;
         options?: never;
@@ -525,7 +566,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Preview a merge of another context into this one, with its conflicts. Nothing is written. */
+        /**
+         * Preview a merge of another context into this one, with its conflicts. Nothing is written.
+         * @description The reply is that of the merge: what would be appended, and what both sides changed differently.
+         */
         get: operations["previewMerge"];
         put?: never;
         /**
@@ -580,13 +624,20 @@ export interface paths {
          * @description `levels` names for every field the level that decided it: the service, the namespace or the context.
          */
         get: operations["getPolicy"];
-        /** Replace the context's own policy: the levels above decide every omitted field. */
+        /**
+         * Replace the context's own policy: the levels above decide every omitted field.
+         * @description The levels are the context, its namespace and the configuration of the service. The reply has the value of every
+         *     field and the level that sets it.
+         */
         put: operations["replacePolicy"];
         post?: never;
         delete?: never;
         options?: never;
         head?: never;
-        /** Change fields of a context's policy; null leaves a field to the levels above (RFC 7396). */
+        /**
+         * Change fields of a context's policy; null leaves a field to the levels above (RFC 7396).
+         * @description Omitted fields stay unchanged. The levels are the context, its namespace and the configuration of the service.
+         */
         patch: operations["changePolicy"];
         trace?: never;
     };
@@ -670,7 +721,10 @@ export interface paths {
         get: operations["listRenders"];
         put?: never;
         post?: never;
-        /** Delete the logged requests of a context. The context itself is unchanged. */
+        /**
+         * Delete the logged requests of a context. The context itself is unchanged.
+         * @description Later requests are logged again if the service logs them.
+         */
         delete: operations["forgetRenders"];
         options?: never;
         head?: never;
@@ -704,7 +758,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Return counts of a log: all of its entries, and the active ones. */
+        /**
+         * Return counts of a log: all of its entries, and the active ones.
+         * @description Active entries are those that were not replaced, retracted or summarized.
+         */
         get: operations["showStats"];
         put?: never;
         post?: never;
@@ -744,7 +801,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the tags of a context, oldest first, including inherited ones. */
+        /**
+         * List the tags of a context, oldest first, including inherited ones.
+         * @description A fork inherits the tags of the versions that it shares with its parent. `version` is the tagged version.
+         */
         get: operations["listTags"];
         put?: never;
         post?: never;
@@ -768,7 +828,11 @@ export interface paths {
          */
         put: operations["putTag"];
         post?: never;
-        /** Delete a tag. */
+        /**
+         * Delete a tag.
+         * @description The tagged version stays. A tag that the context does not have itself, such as an inherited one, is an error with
+         *     status 404.
+         */
         delete: operations["deleteTag"];
         options?: never;
         head?: never;
@@ -782,7 +846,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Show the whole fork tree of a context, deleted branches included. */
+        /**
+         * Show the whole fork tree of a context, deleted branches included.
+         * @description The tree starts at its root, also when the context is a fork itself. A parent comes before its forks; `depth` is 0
+         *     for the root.
+         */
         get: operations["showTree"];
         put?: never;
         post?: never;
@@ -969,7 +1037,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the grants on a namespace, by principal. */
+        /**
+         * List the grants on a namespace, by principal.
+         * @description A grant lets a key or subject that is bound to other namespaces read, write or share this one.
+         */
         get: operations["listGrants"];
         put?: never;
         post?: never;
@@ -994,7 +1065,10 @@ export interface paths {
          */
         put: operations["grantNamespace"];
         post?: never;
-        /** Revoke a grant: the next request of the principal no longer sees the namespace, at any process of the service. */
+        /**
+         * Revoke a grant: the next request of the principal no longer sees the namespace, at any process of the service.
+         * @description Streams that the principal has open end. A grant that does not exist is an error with status 404.
+         */
         delete: operations["revokeGrant"];
         options?: never;
         head?: never;
@@ -1030,7 +1104,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the pins that the prompts of a namespace show: higher priority first, then the newest, then by key. */
+        /**
+         * List the pins that the prompts of a namespace show: higher priority first, then the newest, then by key.
+         * @description A pin under whose key nothing is stored is listed as missing, and prompts leave it out.
+         */
         get: operations["listPins"];
         /**
          * Pin a key, and store a value under it if one is given.
@@ -1039,7 +1116,10 @@ export interface paths {
          */
         put: operations["putPin"];
         post?: never;
-        /** Remove a pin. The value under its key stays, unless `value=true`. */
+        /**
+         * Remove a pin. The value under its key stays, unless `value=true`.
+         * @description `unpinned` is false if the key was not pinned; that is not an error.
+         */
         delete: operations["deletePin"];
         options?: never;
         head?: never;
@@ -1053,7 +1133,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the webhooks of the tenant, oldest first, without their secrets. */
+        /**
+         * List the webhooks of the tenant, oldest first, without their secrets.
+         * @description A secret is shown once, when its webhook is added.
+         */
         get: operations["listWebhooks"];
         put?: never;
         /**
@@ -1079,7 +1162,10 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** Remove a webhook. Pending deliveries are dropped. */
+        /**
+         * Remove a webhook. Pending deliveries are dropped.
+         * @description A webhook that does not exist is an error with status 404.
+         */
         delete: operations["removeWebhook"];
         options?: never;
         head?: never;
@@ -1133,7 +1219,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Return the metrics in the Prometheus text format. */
+        /**
+         * Return the metrics in the Prometheus text format.
+         * @description They count the requests of this process and cover no content. The scope is `admin:config`.
+         */
         get: operations["metrics"];
         put?: never;
         post?: never;
@@ -1150,7 +1239,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Return this document. */
+        /**
+         * Return this document.
+         * @description It needs no key. `/docs` shows the same as a page.
+         */
         get: operations["openapi"];
         put?: never;
         post?: never;
@@ -1167,7 +1259,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Return whether the store answers. */
+        /**
+         * Return whether the store answers.
+         * @description Use it as a readiness check: the status is 200 or 503. It needs no key.
+         */
         get: operations["ready"];
         put?: never;
         post?: never;
@@ -6734,7 +6829,7 @@ export interface operations {
                 /**
                  * @example {
                  *       "query": "what did we choose for orders?",
-                 *       "tokenBudget": 500
+                 *       "tokenBudget": 60
                  *     }
                  */
                 "application/json": components["schemas"]["RecallBody"];
@@ -7569,6 +7664,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {"acms":1,"counter":"o200k_base","created_at":"2026-11-29T19:34:22.322851+00:00","deleted_at":null,"end":{"chain":"8888b1e4904efb626fcbddeab4b54c44c909aee799baa8c3ff3533e00eca4aca","version":1},"fork":null,"id":"c_q8rfatfqsyf6bx60","key":"orders","lineage":[],"namespace":"default","parent":null,"root":"c_q8rfatfqsyf6bx60","settings":{},"settings_rev":0}
+                     *     {"batch":1,"chain":"8888b1e4904efb626fcbddeab4b54c44c909aee799baa8c3ff3533e00eca4aca","content":"Which database should the orders service use?","context":"c_q8rfatfqsyf6bx60","created_at":"2026-11-29T19:34:22.322851+00:00","digest":"f6f846255595c2ddc05f457507eeb78183111ce021d38ac6c8df9fd7dd8b1c17","episode":1,"id":"m_q8rfatfqsyf6bx60_1_wps3a2","kind":"message","origin":"user","position":1,"role":"user","salt":"4VgrNs1cb1WQzMz9ECdqEg==","tokens":8,"total":8,"version":1}
+                     */
                     "application/x-ndjson": string;
                 };
             };
@@ -8527,6 +8626,11 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example # HELP acms_http_requests_total Requests answered.
+                     *     # TYPE acms_http_requests_total counter
+                     *     acms_http_requests_total{code="",method="GET",operation="listContexts",status="200"} 1.0
+                     */
                     "text/plain; version=1.0.0; charset=utf-8": string;
                 };
             };
@@ -8548,6 +8652,16 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "openapi": "3.1.0",
+                     *       "info": {
+                     *         "title": "ACMS",
+                     *         "version": "0.1.0"
+                     *       },
+                     *       "paths": {}
+                     *     }
+                     */
                     "application/json": Record<string, never>;
                 };
             };

@@ -36,6 +36,7 @@ from acms.observability.events import Event
 from acms.ports import Embedder, Handle, Reflector, StorageBackend
 from acms.providers import registry
 from acms.providers.tokens import token_counter
+from acms.runtime.input_errors import describe_input_error
 from acms.session import ACMS
 from acms.storage import open_storage
 from acms.storage.files import create_file, create_folder
@@ -43,11 +44,10 @@ from acms.view import View
 
 GROUPS = {
     "Every day": "demo add recall window facts messages history sessions",
-    "What is in a session": "stats episodes events log at diff replace retract reflect state unstate"
-    " prompt render pin pins unpin",
-    "Forks and summaries": "fork merge tag delete compact compactions expand undo policy",
-    "Move, check and erase": "import export restore copy backup verify witness migrate reindex scan erase",
-    "Run": "serve gateway mcp inspect keys grant grants revoke audit webhook worker jobs eval",
+    "What is in a session": "events log diff replace retract undo prompt render pin",
+    "Forks and summaries": "fork merge tag compact",
+    "Move, check and erase": "import export restore copy backup verify migrate reindex scan erase",
+    "Run": "serve gateway mcp inspect keys grants worker jobs eval",
 }
 """The commands, in the order of the help."""
 
@@ -63,11 +63,11 @@ class GroupedCommands(TyperGroup):
         return grouped + others
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; a usage error does not name the library that validates the values."""
+        """Run a command; replace the messages of the library that validates the values."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            error.message = error.message.removeprefix("Value error, ")
+            error.message = _describe_bad_parameter(error)
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -81,6 +81,20 @@ class GroupedCommands(TyperGroup):
 
     def _help_row(self, name: str) -> tuple[str, str]:
         return f"{name:<11}", self.commands[name].get_short_help_str(limit=63)
+
+
+def _describe_bad_parameter(error: typer.BadParameter) -> str:
+    import pydantic  # with typer, which imports it only when it validates
+
+    cause = error.__cause__
+    if not isinstance(cause, pydantic.ValidationError):
+        return error.message
+    details = cause.errors(include_url=False)[0]
+    value = details["input"]
+    message = describe_input_error(details)
+    if details["type"] == "value_error" or not isinstance(value, str):
+        return message
+    return f"{value!r} {message}"
 
 
 def _group_of_command(name: str) -> str:
@@ -98,6 +112,30 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     no_args_is_help=True,
 )
+
+
+def create_group(name: str, help: str, *, home: typer.Typer = app, default: str | None = None) -> typer.Typer:
+    """Register a group of commands; the arguments of the default command may follow the name of the group."""
+
+    class DefaultCommandGroup(TyperGroup):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            first = args[0] if args else ""
+            if default is not None and first != "--help" and first not in self.commands:
+                args = [default, *args]
+            return super().parse_args(ctx, args)
+
+    hint = None
+    if default is not None:
+        hint = f"Without a command: {default}. Its help:  acms {name} {default} --help"
+    group = typer.Typer(
+        cls=DefaultCommandGroup,
+        help=help,
+        epilog=hint,
+        rich_markup_mode=None,
+        no_args_is_help=default is None,
+    )
+    home.add_typer(group, name=name)
+    return group
 
 
 def _complete_session(context: typer.Context, incomplete: str) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from operator import itemgetter
 from typing import Annotated, Any
@@ -13,13 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from acms.branches import forks
-from acms.branches.forks import COLLECT_AFTER
 from acms.cli import render
 from acms.cli.base import (
     At,
     Session,
     Shell,
-    Yes,
     build_session,
     define_command,
     find_session,
@@ -34,8 +31,6 @@ from acms.model import Kind
 from acms.ports import StorageBackend
 from acms.results import Branch, Tree
 from acms.view import View
-
-VersionOrTag = Annotated[str, typer.Argument(metavar="VERSION|TAG", help="A version or a tag.")]
 
 
 @define_command("fork", "acms fork user_123 --at 12 --as what-if")
@@ -196,38 +191,6 @@ async def tag_version(
     shell.show({"session": session, "tags": tags}, draw)
 
 
-@define_command("at", "acms at user_123 12")
-async def show_version(
-    shell: Shell,
-    session: Session,
-    version: VersionOrTag,
-    last: Annotated[
-        int, typer.Option("--last", min=0, max=500, metavar="N", help="Number of newest messages.")
-    ] = 5,
-) -> None:
-    """Show a session at an earlier version.
-
-    Prints the counts, tags and newest messages of that version.
-    """
-    async with shell.open_view(session, version) as view:
-        stats = await view.get_session_stats()
-        tags = await view.tags()
-        entries = await view.entries(newest=last)
-
-    def draw() -> None:
-        shell.line(f"{session} at v{stats.version}", "bold cyan")
-        derived = f"{stats.facts} facts, {stats.summaries} summaries"
-        shell.line(f"{stats.messages:,} messages, {stats.tokens:,} tokens; {derived}")
-        shell.line(f"in force: {stats.active_messages:,} messages, {stats.active_tokens:,} tokens")
-        if tags:
-            names = ", ".join(f"{name} (v{number})" for name, number in tags.items())
-            shell.line(f"tags: {names}")
-        shell.list(render.ENTRIES_WITHOUT_TOKENS, entries)
-
-    value = {"session": session, "version": stats.version, "tags": tags, "stats": stats}
-    shell.show({**value, "messages": entries}, draw)
-
-
 @define_command("diff", "acms diff user_123@12 what-if")
 async def diff_sessions(
     shell: Shell,
@@ -269,27 +232,6 @@ async def _resolve_side(storage: StorageBackend, text: str, namespace: str, at: 
         return session
     version = await forks.version_of(storage, context.id, parse_version_or_tag(at))
     return session.at(version)
-
-
-@define_command("delete", "acms delete what-if --yes")
-async def delete_session(shell: Shell, session: Session, yes: Yes = False) -> None:
-    """Delete a session and free its name.
-
-    Forks still read the entries that they share with it. Other entries are deleted after a delay. Use `acms erase` to
-    remove content from forks too.
-    """
-    shell.confirm(f"Delete {session}?", yes)
-    async with shell.open_store() as storage:
-        context = await shell.find_session(storage, session)
-        keeping = await forks.hide_context(storage, context.id)
-    until = datetime.now(UTC) + COLLECT_AFTER
-
-    def draw() -> None:
-        shell.line(f"{session} is deleted; it is collected from {until:%Y-%m-%d} on")
-        for branch in keeping:
-            shell.line(f"{branch.session_id} (v{branch.version}) keeps on reading what it shares with it")
-
-    shell.show({"session": session, "id": context.id, "kept_by": keeping, "collected_from": until}, draw)
 
 
 # ── log ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

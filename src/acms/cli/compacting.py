@@ -1,4 +1,4 @@
-"""Commands that shorten a log: compact, compactions, expand, undo; and the policy that decides when."""
+"""Commands that shorten a log, and show or change the policy that decides when; `undo`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from acms.cli import render
-from acms.cli.base import At, Full, Session, Shell, app, define_command
+from acms.cli.base import At, Full, Session, Shell, create_group, define_command
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
@@ -19,10 +19,8 @@ from acms.log.in_force import preview_text
 from acms.log.policy import ResolvedPolicy
 from acms.results import Compaction
 
-policy = typer.Typer(
-    help="Show or change the compaction policy.", no_args_is_help=True, rich_markup_mode=None
-)
-app.add_typer(policy, name="policy")
+compactions = create_group("compact", "Replace the older part of a log with a summary.", default="run")
+policy = create_group("policy", "Show or change the compaction policy.", home=compactions)
 
 Version = Annotated[
     int, typer.Argument(metavar="VERSION", min=1, help="Version of the summary, edit or retraction.")
@@ -53,7 +51,7 @@ def _drop_unset(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-@define_command("compact", "acms compact user_123 --wait")
+@define_command("run", "acms compact user_123 --wait", home=compactions)
 async def compact_session(
     shell: Shell,
     session: Session,
@@ -97,22 +95,22 @@ async def compact_session(
     shell.show({"session": session, "job": job.id, "compaction": compaction, "reason": job.reason}, draw)
 
 
-@define_command("compactions", "acms compactions user_123")
+@define_command("list", "acms compact list user_123", home=compactions)
 async def list_compactions(shell: Shell, session: Session, full: Full = False, at: At = None) -> None:
     """List the compactions of a session, including undone ones."""
     async with shell.open_view(session, at) as view:
-        compactions = await view.compactions()
+        listed = await view.compactions()
 
     def draw() -> None:
-        shell.list(COMPACTIONS, compactions, none="nothing was compacted; acms compact does it")
+        shell.list(COMPACTIONS, listed, none="nothing was compacted; acms compact does it")
         if full:
-            for compaction in compactions:
+            for compaction in listed:
                 render.write_block(shell, f"v{compaction.version}", compaction.summary)
 
-    shell.show({"session": session, "compactions": compactions}, draw)
+    shell.show({"session": session, "compactions": listed}, draw)
 
 
-@define_command("expand", "acms expand user_123 41")
+@define_command("expand", "acms compact expand user_123 41", home=compactions)
 async def expand_summary(shell: Shell, session: Session, version: Version, full: Full = False) -> None:
     """Show the entries that a summary replaces."""
     async with shell.open_session(session) as reader:
@@ -163,7 +161,7 @@ def _write_policy(shell: Shell, session: str, resolved: ResolvedPolicy) -> None:
     shell.show_list(result, POLICY, rows)
 
 
-@define_command("get", "acms policy get user_123", home=policy)
+@define_command("get", "acms compact policy get user_123", home=policy)
 async def show_policy(shell: Shell, session: Session) -> None:
     """Show the policy of a session, and the level that sets each field."""
     async with shell.open_session(session) as reader:
@@ -208,7 +206,7 @@ WholeOption = Annotated[
 ]
 
 
-@define_command("set", "acms policy set user_123 --budget 8000 --threshold 0.7", home=policy)
+@define_command("set", "acms compact policy set user_123 --budget 8000 --threshold 0.7", home=policy)
 async def set_policy(
     shell: Shell,
     session: Session,
@@ -239,7 +237,7 @@ async def set_policy(
 
 @dataclass(frozen=True, slots=True)
 class _PolicyChange:
-    """The changes of `acms policy set`."""
+    """The changes of `acms compact policy set`."""
 
     fields: Mapping[str, Any]
     retention: float | None
@@ -251,7 +249,7 @@ class _PolicyChange:
         limits = self.retention is not None or self.hold is not None
         if not self.fields and not limits:
             raise ValidationError(
-                "nothing to change was given", field="policy", options=("acms policy set --help",)
+                "nothing to change was given", field="policy", options=("acms compact policy set --help",)
             )
         if not self.whole_namespace and limits:
             raise ValidationError(

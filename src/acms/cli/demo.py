@@ -265,7 +265,7 @@ def _draw_demo(screen: Screen, results: _Results, db: str | None) -> None:
 
 
 def _draw_stats(screen: Screen, stats: SessionStats) -> None:
-    screen.title(f"8. acms stats {SESSION}")
+    screen.title(f"8. acms sessions stats {SESSION}")
     ranking = "words" if stats.tier == "words" else f"words and {stats.tier}"
     screen.line(
         f"version {stats.version}, {stats.messages} messages ({stats.tokens:,} tokens by {stats.counter}), "
@@ -320,7 +320,7 @@ def _draw_answers(screen: Screen, results: _Results) -> None:
 
 
 def _draw_log(screen: Screen, results: _Results) -> None:
-    screen.title(f"5. acms episodes {SESSION}: found while writing")
+    screen.title(f"5. acms sessions episodes {SESSION}: found while writing")
     reasons = Counter(episode.reason or "still open" for episode in results.episodes)
     columns = (
         Column("ends with", "magenta", value=lambda row: row[0].replace("_", " ")),
@@ -335,7 +335,7 @@ def _draw_log(screen: Screen, results: _Results) -> None:
     screen.line(f"v{change} takes its place, so now it is v{after['version']}: {after['content']}")
     screen.line(f"v{retraction} takes v{old} back: from there on the old one is not shown at all")
     reason = results.why_not.reason
-    screen.line(f"why not the old one? {reason}; acms at {SESSION} {retraction - 1} still shows it")
+    screen.line(f"why not the old one? {reason}; acms sessions at {SESSION} {retraction - 1} still shows it")
 
 
 def _draw_facts(screen: Screen, results: _Results) -> None:

@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from acms.cli import render
-from acms.cli.base import Session, Shell, app, define_command
+from acms.cli.base import Session, Shell, create_group, define_command
 from acms.cli.render import Column, fields_of
 from acms.log.in_force import preview_text
 from acms.results import LogEvent, Webhook
 
-webhook = typer.Typer(help="Send events to URLs.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(webhook, name="webhook")
+events = create_group("events", "List the events of a session, or send events to URLs.", default="list")
+webhook = create_group("webhook", "Send events to URLs.", home=events)
 
 WEBHOOKS = (
     Column("id", "cyan"),
@@ -26,7 +26,7 @@ WEBHOOKS = (
 WebhookId = Annotated[str, typer.Argument(metavar="ID", help="Id of the webhook.")]
 
 
-@define_command("events", "acms events user_123 --after 40 --follow")
+@define_command("list", "acms events user_123 --after 40 --follow", home=events)
 async def list_events(
     shell: Shell,
     session: Session,
@@ -79,7 +79,7 @@ PrivateOption = Annotated[bool, typer.Option("--private", help="Allow plain HTTP
 
 @define_command(
     "add",
-    "acms webhook add https://example.com/acms --events message,fact",
+    "acms events webhook add https://example.com/acms --events message,fact",
     home=webhook,
     namespace=None,
 )
@@ -108,7 +108,7 @@ async def add_webhook(
     shell.show({"webhook": _webhook_json(added), "secret": secret}, draw)
 
 
-@define_command("list", "acms webhook list", home=webhook, namespace=None)
+@define_command("list", "acms events webhook list", home=webhook, namespace=None)
 async def list_webhooks(shell: Shell) -> None:
     """List the webhooks, oldest first, without their secrets.
 
@@ -118,11 +118,11 @@ async def list_webhooks(shell: Shell) -> None:
 
     async with shell.open_store() as storage:
         rows = [_webhook_json(hook) for hook in await Webhooks(storage).list()]
-    none = "there are no webhooks: acms webhook add URL"
+    none = "there are no webhooks: acms events webhook add URL"
     shell.show_list({"webhooks": rows}, WEBHOOKS, rows, none=none)
 
 
-@define_command("remove", "acms webhook remove 7kq2m9xd4c1a", home=webhook, namespace=None)
+@define_command("remove", "acms events webhook remove 7kq2m9xd4c1a", home=webhook, namespace=None)
 async def remove_webhook(shell: Shell, id: WebhookId) -> None:
     """Remove a webhook and drop its pending deliveries."""
     from acms.events.webhooks import Webhooks
@@ -132,7 +132,7 @@ async def remove_webhook(shell: Shell, id: WebhookId) -> None:
     shell.show_line({"removed": id}, f"the webhook {id} is told nothing any more")
 
 
-@define_command("replay", "acms webhook replay 7kq2m9xd4c1a", home=webhook, namespace=None)
+@define_command("replay", "acms events webhook replay 7kq2m9xd4c1a", home=webhook, namespace=None)
 async def replay_webhook(shell: Shell, id: WebhookId) -> None:
     """Retry failed deliveries, from the first undelivered entry of each session."""
     from acms.events.webhooks import Webhooks

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
 from acms.cli import render
-from acms.cli.base import At, Model, ReflectorName, Session, Shell, Url, define_command, open_reflector
+from acms.cli.base import (
+    At,
+    Model,
+    ReflectorName,
+    Session,
+    Shell,
+    Url,
+    create_group,
+    define_command,
+    open_reflector,
+)
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import EntryNotFoundError, ValidationError
@@ -27,20 +36,13 @@ from acms.privacy.modes import mode_of
 from acms.privacy.redact_entry import apply_privacy_mode
 from acms.session import ACMS
 
-LIST, HISTORY, WHY, UNDO = "list", "history", "why", "undo"
+facts = create_group("facts", "List, explain, state, undo or extract the facts of a session.", default="list")
+
 InScope = Annotated[
     str, typer.Option("--scope", metavar="S", help="session, or namespace: the profile of the namespace.")
 ]
 
 
-WordsArgument = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="[list] SESSION | history SESSION [SUBJECT [ATTRIBUTE]] | why SESSION FACT | "
-        "undo SESSION VERSION",
-        help="List the active facts, list all, explain one, or undo a change.",
-    ),
-]
 SubjectOption = Annotated[
     str | None, typer.Option("--subject", metavar="TEXT", help="Only facts about this subject.")
 ]
@@ -59,50 +61,6 @@ ValidAtOption = Annotated[
 ]
 
 
-@define_command("facts", 'acms facts history user_123 "orders service" database')
-async def show_facts(
-    shell: Shell,
-    words: WordsArgument,
-    subject: SubjectOption = None,
-    attribute: AttributeOption = None,
-    fact_type: FactTypeOption = None,
-    scope: InScope = "session",
-    at: At = None,
-    valid_at: ValidAtOption = None,
-) -> None:
-    """List, explain or undo the facts of a session.
-
-    FACT is the id or version of a fact. `undo` reverts the entry at VERSION: the facts that it replaced are active
-    again.
-    """
-    verb, *rest = words
-    if verb not in _VERBS:
-        verb, rest = LIST, words
-    if valid_at is not None and verb != LIST:
-        raise typer.BadParameter(f"{verb} takes no --valid-at", param_hint="--valid-at")
-    _check_words(verb, rest, narrowed=bool(subject or attribute or fact_type), at=at)
-    if verb == HISTORY:
-        subject = rest[1] if len(rest) > 1 else subject
-        attribute = rest[2] if len(rest) > 2 else attribute
-    query = _FactQuery(
-        session=rest[0],
-        subject=subject,
-        attribute=attribute,
-        fact_type=fact_type,
-        scope=_parse_scope(scope),
-        at=at,
-        valid_at=_parse_moment(valid_at),
-    )
-    if verb == LIST:
-        await _list_facts(shell, query)
-    elif verb == HISTORY:
-        await _show_history(shell, query)
-    elif verb == WHY:
-        await _explain_fact(shell, query, rest[1])
-    else:
-        await _undo_change(shell, query, int(rest[1].removeprefix("v")))
-
-
 def _parse_moment(value: str | None) -> datetime | None:
     if value is None:
         return None
@@ -118,60 +76,6 @@ def _parse_scope(scope: str) -> Scope:
     if scope == "session" or scope == "namespace":
         return scope
     raise typer.BadParameter(f"{scope!r} is not session or namespace", param_hint="--scope")
-
-
-class _Verb(NamedTuple):
-    """How many words follow a verb, and what they are."""
-
-    least: int
-    most: int
-    words: str
-
-
-_VERBS = {
-    LIST: _Verb(1, 1, "one session"),
-    HISTORY: _Verb(1, 3, "a session, and perhaps a subject and an attribute"),
-    WHY: _Verb(2, 2, "a session and a fact"),
-    UNDO: _Verb(2, 2, "a session and a version"),
-}
-
-
-def _check_words(verb: str, rest: Sequence[str], *, narrowed: bool, at: str | None) -> None:
-    """Refuse words and options that do not belong to the verb."""
-    expected = _VERBS[verb]
-    if not expected.least <= len(rest) <= expected.most:
-        raise typer.BadParameter(f"{verb} takes {expected.words}", param_hint="WORDS")
-    if verb == UNDO and not rest[1].removeprefix("v").isdecimal():
-        raise typer.BadParameter(f"{rest[1]!r} is not a version", param_hint="VERSION")
-    if verb in (WHY, UNDO) and narrowed:
-        raise typer.BadParameter(f"{verb} takes no --subject, --attribute or --type", param_hint="OPTIONS")
-    if verb == UNDO and at is not None:
-        raise typer.BadParameter("undo takes no --at", param_hint="--at")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FactQuery:
-    """The facts that `acms facts` selects."""
-
-    session: str
-    subject: str | None
-    attribute: str | None
-    fact_type: str | None
-    scope: Scope
-    at: str | None
-    valid_at: datetime | None
-
-
-async def _read_facts(shell: Shell, query: _FactQuery, *, history: bool) -> list[Fact]:
-    async with shell.open_view(query.session, query.at) as view:
-        return await view.facts(
-            subject=query.subject,
-            attribute=query.attribute,
-            fact_type=query.fact_type,
-            scope=query.scope,
-            history=history,
-            valid_at=query.valid_at,
-        )
 
 
 # ── list and history ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -211,10 +115,25 @@ def _format_sources(ids: Sequence[str], context: str) -> str:
     return " ".join(versions)
 
 
-async def _list_facts(shell: Shell, query: _FactQuery) -> None:
-    facts = await _read_facts(shell, query, history=False)
-    value = {"session": query.session, "scope": query.scope, "facts": facts}
-    shell.show_list(value, FACTS, facts, none="no facts; acms reflect finds them")
+@define_command("list", "acms facts user_123 --type decision", home=facts)
+async def list_facts(
+    shell: Shell,
+    session: Session,
+    subject: SubjectOption = None,
+    attribute: AttributeOption = None,
+    fact_type: FactTypeOption = None,
+    scope: InScope = "session",
+    at: At = None,
+    valid_at: ValidAtOption = None,
+) -> None:
+    """List the active facts of a session."""
+    fact_scope, moment = _parse_scope(scope), _parse_moment(valid_at)
+    async with shell.open_view(session, at) as view:
+        active = await view.facts(
+            subject=subject, attribute=attribute, fact_type=fact_type, scope=fact_scope, valid_at=moment
+        )
+    value = {"session": session, "scope": scope, "facts": active}
+    shell.show_list(value, FACTS, active, none="no facts; acms facts reflect finds them")
 
 
 def _retired_at(fact: Fact) -> str:
@@ -238,28 +157,65 @@ CHANGES = (
 )
 
 
-async def _show_history(shell: Shell, query: _FactQuery) -> None:
-    facts = await _read_facts(shell, query, history=True)
-    value = {"session": query.session, "scope": query.scope, "facts": facts}
-    shell.show_list(value, CHANGES, facts, none="nothing was ever known about it")
+@define_command("history", 'acms facts history user_123 "orders service" database', home=facts)
+async def show_history(
+    shell: Shell,
+    session: Session,
+    about: Annotated[
+        str | None, typer.Argument(metavar="[SUBJECT]", help="Only facts about this subject.")
+    ] = None,
+    detail: Annotated[
+        str | None, typer.Argument(metavar="[ATTRIBUTE]", help="Only facts with this attribute.")
+    ] = None,
+    subject: SubjectOption = None,
+    attribute: AttributeOption = None,
+    fact_type: FactTypeOption = None,
+    scope: InScope = "session",
+    at: At = None,
+) -> None:
+    """List all facts, including replaced ones with the reason."""
+    fact_scope = _parse_scope(scope)
+    async with shell.open_view(session, at) as view:
+        known = await view.facts(
+            subject=about or subject,
+            attribute=detail or attribute,
+            fact_type=fact_type,
+            scope=fact_scope,
+            history=True,
+        )
+    value = {"session": session, "scope": scope, "facts": known}
+    shell.show_list(value, CHANGES, known, none="nothing was ever known about it")
 
 
 # ── why ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _explain_fact(shell: Shell, query: _FactQuery, name: str) -> None:
-    facts = await _read_facts(shell, query, history=True)
-    fact = _find_fact(facts, name)
+@define_command("why", "acms facts why user_123 v41", home=facts)
+async def explain_fact(
+    shell: Shell,
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="FACT", help="Id or version of the fact.")],
+    scope: InScope = "session",
+    at: At = None,
+) -> None:
+    """Explain a fact by its sources.
+
+    Shows the facts that it replaced, and why it is no longer active.
+    """
+    fact_scope = _parse_scope(scope)
+    async with shell.open_view(session, at) as view:
+        known = await view.facts(scope=fact_scope, history=True)
+    fact = _find_fact(known, name)
     if fact is None:
         raise EntryNotFoundError(
-            f"{query.session!r} has no fact {name!r}",
-            options=(f"acms facts history {query.session} lists them", "--scope namespace"),
+            f"{session!r} has no fact {name!r}",
+            options=(f"acms facts history {session} lists them", "--scope namespace"),
         )
-    replaced = [other for other in facts if other.id in fact.replaces]
+    replaced = [other for other in known if other.id in fact.replaces]
     retirement = fact.retired
     successor = None
     if retirement is not None:
-        successor = next((other for other in facts if other.id == retirement.by), None)
+        successor = next((other for other in known if other.id == retirement.by), None)
     async with shell.open_store() as storage:
         sources = await _read_evidence(storage, fact.sources)
         evidence = await _read_evidence(storage, () if retirement is None else retirement.evidence)
@@ -276,10 +232,10 @@ async def _explain_fact(shell: Shell, query: _FactQuery, name: str) -> None:
             if successor is not None:
                 shell.list(FACTS, [successor])
             _write_sources(shell, evidence)
-            shell.line(f"take that back: acms facts undo {query.session} {retirement.version}", "dim")
+            shell.line(f"take that back: acms facts undo {session} {retirement.version}", "dim")
 
     value = {
-        "session": query.session,
+        "session": session,
         "fact": fact,
         "sources": sources,
         "replaced": replaced,
@@ -347,19 +303,29 @@ def _write_sources(screen: Screen, sources: Sequence[Mapping[str, Any]]) -> None
         screen.list(SOURCES, sources)
 
 
-async def _undo_change(shell: Shell, query: _FactQuery, version: int) -> None:
-    name = query.session
-    if query.scope == "namespace":
+@define_command("undo", "acms facts undo user_123 41", home=facts)
+async def undo_change(
+    shell: Shell,
+    session: Session,
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="Version of the change.")],
+    scope: InScope = "session",
+) -> None:
+    """Undo a change; the facts that it replaced are active again."""
+    number = version.removeprefix("v")
+    if not number.isdecimal():
+        raise typer.BadParameter(f"{version!r} is not a version", param_hint="VERSION")
+    name = session
+    if _parse_scope(scope) == "namespace":
         async with shell.open_store() as storage:
-            await shell.find_session(storage, query.session)
+            await shell.find_session(storage, session)
             profile = await find_profile(storage, shell.namespace)
         if profile is None:
             raise EntryNotFoundError(f"the namespace {shell.namespace!r} has no profile")
         name = profile.id
     async with shell.open_for_writing(name, works=False) as writer:
-        undo_version = await writer.undo(version)
-    value = {"session": query.session, "scope": query.scope, "version": undo_version, "undone": version}
-    shell.show_line(value, f"v{undo_version} takes back v{version}")
+        undo_version = await writer.undo(int(number))
+    value = {"session": session, "scope": scope, "version": undo_version, "undone": int(number)}
+    shell.show_line(value, f"v{undo_version} takes back v{number}")
 
 
 # ── by hand ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -388,7 +354,7 @@ ExpectedOption = Annotated[
 ]
 
 
-@define_command("state", 'acms state user_123 "orders service" database "PostgreSQL 18"')
+@define_command("state", 'acms facts state user_123 "orders service" database "PostgreSQL 18"', home=facts)
 async def state_fact(
     shell: Shell,
     session: Session,
@@ -426,7 +392,7 @@ async def state_fact(
     shell.show_line({"session": session, "fact": fact, "new": is_new}, message)
 
 
-@define_command("unstate", 'acms unstate user_123 "orders service" database')
+@define_command("unstate", 'acms facts unstate user_123 "orders service" database', home=facts)
 async def withdraw_facts(
     shell: Shell, session: Session, subject: Subject, attribute: Attribute, scope: InScope = "session"
 ) -> None:
@@ -460,7 +426,7 @@ DECISIONS = (
 )
 
 
-@define_command("reflect", "acms reflect user_123 --wait")
+@define_command("reflect", "acms facts reflect user_123 --wait", home=facts)
 async def reflect_on_session(
     shell: Shell,
     session: Session,

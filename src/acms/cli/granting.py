@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
-from acms.cli.base import Shell, define_command
+from acms.cli.base import Shell, create_group, define_command
 from acms.cli.keys import Tenant, open_service_stores
 from acms.cli.render import Column
 from acms.errors import NotFoundError
+
+grants = create_group("grants", "Share namespaces of a service with keys and subjects.")
 
 GRANTS = (
     Column("namespace", "magenta"),
@@ -25,7 +27,9 @@ Principal = Annotated[
 ]
 
 
-@define_command("grant", "acms grant orders 7kq2m9xd --tenant acme --allow read,write", namespace=None)
+@define_command(
+    "add", "acms grants add orders 7kq2m9xd --tenant acme --allow read,write", home=grants, namespace=None
+)
 async def share_namespace(
     shell: Shell,
     name: Namespace,
@@ -45,7 +49,7 @@ async def share_namespace(
     shell.show_line({"grant": grant}, message)
 
 
-@define_command("grants", "acms grants orders --tenant acme", namespace=None)
+@define_command("list", "acms grants list orders --tenant acme", home=grants, namespace=None)
 async def list_grants(
     shell: Shell,
     name: Annotated[
@@ -57,12 +61,12 @@ async def list_grants(
     from acms.server.grants import Grants
 
     async with open_service_stores(shell.db) as (stores, keys):
-        grants = await Grants(stores, keys).list(tenant, name)
+        listed = await Grants(stores, keys).list(tenant, name)
     none = f"nothing is shared in {tenant!r}"
-    shell.show_list({"grants": grants}, GRANTS, grants, none=none)
+    shell.show_list({"grants": listed}, GRANTS, listed, none=none)
 
 
-@define_command("revoke", "acms revoke orders 7kq2m9xd --tenant acme", namespace=None)
+@define_command("revoke", "acms grants revoke orders 7kq2m9xd --tenant acme", home=grants, namespace=None)
 async def revoke_grant(
     shell: Shell, name: Namespace, principal: Principal, tenant: Tenant = "default"
 ) -> None:
@@ -72,5 +76,5 @@ async def revoke_grant(
     async with open_service_stores(shell.db) as (stores, keys):
         revoked = await Grants(stores, keys).revoke(tenant, name, principal)
     if not revoked:
-        raise NotFoundError(f"{name!r} is not shared with {principal!r}", options=("acms grants",))
+        raise NotFoundError(f"{name!r} is not shared with {principal!r}", options=("acms grants list",))
     shell.show_line({"revoked": principal}, f"{principal} does not see {name!r} any more")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acms.cli.base import Shell, app, data_file, define_command, file_url, prepare_database_file
+from acms.cli.base import Shell, create_group, data_file, define_command, file_url, prepare_database_file
 from acms.cli.render import Column, fields_of
 from acms.config import ACMSConfig
 from acms.storage import open_storage
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from acms.server.keys import Key, Keys
     from acms.server.tenants import Stores
 
-keys = typer.Typer(
-    help="Create and revoke API keys of the HTTP service.", no_args_is_help=True, rich_markup_mode=None
-)
-app.add_typer(keys, name="keys")
+keys = create_group("keys", "Manage API keys of the HTTP service; show who changed what.")
 
 _DURATION = re.compile(r"([1-9]\d{0,5}|0)([mhd])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
@@ -182,7 +179,7 @@ async def revoke_key(shell: Shell, id: KeyId) -> None:
     shell.show_line({"key": _key_json(key)}, f"the key {id} opens nothing any more")
 
 
-@define_command("audit", "acms audit --tenant acme --limit 20", namespace=None)
+@define_command("audit", "acms keys audit --tenant acme --limit 20", home=keys, namespace=None)
 async def show_audit_trail(
     shell: Shell,
     tenant: Tenant = "default",

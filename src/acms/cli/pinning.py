@@ -14,6 +14,7 @@ import typer
 from acms.cli.base import (
     FileStore,
     Shell,
+    create_group,
     data_file,
     define_command,
     file_url,
@@ -30,6 +31,8 @@ from acms.providers.tokens import default_counter
 from acms.storage import open_storage
 from acms.storage.kv import KVMemory, SQLiteKV, open_kv
 from acms.storage.kv_home import KVHome
+
+pins = create_group("pin", "Pin values, so that they are in every prompt of a namespace.", default="set")
 
 Kv = Annotated[
     str | None,
@@ -117,7 +120,7 @@ JsonValueOption = Annotated[
 ]
 
 
-@define_command("pin", 'acms pin user:123 style --value "Answer in German."', namespace=None)
+@define_command("set", 'acms pin user:123 style --value "Answer in German."', home=pins, namespace=None)
 async def pin_value(
     shell: Shell,
     namespace: PinNamespace,
@@ -152,7 +155,7 @@ async def pin_value(
     shell.show({"namespace": namespace, "pin": _pin_json(pinned), "missing": entry is None}, draw)
 
 
-@define_command("unpin", "acms unpin user:123 style", namespace=None)
+@define_command("remove", "acms pin remove user:123 style", home=pins, namespace=None)
 async def unpin_value(shell: Shell, namespace: PinNamespace, key: Key, kv: Kv = None) -> None:
     """Unpin a value; it stays stored."""
     async with _open_pins(kv, shell.db, namespace) as (_, registry):
@@ -183,7 +186,7 @@ PINS = (
 )
 
 
-@define_command("pins", "acms pins user:123", namespace=None)
+@define_command("list", "acms pin list user:123", home=pins, namespace=None)
 async def list_pins(shell: Shell, namespace: PinNamespace, kv: Kv = None) -> None:
     """List the pins of a namespace, in prompt order.
 
@@ -191,12 +194,12 @@ async def list_pins(shell: Shell, namespace: PinNamespace, kv: Kv = None) -> Non
     it out.
     """
     async with _open_pins(kv, shell.db, namespace) as (store, registry):
-        pins = await registry.list()
-        entries = await asyncio.gather(*(store.get(pin.key) for pin in pins))
+        pinned = await registry.list()
+        entries = await asyncio.gather(*(store.get(pin.key) for pin in pinned))
     counter = default_counter()
     rows: list[dict[str, Any]] = []
     texts: list[str] = []
-    for order, (pin, entry) in enumerate(zip(pins, entries, strict=True), 1):
+    for order, (pin, entry) in enumerate(zip(pinned, entries, strict=True), 1):
         row = {"order": order, **_pin_json(pin), "missing": entry is None, "tokens": None, "value": None}
         if entry is not None:
             text = pin_index.format_pin(Pinned(pin.key, entry.data, pin.metadata))

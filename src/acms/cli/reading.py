@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
@@ -13,8 +11,7 @@ from acms.cli import render
 from acms.cli.base import At, Budget, Full, Query, Ranking, RequiredBudget, Session, Shell, define_command
 from acms.cli.render import Column, Screen, fields_of
 from acms.log.encoding import parse_entry_id
-from acms.log.in_force import preview_text
-from acms.results import ContextInfo, ContextItems, HistoryEntry, Ledger, Verdict
+from acms.results import ContextItems, HistoryEntry, Ledger, Verdict
 
 LEFT_OUT = 10
 """Rejected candidates that `recall --why` shows: about half a screen."""
@@ -261,154 +258,3 @@ async def list_entries(
             shell.line(f"more: --after {page.next_after}", "dim")
 
     shell.show({"session": session, "entries": page.entries, "next_after": page.next_after}, draw)
-
-
-@define_command("stats", "acms stats user_123")
-async def show_stats(shell: Shell, session: Session, at: At = None) -> None:
-    """Show the statistics of a session.
-
-    Counts all entries, and the active ones.
-    """
-    async with shell.open_view(session, at) as view:
-        stats = render.to_json_value(await view.get_session_stats())
-    shell.show_list(stats, STATS, stats.items())
-
-
-STATS = (
-    Column("name", "magenta", value=lambda row: row[0].replace("_", " ")),
-    Column("value", value=itemgetter(1)),
-)
-
-
-EPISODES = (
-    Column("summary", wide=True, value=lambda episode: preview_text(episode.summary or "", 160)),
-    Column("episode", "cyan", right=True, value="ordinal"),
-    Column("versions", value=lambda episode: f"v{episode.first}-v{episode.last}"),
-    Column("because", "magenta", value=lambda episode: episode.reason or "still open"),
-    Column("messages", right=True),
-    Column("tokens", right=True),
-    Column("ended", "dim", value=lambda episode: episode.ended_at if episode.status == "closed" else None),
-)
-
-
-@define_command("episodes", "acms episodes user_123")
-async def list_episodes(shell: Shell, session: Session, full: Full = False, at: At = None) -> None:
-    """List the episodes of a session, oldest first.
-
-    Prints the first and last version of each, the reason why it ended, and its summary after reflection.
-    """
-    async with shell.open_view(session, at) as view:
-        episodes = await view.episodes()
-
-    def draw() -> None:
-        shell.list(EPISODES, episodes, none="no episodes yet")
-        if not full:
-            return
-        for episode in episodes:
-            if episode.summary is not None:
-                render.write_block(shell, f"{episode.ordinal}.", episode.summary)
-
-    shell.show({"session": session, "episodes": episodes}, draw)
-
-
-def _describe_session(session: ContextInfo) -> str:
-    labels = [f"#{label}" for label in session.labels]
-    return " ".join([session.name or "", *labels]).strip()
-
-
-SESSIONS = (
-    Column("session", "cyan", wide=True, value="key"),
-    Column("messages", right=True, value="message_count"),
-    Column("tokens", right=True, value="total_tokens"),
-    Column("about", value=_describe_session),
-    Column("namespace", "magenta"),
-    Column("created", "dim", value="created_at"),
-    Column("id"),
-)
-
-
-def _parse_filter_value(text: str) -> Any:
-    """Return the value of a filter: parsed as JSON if possible, else the text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _parse_filters(options: Sequence[str]) -> dict[str, Any]:
-    """Parse `KEY=VALUE` options; labels and names are always text, even if they look like numbers."""
-    filters: dict[str, Any] = {}
-    labels: list[str] = []
-    for option in options:
-        key, equals, text = option.partition("=")
-        if not equals or not key:
-            raise typer.BadParameter(f"{option!r} is not KEY=VALUE", param_hint="--where")
-        if key == "label":
-            labels.append(text)
-        elif key == "name":
-            filters[key] = text
-        else:
-            filters[key] = _parse_filter_value(text)
-    if labels:
-        filters["label"] = labels
-    return filters
-
-
-EverywhereOption = Annotated[bool, typer.Option("--all", help="List the sessions of every namespace.")]
-WhereOption = Annotated[
-    list[str] | None,
-    typer.Option("--where", metavar="KEY=VALUE", help="Filter by label, name or metadata; repeatable."),
-]
-LimitOption = Annotated[
-    int, typer.Option("--limit", min=1, max=500, metavar="N", help="Maximum number of sessions.")
-]
-AfterOption = Annotated[
-    str | None,
-    typer.Option("--after", metavar="ID", help="Start after this session: see the end of a page."),
-]
-
-
-@define_command("sessions", "acms sessions --namespace user:1 --where label=support --where tier=gold")
-async def list_sessions(
-    shell: Shell,
-    everywhere: EverywhereOption = False,
-    where: WhereOption = None,
-    limit: LimitOption = 50,
-    after: AfterOption = None,
-) -> None:
-    """List the sessions, newest first.
-
-    Prints one page of the sessions that match every --where.
-    """
-    filters = _parse_filters(where or ())
-    async with shell.open_store() as storage:
-        page = await storage.sessions(
-            namespace=None if everywhere else shell.namespace, where=filters, after=after, limit=limit
-        )
-
-    def draw() -> None:
-        none = "no sessions like that" if filters else "no sessions"
-        if not everywhere:
-            none = f"{none} in namespace {shell.namespace!r}; see acms sessions --all"
-        shell.list(SESSIONS, page.sessions, none=none)
-        if page.next_after is not None:
-            shell.line(f"more: --after {page.next_after}", "dim")
-
-    sessions = [_session_json(session) for session in page.sessions]
-    shell.show({"sessions": sessions, "next_after": page.next_after}, draw)
-
-
-def _session_json(session: ContextInfo) -> dict[str, Any]:
-    return {
-        "session": session.key,
-        "id": session.id,
-        "namespace": session.namespace,
-        "name": session.name,
-        "labels": session.labels,
-        "metadata": session.metadata,
-        "version": session.latest_version,
-        "messages": session.message_count,
-        "tokens": session.total_tokens,
-        "created_at": session.created_at,
-        "parent": session.parent_id,
-    }

@@ -385,7 +385,9 @@ def preview_item(item: ContextItem) -> str:
         calls = [part for part in item.parts if isinstance(part, ToolCall)]
         text = " ".join(f"{call.name}({call.arguments})" for call in calls)
     preview = preview_text(text, 160)
-    return f"{preview} [cut]" if item.truncated else preview
+    if not item.truncated:
+        return preview
+    return f"{preview} [cut]" if preview else "[none of it fits the budget]"
 
 
 def item_json(item: ContextItem) -> dict[str, Json]:

@@ -182,7 +182,7 @@ def require_role_first(role: object, *said: object) -> None:
     """Raise `ValidationError` when the first argument is a text and not a role, and no text follows it."""
     if isinstance(role, str) and not any(said) and role.lower() not in Role._value2member_map_:
         raise ValidationError(
-            "comes first, then the text",
+            "must come before the text",
             field="role",
             options=('ingest("user", "…")', "pass the whole message"),
         )

@@ -12,6 +12,7 @@ from mcp_types import CallToolResult, TextContent
 from acms.contract import problem_details
 from acms.errors import ACMSError, RateLimitError, ValidationError
 from acms.model import Json
+from acms.runtime.input_errors import describe_input_error
 
 __all__ = [
     "build_argument_error",
@@ -92,7 +93,8 @@ def _select_options(error: ACMSError) -> list[str]:
 
 def build_argument_error(error: pydantic.ValidationError) -> ValidationError:
     """Return the first error in the arguments of a tool."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    first = error.errors(include_url=False, include_input=False)[0]
     field = ".".join(str(step)[:64] for step in first["loc"])
-    message = {"extra_forbidden": "is no argument of this tool", "missing": "is required"}.get(first["type"])
-    return ValidationError(message or first["msg"][:1].lower() + first["msg"][1:], field=field or "arguments")
+    is_unknown = first["type"] == "extra_forbidden"
+    message = "is no argument of this tool" if is_unknown else describe_input_error(first)
+    return ValidationError(message, field=field or "arguments")

@@ -198,7 +198,7 @@ async def remember_text(memory: Memory, given: Remember) -> Mapping[str, Json]:
     """
     fact = _parse_fact(given)
     if not given.text.strip():
-        raise ValidationError("says nothing", field="text")
+        raise ValidationError("must not be blank", field="text")
     role = "user" if given.origin == "user" else "assistant"
     message: dict[str, Any] = {"role": role, "content": given.text, "origin": given.origin, "key": given.key}
     try:

@@ -26,12 +26,20 @@ if TYPE_CHECKING:
     from acms.providers.refusal import InputRefusedError
     from acms.providers.retry import with_retry
     from acms.providers.server_counter import ServerTokenCounter
-    from acms.providers.tokens import TiktokenCounter
+    from acms.providers.tokens import (
+        BPETokenCounter,
+        EstimatingTokenCounter,
+        HeuristicTokenCounter,
+        TiktokenCounter,
+        default_counter,
+    )
 
 __all__ = [
     "AnthropicReflector",
     "AnthropicSummarizer",
+    "BPETokenCounter",
     "Endpoint",
+    "EstimatingTokenCounter",
     "ExtractiveSummarizer",
     "FastEmbedEmbedder",
     "FastEmbedReranker",
@@ -40,6 +48,7 @@ __all__ = [
     "HTTPReranker",
     "HTTPSource",
     "HTTPSummarizer",
+    "HeuristicTokenCounter",
     "InputRefusedError",
     "LocalEmbedder",
     "LocalTokenizer",
@@ -49,6 +58,7 @@ __all__ = [
     "OpenAISummarizer",
     "ServerTokenCounter",
     "TiktokenCounter",
+    "default_counter",
     "with_retry",
 ]
 
@@ -72,7 +82,11 @@ _HOMES = {
     "OpenAIReflector": "acms.providers.openai",
     "OpenAISummarizer": "acms.providers.openai",
     "ServerTokenCounter": "acms.providers.server_counter",
+    "BPETokenCounter": "acms.providers.tokens",
+    "EstimatingTokenCounter": "acms.providers.tokens",
+    "HeuristicTokenCounter": "acms.providers.tokens",
     "TiktokenCounter": "acms.providers.tokens",
+    "default_counter": "acms.providers.tokens",
     "with_retry": "acms.providers.retry",
 }
 __getattr__, __dir__ = lazy_attributes(__name__, _HOMES)

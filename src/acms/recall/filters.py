@@ -59,7 +59,7 @@ class Where:
         if unknown:
             hint = f'"metadata": {{{unknown[0]!r}: …}} for a key of yours'
             options = (f"filter by {', '.join(KEYS)}", hint)
-            raise ValidationError(f"{unknown[0]!r} is no filter", field="where", options=options)
+            raise ValidationError(f"{unknown[0]!r} is not a filter", field="where", options=options)
         metadata = values.get("metadata", {})
         if not isinstance(metadata, Mapping):
             raise ValidationError("must be a mapping of names to values", field="where.metadata")

@@ -1,7 +1,10 @@
 """The HTTP service (extra `server`): `create_app(url)` is an ASGI application, `acms serve` runs it.
 
-from acms.server import ServerConfig, create_app
-app = create_app("sqlite:///memory.db", ServerConfig(auth="off"))
+Any ASGI server can run the application:
+
+    from acms.server import ServerConfig, create_app
+
+    app = create_app("sqlite:///memory.db", ServerConfig(auth="off"))
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from acms.errors import ValidationError
 from acms.model import Json
+from acms.runtime.input_errors import describe_input_error
 from acms.server.operation import Body, Operation, Query
 
 __all__ = ["encode_json", "parse_query_parameters", "parse_request_body", "with_wire_field_name"]
@@ -62,7 +63,7 @@ def _validate_body(model: type[Body], data: bytes) -> Body:
 
 
 def _first_error(error: pydantic.ValidationError) -> ErrorDetails:
-    return error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return error.errors(include_url=False, include_input=False)[0]
 
 
 def parse_query_parameters(operation: Operation, given: Sequence[tuple[str, str]]) -> Query | None:
@@ -103,12 +104,7 @@ def _build_validation_error(error: ErrorDetails, default_field: str) -> Validati
             field += f"[{step}]"
         elif "[" not in step and "(" not in step:  # steps with brackets name Python types of a union
             field += f".{step[:64]}" if field else step[:64]
-    message = error["msg"]
-    if error["type"] == "extra_forbidden":
-        message = "is not known here"
-    elif error["type"] == "missing":
-        message = "is required"
-    return ValidationError(message[:1].lower() + message[1:], field=field or default_field)
+    return ValidationError(describe_input_error(error), field=field or default_field)
 
 
 def with_wire_field_name(error: ValidationError) -> ValidationError:

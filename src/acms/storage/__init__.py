@@ -85,7 +85,7 @@ def open_storage(url: str | Path) -> Handle:
     home = _open_shard if not there else {"memory": _open_memory, "sqlite": _open_sqlite}.get(scheme)
     found = None if home is None else home(url)
     if found is None:
-        raise ConfigurationError(f"{urls.without_password(url)!r} does not name a store", options=_STORES)
+        raise ConfigurationError(f"{urls.without_password(url)!r} is not the URL of a store", options=_STORES)
     return found
 
 

@@ -216,4 +216,4 @@ def _check_url(path: Path, shard: str, url: str) -> None:
             options=("leave ?tenant= out: it is added for each tenant",),
         )
     if "://" not in url:
-        raise ConfigurationError(f"{field}: {urls.without_password(url)!r} does not name a store")
+        raise ConfigurationError(f"{field}: {urls.without_password(url)!r} is not the URL of a store")

@@ -60,7 +60,7 @@ def _find_mistake(url: str) -> tuple[str, str] | None:
     path = None if url.startswith("sqlite:///") else _FILE.fullmatch(url)
     if path is not None:
         file = path[1].replace("\\", "/").removeprefix("./")
-        return f"{masked!r} is a file, not the URL of one", f"sqlite:///{quote(file, safe='/:')}"
+        return f"{masked!r} is the name of a file, not a URL", f"sqlite:///{quote(file, safe='/:')}"
     if url.startswith(("http://", "https://")):
         return f"{masked!r} is a service, not a store", f"acms.client.Client({masked!r})"
     if url.startswith("memory://") and url.removeprefix("memory://").partition("?")[0]:

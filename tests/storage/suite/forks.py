@@ -9,7 +9,8 @@ from datetime import timedelta
 
 import pytest
 
-from acms import ConflictError, CorruptRecordError, Entry, ForkDepthError, Role, SessionNotFoundError, State
+from acms import ConflictError, Entry, Role, SessionNotFoundError, State
+from acms.errors import CorruptRecordError, ForkDepthError
 from acms.log.encoding import genesis_hash, verify_chain
 from acms.model import Context, ContextQuery, Expect
 from acms.ports import StorageBackend

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from acms import ConflictError, GoneError, Job, JobState, LeaseLostError
+from acms import ConflictError, GoneError, Job, JobState
+from acms.errors import LeaseLostError
 from acms.model import Append, Done, Failed, JobDraft, JobQuery, Lease, Receipt, Retry
 from acms.ports import StorageBackend
 from acms.testing import ManualClock, sound

@@ -23,16 +23,8 @@ from typing import Any
 
 import pytest
 
-from acms import (
-    ConflictError,
-    Entry,
-    GoneError,
-    Kind,
-    LeaseLostError,
-    SessionNotFoundError,
-    State,
-    ValidationError,
-)
+from acms import ConflictError, Entry, GoneError, Kind, SessionNotFoundError, State, ValidationError
+from acms.errors import LeaseLostError
 from acms.log.encoding import genesis_hash
 from acms.model import Context, ContextQuery, Derived, Done, Head, JobDraft, JobQuery, Search
 from acms.ports import StorageBackend

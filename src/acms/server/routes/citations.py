@@ -63,6 +63,9 @@ async def _check_entries_visible(tenant: Tenant, ids: Sequence[str]) -> None:
 
 @operations("GET", _PATH, scope=Scope.READ, reply=describe_list_reply(Citation))
 async def list_citations(call: Call[None, None]) -> Reply:
-    """List how often answers cited each entry, the last cited first."""
+    """List how often answers cited each entry, the last cited first.
+
+    Entries that no answer cited are left out. Citations do not affect ranking.
+    """
     session = await call.tenant.session(call.path["context_id"])
     return Reply(body={"data": [encode_noun(one) for one in await session.citations()]})

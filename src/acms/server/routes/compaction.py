@@ -103,7 +103,11 @@ async def _job_reply(call: Call[None, PolicyBody], session: ACMS, job: Job) -> R
     reply=describe_list_reply(Compaction, int),
 )
 async def list_compactions(call: Call[ListCompactions, None]) -> Reply:
-    """List the compactions of a context, oldest first, including those that were undone."""
+    """List the compactions of a context, oldest first, including those that were undone.
+
+    `inForce` is false for a compaction that was undone or replaced by a later one. The cursor is the version of the
+    last compaction of a page.
+    """
     query = call.query
     session = await view_at(call, query)
     following = [
@@ -127,7 +131,11 @@ def version_of(written: str) -> int:
     reply=describe_list_reply(Entry),
 )
 async def expand_compaction(call: Call[Place, None]) -> Reply:
-    """Return the entries that a summary replaced, as they were read before: messages and earlier summaries."""
+    """Return the entries that a summary replaced, as they were read before: messages and earlier summaries.
+
+    `version` is the version of the summary. The entries are still in the log; undoing the summary makes them active
+    again.
+    """
     version = version_of(call.path["version"])
     entries = await (await view_at(call, call.query)).expand(version)
     return Reply(body={"data": [encode_noun(entry, Entry) for entry in entries]})
@@ -187,7 +195,11 @@ async def get_policy(call: Call[None, None]) -> Reply:
     example={"budget": 8000, "threshold": 0.8},
 )
 async def replace_policy(call: Call[None, PolicyBody]) -> Reply:
-    """Replace the context's own policy: the levels above decide every omitted field."""
+    """Replace the context's own policy: the levels above decide every omitted field.
+
+    The levels are the context, its namespace and the configuration of the service. The reply has the value of every
+    field and the level that sets it.
+    """
     session = await call.tenant.session(call.path["context_id"])
     return reply_with_data(await session.set_policy(**{**dict.fromkeys(FIELDS), **call.body.set_fields()}))
 
@@ -201,6 +213,9 @@ async def replace_policy(call: Call[None, PolicyBody]) -> Reply:
     example={"preserveRecentCount": 20, "budget": None},
 )
 async def change_policy(call: Call[None, PolicyBody]) -> Reply:
-    """Change fields of a context's policy; null leaves a field to the levels above (RFC 7396)."""
+    """Change fields of a context's policy; null leaves a field to the levels above (RFC 7396).
+
+    Omitted fields stay unchanged. The levels are the context, its namespace and the configuration of the service.
+    """
     session = await call.tenant.session(call.path["context_id"])
     return reply_with_data(await session.set_policy(**call.body.set_fields()))

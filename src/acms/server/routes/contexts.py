@@ -213,7 +213,11 @@ async def one_context(tenant: Tenant, context: Context, *, status: int = 200) ->
 
 @operations("GET", "/contexts/{context_id}", scope=Scope.READ, reply=describe_single_reply(ContextDetails))
 async def get_context(call: Call[None, None]) -> Reply:
-    """Return a context with the head of its log."""
+    """Return a context with the head of its log.
+
+    `latestVersion`, `messageCount`, `totalTokens` and `lastMessageId` describe the head. `totalTokens` counts the
+    stored texts; a window or a recall also counts the framing of each message.
+    """
     return await one_context(call.tenant, await call.tenant.context(call.path["context_id"]))
 
 
@@ -301,7 +305,10 @@ async def _build_page_reply(tenant: Tenant, items: Sequence[Context], after: str
     example={"name": "Orders migration"},
 )
 async def change_context(call: Call[None, ChangeBody]) -> Reply:
-    """Change the name, labels, metadata or privacy of a context. These are not part of its log."""
+    """Change the name, labels, metadata or privacy of a context. These are not part of its log.
+
+    Omitted fields stay unchanged; null removes a value. The log gets no new version.
+    """
     tenant, body = call.tenant, call.body
     context = await tenant.context(call.path["context_id"])
     given = body.model_fields_set

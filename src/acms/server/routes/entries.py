@@ -86,7 +86,10 @@ class Keys:
     example={"ids": ["m_0123456789abcdef_1_abcdef"]},
 )
 async def find_keys(call: Call[None, KeysBody]) -> Reply:
-    """Return the client's keys of entries by entry id. An edit has the key of the message it edits."""
+    """Return the client's keys of entries by entry id. An edit has the key of the message it edits.
+
+    Entries without a key are left out. The method is POST because the list of ids may be too long for an address.
+    """
     return reply_with_data(Keys(keys=await (await view_at(call, call.body)).keys(call.body.ids)))
 
 

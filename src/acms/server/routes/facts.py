@@ -123,7 +123,11 @@ class StateBody(Body):
     example={"subject": "orders service", "attribute": "database", "value": "PostgreSQL 18"},
 )
 async def state_fact(call: Call[None, StateBody]) -> Reply:
-    """Store a fact without a reflector. If the same fact is stored already, it is returned unchanged."""
+    """Store a fact without a reflector. If the same fact is stored already, it is returned unchanged.
+
+    It replaces the current value of its subject and attribute, unless `cardinality` is `many`. The replaced fact stays
+    readable in the history of facts.
+    """
     session = await call.tenant.session(call.path["context_id"])
     arguments = {name: getattr(call.body, name) for name in StateBody.model_fields}
     return reply_with_data(await session.state(**arguments))
@@ -149,7 +153,10 @@ class UnstateBody(Body):
     example={"subject": "orders service", "attribute": "database"},
 )
 async def unstate_facts(call: Call[None, UnstateBody]) -> Reply:
-    """Withdraw the facts about a subject and an attribute without a replacement, and return them."""
+    """Withdraw the facts about a subject and an attribute without a replacement, and return them.
+
+    They stay readable in the history of facts. Without such a fact the list is empty and nothing is written.
+    """
     session = await call.tenant.session(call.path["context_id"])
     body = call.body
     facts = await session.unstate(body.subject, body.attribute, scope=body.scope)
@@ -175,7 +182,10 @@ class ListEpisodes(Place):
     reply=describe_list_reply(Episode, int),
 )
 async def list_episodes(call: Call[ListEpisodes, None]) -> Reply:
-    """List the episodes of a context, oldest first."""
+    """List the episodes of a context, oldest first.
+
+    An episode is a run of messages about one topic. The last one may be open; `status` selects open or closed ones.
+    """
     query = call.query
     session = await view_at(call, query)
     following = [

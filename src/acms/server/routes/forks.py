@@ -186,7 +186,10 @@ async def _find_context(call: Call[Any, Any], key: str, namespace: str) -> Conte
     reply=describe_list_reply(ContextDetails, str),
 )
 async def list_forks(call: Call[ListPage, None]) -> Reply:
-    """List the direct forks of a context, newest first."""
+    """List the direct forks of a context, newest first.
+
+    Forks of forks are listed by the tree. Deleted forks are left out.
+    """
     parent = await call.tenant.context(call.path["context_id"])
     return await reply_with_contexts(
         call.tenant, parent=parent.id, cursor=call.query.cursor, limit=call.query.limit
@@ -195,14 +198,21 @@ async def list_forks(call: Call[ListPage, None]) -> Reply:
 
 @operations("GET", "/contexts/{context_id}/ancestry", scope=Scope.READ, reply=describe_list_reply(Branch))
 async def list_ancestry(call: Call[None, None]) -> Reply:
-    """List the ancestors of a context, the root first and the context itself last. Deleted ones are included."""
+    """List the ancestors of a context, the root first and the context itself last. Deleted ones are included.
+
+    For a context that is not a fork the list has one element.
+    """
     session = await call.tenant.session(call.path["context_id"])
     return Reply(body={"data": [encode_noun(one) for one in await session.ancestry()]})
 
 
 @operations("GET", "/contexts/{context_id}/tree", scope=Scope.READ, reply=describe_list_reply(TreeBranch))
 async def show_tree(call: Call[None, None]) -> Reply:
-    """Show the whole fork tree of a context, deleted branches included."""
+    """Show the whole fork tree of a context, deleted branches included.
+
+    The tree starts at its root, also when the context is a fork itself. A parent comes before its forks; `depth` is 0
+    for the root.
+    """
     session = await call.tenant.session(call.path["context_id"])
     tree = await session.tree()
     return Reply(body={"data": [{**encode_noun(branch), "depth": depth} for depth, branch in tree or ()]})
@@ -287,7 +297,10 @@ class MergeBody(Body):
     reply=describe_single_reply(Merged),
 )
 async def preview_merge(call: Call[MergeQuery, None]) -> Reply:
-    """Preview a merge of another context into this one, with its conflicts. Nothing is written."""
+    """Preview a merge of another context into this one, with its conflicts. Nothing is written.
+
+    The reply is that of the merge: what would be appended, and what both sides changed differently.
+    """
     return await _run_merge(call, call.query, dry_run=True)
 
 
@@ -320,7 +333,10 @@ async def _run_merge(call: Call[Any, Any], merge: MergeQuery | MergeBody, *, dry
 
 @operations("GET", "/contexts/{context_id}/tags", scope=Scope.READ, reply=describe_list_reply(Tag))
 async def list_tags(call: Call[None, None]) -> Reply:
-    """List the tags of a context, oldest first, including inherited ones."""
+    """List the tags of a context, oldest first, including inherited ones.
+
+    A fork inherits the tags of the versions that it shares with its parent. `version` is the tagged version.
+    """
     session = await call.tenant.session(call.path["context_id"])
     tags = [Tag(name=name, version=version) for name, version in (await session.tags()).items()]
     return Reply(body={"data": [encode_noun(tag) for tag in tags]})
@@ -349,6 +365,10 @@ async def put_tag(call: Call[None, TagBody]) -> Reply:
 
 @operations("DELETE", "/contexts/{context_id}/tags/{name}", scope=Scope.APPEND, status=204)
 async def delete_tag(call: Call[None, None]) -> Reply:
-    """Delete a tag."""
+    """Delete a tag.
+
+    The tagged version stays. A tag that the context does not have itself, such as an inherited one, is an error with
+    status 404.
+    """
     await (await call.tenant.session(call.path["context_id"])).untag(call.path["name"])
     return Reply()

@@ -68,14 +68,20 @@ async def grant_namespace(call: Call[None, GrantBody]) -> Reply:
 
 @operations("GET", _GRANTS, scope=Scope.READ, reply=describe_list_reply(Grant))
 async def list_grants(call: Call[None, None]) -> Reply:
-    """List the grants on a namespace, by principal."""
+    """List the grants on a namespace, by principal.
+
+    A grant lets a key or subject that is bound to other namespaces read, write or share this one.
+    """
     grants = await call.app.grants.list(call.principal.tenant, _check_shareable_namespace(call))
     return Reply(body={"data": [encode_noun(grant) for grant in grants]})
 
 
 @operations("DELETE", _GRANT, scope=Scope.APPEND, status=204)
 async def revoke_grant(call: Call[None, None]) -> Reply:
-    """Revoke a grant: the next request of the principal no longer sees the namespace, at any process of the service."""
+    """Revoke a grant: the next request of the principal no longer sees the namespace, at any process of the service.
+
+    Streams that the principal has open end. A grant that does not exist is an error with status 404.
+    """
     namespace = _check_shareable_namespace(call)
     was_shared = await call.app.grants.revoke(
         call.principal.tenant, namespace, call.path["principal"], by=call.principal

@@ -47,7 +47,10 @@ class Readiness:
     also={503: "It cannot serve: the store does not answer."},
 )
 async def ready(call: Call[Any, Any]) -> Reply:
-    """Return whether the store answers."""
+    """Return whether the store answers.
+
+    Use it as a readiness check: the status is 200 or 503. It needs no key.
+    """
     answer: dict[str, Json] = {"status": "ready", "version": call.app.document["info"]["version"]}
     try:
         seconds = await call.app.ready()
@@ -60,11 +63,17 @@ async def ready(call: Call[Any, Any]) -> Reply:
 
 @operations("GET", "/metrics", scope=Scope.ADMIN, rooted=True, reply={"type": "string"}, media=MEDIA)
 async def metrics(call: Call[Any, Any]) -> Reply:
-    """Return the metrics in the Prometheus text format."""
+    """Return the metrics in the Prometheus text format.
+
+    They count the requests of this process and cover no content. The scope is `admin:config`.
+    """
     return Reply(body=await call.app.numbers(), media=MEDIA)
 
 
 @operations("GET", "/openapi.json", scope=None, rooted=True, reply={"type": "object"})
 async def openapi(call: Call[Any, Any]) -> Reply:
-    """Return this document."""
+    """Return this document.
+
+    It needs no key. `/docs` shows the same as a page.
+    """
     return Reply(body=call.app.document)

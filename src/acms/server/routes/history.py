@@ -128,7 +128,11 @@ async def show_window(call: Call[WindowQuery, None]) -> Reply:
     reply=describe_list_reply(HistoryEntry, int),
 )
 async def list_history(call: Call[HistoryQuery, None]) -> Reply:
-    """List every entry of a log, oldest first: messages, facts, summaries and retractions."""
+    """List every entry of a log, oldest first: messages, facts, summaries and retractions.
+
+    The cursor is the version after which the page begins. `preview` is the beginning of the text, `inForce` whether the
+    entry is active. Read the whole text of an entry by its id.
+    """
     view = await view_at(call, call.query)
     page = await view.history(limit=call.query.limit, after=call.query.cursor)
     return reply_with_page([encode_noun(line) for line in page.entries], page.next_after)
@@ -197,6 +201,9 @@ async def _read_active_entries(
     reply=describe_single_reply(ContextStats),
 )
 async def show_stats(call: Call[Place, None]) -> Reply:
-    """Return counts of a log: all of its entries, and the active ones."""
+    """Return counts of a log: all of its entries, and the active ones.
+
+    Active entries are those that were not replaced, retracted or summarized.
+    """
     stats = await (await view_at(call, call.query)).get_session_stats()
     return Reply(body={"data": {"contextId": call.path["context_id"], **encode_noun(stats)}})

@@ -111,7 +111,10 @@ def _parse_milliseconds(milliseconds: int | None) -> datetime | None:
     "GET", _PATH, scope=Scope.MEMORY_READ, query=ListPins, reply=describe_list_reply(PinnedValue, str)
 )
 async def list_pins(call: Call[ListPins, None]) -> Reply:
-    """List the pins that the prompts of a namespace show: higher priority first, then the newest, then by key."""
+    """List the pins that the prompts of a namespace show: higher priority first, then the newest, then by key.
+
+    A pin under whose key nothing is stored is listed as missing, and prompts leave it out.
+    """
     store, query = call.tenant.kv, call.query
     pins = await create_pin_registry(store, namespace=call.path["namespace"]).list()
     keys = [pin.key for pin in pins]
@@ -160,7 +163,10 @@ async def put_pin(call: Call[None, PinBody]) -> Reply:
 
 @operations("DELETE", _PATH, scope=Scope.MEMORY_WRITE, query=Unpin, reply=describe_single_reply(Unpinned))
 async def delete_pin(call: Call[Unpin, None]) -> Reply:
-    """Remove a pin. The value under its key stays, unless `value=true`."""
+    """Remove a pin. The value under its key stays, unless `value=true`.
+
+    `unpinned` is false if the key was not pinned; that is not an error.
+    """
     store, key = call.tenant.kv, call.query.key
     registry = create_pin_registry(store, namespace=call.path["namespace"])
     deleted = False

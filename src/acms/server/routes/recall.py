@@ -150,7 +150,7 @@ def _build_recall_result(result: ContextItems, body: RecallBody) -> Recalled:
     body=RecallBody,
     reply=describe_single_reply(Recalled),
     writes=False,
-    example={"query": "what did we choose for orders?", "tokenBudget": 500},
+    example={"query": "what did we choose for orders?", "tokenBudget": 60},
 )
 async def recall(call: Call[None, RecallBody]) -> Reply:
     """Return the entries that a model should see for a query, within a hard token budget.

@@ -70,6 +70,9 @@ async def get_render(call: Call[GetRender, None]) -> Reply:
 
 @operations("DELETE", "/contexts/{context_id}/renders", scope=Scope.ERASE, status=204)
 async def forget_renders(call: Call[None, None]) -> Reply:
-    """Delete the logged requests of a context. The context itself is unchanged."""
+    """Delete the logged requests of a context. The context itself is unchanged.
+
+    Later requests are logged again if the service logs them.
+    """
     await (await call.tenant.session(call.path["context_id"])).forget_renders()
     return Reply()

@@ -66,13 +66,19 @@ async def add_webhook(call: Call[None, WebhookBody]) -> Reply:
 
 @operations("GET", "/webhooks", scope=Scope.ADMIN, reply=describe_list_reply(Webhook, str))
 async def list_webhooks(call: Call[None, None]) -> Reply:
-    """List the webhooks of the tenant, oldest first, without their secrets."""
+    """List the webhooks of the tenant, oldest first, without their secrets.
+
+    A secret is shown once, when its webhook is added.
+    """
     return reply_with_page([encode_noun(one) for one in await _open_webhooks(call).list()], None)
 
 
 @operations("DELETE", _PATH, scope=Scope.ADMIN, status=204)
 async def remove_webhook(call: Call[None, None]) -> Reply:
-    """Remove a webhook. Pending deliveries are dropped."""
+    """Remove a webhook. Pending deliveries are dropped.
+
+    A webhook that does not exist is an error with status 404.
+    """
     await _open_webhooks(call).remove(call.path["webhook_id"])
     return Reply()
 

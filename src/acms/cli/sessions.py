@@ -1,0 +1,232 @@
+"""Commands that list, describe and delete sessions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from operator import itemgetter
+from typing import Annotated, Any
+
+import typer
+
+from acms.branches import forks
+from acms.branches.forks import COLLECT_AFTER
+from acms.cli import render
+from acms.cli.base import At, Full, Session, Shell, Yes, create_group, define_command
+from acms.cli.render import Column
+from acms.log.in_force import preview_text
+from acms.results import ContextInfo
+
+sessions = create_group(
+    "sessions", "List the sessions, newest first; describe or delete one.", default="list"
+)
+
+
+def _describe_session(session: ContextInfo) -> str:
+    labels = [f"#{label}" for label in session.labels]
+    return " ".join([session.name or "", *labels]).strip()
+
+
+SESSIONS = (
+    Column("session", "cyan", wide=True, value="key"),
+    Column("messages", right=True, value="message_count"),
+    Column("tokens", right=True, value="total_tokens"),
+    Column("about", value=_describe_session),
+    Column("namespace", "magenta"),
+    Column("created", "dim", value="created_at"),
+    Column("id"),
+)
+
+
+def _parse_filter_value(text: str) -> Any:
+    """Return the value of a filter: parsed as JSON if possible, else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _parse_filters(options: Sequence[str]) -> dict[str, Any]:
+    """Parse `KEY=VALUE` options; labels and names are always text, even if they look like numbers."""
+    filters: dict[str, Any] = {}
+    labels: list[str] = []
+    for option in options:
+        key, equals, text = option.partition("=")
+        if not equals or not key:
+            raise typer.BadParameter(f"{option!r} is not KEY=VALUE", param_hint="--where")
+        if key == "label":
+            labels.append(text)
+        elif key == "name":
+            filters[key] = text
+        else:
+            filters[key] = _parse_filter_value(text)
+    if labels:
+        filters["label"] = labels
+    return filters
+
+
+EverywhereOption = Annotated[bool, typer.Option("--all", help="List the sessions of every namespace.")]
+WhereOption = Annotated[
+    list[str] | None,
+    typer.Option("--where", metavar="KEY=VALUE", help="Filter by label, name or metadata; repeatable."),
+]
+LimitOption = Annotated[
+    int, typer.Option("--limit", min=1, max=500, metavar="N", help="Maximum number of sessions.")
+]
+AfterOption = Annotated[
+    str | None,
+    typer.Option("--after", metavar="ID", help="Start after this session: see the end of a page."),
+]
+
+
+@define_command(
+    "list", "acms sessions --namespace user:1 --where label=support --where tier=gold", home=sessions
+)
+async def list_sessions(
+    shell: Shell,
+    everywhere: EverywhereOption = False,
+    where: WhereOption = None,
+    limit: LimitOption = 50,
+    after: AfterOption = None,
+) -> None:
+    """List the sessions, newest first.
+
+    Prints one page of the sessions that match every --where.
+    """
+    filters = _parse_filters(where or ())
+    async with shell.open_store() as storage:
+        page = await storage.sessions(
+            namespace=None if everywhere else shell.namespace, where=filters, after=after, limit=limit
+        )
+
+    def draw() -> None:
+        none = "no sessions like that" if filters else "no sessions"
+        if not everywhere:
+            none = f"{none} in namespace {shell.namespace!r}; see acms sessions --all"
+        shell.list(SESSIONS, page.sessions, none=none)
+        if page.next_after is not None:
+            shell.line(f"more: --after {page.next_after}", "dim")
+
+    rows = [_session_json(session) for session in page.sessions]
+    shell.show({"sessions": rows, "next_after": page.next_after}, draw)
+
+
+def _session_json(session: ContextInfo) -> dict[str, Any]:
+    return {
+        "session": session.key,
+        "id": session.id,
+        "namespace": session.namespace,
+        "name": session.name,
+        "labels": session.labels,
+        "metadata": session.metadata,
+        "version": session.latest_version,
+        "messages": session.message_count,
+        "tokens": session.total_tokens,
+        "created_at": session.created_at,
+        "parent": session.parent_id,
+    }
+
+
+@define_command("stats", "acms sessions stats user_123", home=sessions)
+async def show_stats(shell: Shell, session: Session, at: At = None) -> None:
+    """Show the statistics of a session.
+
+    Counts all entries, and the active ones.
+    """
+    async with shell.open_view(session, at) as view:
+        stats = render.to_json_value(await view.get_session_stats())
+    shell.show_list(stats, STATS, stats.items())
+
+
+STATS = (
+    Column("name", "magenta", value=lambda row: row[0].replace("_", " ")),
+    Column("value", value=itemgetter(1)),
+)
+
+
+EPISODES = (
+    Column("summary", wide=True, value=lambda episode: preview_text(episode.summary or "", 160)),
+    Column("episode", "cyan", right=True, value="ordinal"),
+    Column("versions", value=lambda episode: f"v{episode.first}-v{episode.last}"),
+    Column("because", "magenta", value=lambda episode: episode.reason or "still open"),
+    Column("messages", right=True),
+    Column("tokens", right=True),
+    Column("ended", "dim", value=lambda episode: episode.ended_at if episode.status == "closed" else None),
+)
+
+
+@define_command("episodes", "acms sessions episodes user_123", home=sessions)
+async def list_episodes(shell: Shell, session: Session, full: Full = False, at: At = None) -> None:
+    """List the episodes of a session, oldest first.
+
+    Prints the first and last version of each, the reason why it ended, and its summary after reflection.
+    """
+    async with shell.open_view(session, at) as view:
+        episodes = await view.episodes()
+
+    def draw() -> None:
+        shell.list(EPISODES, episodes, none="no episodes yet")
+        if not full:
+            return
+        for episode in episodes:
+            if episode.summary is not None:
+                render.write_block(shell, f"{episode.ordinal}.", episode.summary)
+
+    shell.show({"session": session, "episodes": episodes}, draw)
+
+
+VersionOrTag = Annotated[str, typer.Argument(metavar="VERSION|TAG", help="A version or a tag.")]
+
+
+@define_command("at", "acms sessions at user_123 12", home=sessions)
+async def show_version(
+    shell: Shell,
+    session: Session,
+    version: VersionOrTag,
+    last: Annotated[
+        int, typer.Option("--last", min=0, max=500, metavar="N", help="Number of newest messages.")
+    ] = 5,
+) -> None:
+    """Show a session at an earlier version.
+
+    Prints the counts, tags and newest messages of that version.
+    """
+    async with shell.open_view(session, version) as view:
+        stats = await view.get_session_stats()
+        tags = await view.tags()
+        entries = await view.entries(newest=last)
+
+    def draw() -> None:
+        shell.line(f"{session} at v{stats.version}", "bold cyan")
+        derived = f"{stats.facts} facts, {stats.summaries} summaries"
+        shell.line(f"{stats.messages:,} messages, {stats.tokens:,} tokens; {derived}")
+        shell.line(f"in force: {stats.active_messages:,} messages, {stats.active_tokens:,} tokens")
+        if tags:
+            names = ", ".join(f"{name} (v{number})" for name, number in tags.items())
+            shell.line(f"tags: {names}")
+        shell.list(render.ENTRIES_WITHOUT_TOKENS, entries)
+
+    value = {"session": session, "version": stats.version, "tags": tags, "stats": stats}
+    shell.show({**value, "messages": entries}, draw)
+
+
+@define_command("delete", "acms sessions delete what-if --yes", home=sessions)
+async def delete_session(shell: Shell, session: Session, yes: Yes = False) -> None:
+    """Delete a session and free its name.
+
+    Forks still read the entries that they share with it. Other entries are deleted after a delay. Use `acms erase` to
+    remove content from forks too.
+    """
+    shell.confirm(f"Delete {session}?", yes)
+    async with shell.open_store() as storage:
+        context = await shell.find_session(storage, session)
+        keeping = await forks.hide_context(storage, context.id)
+    until = datetime.now(UTC) + COLLECT_AFTER
+
+    def draw() -> None:
+        shell.line(f"{session} is deleted; it is collected from {until:%Y-%m-%d} on")
+        for branch in keeping:
+            shell.line(f"{branch.session_id} (v{branch.version}) keeps on reading what it shares with it")
+
+    shell.show({"session": session, "id": context.id, "kept_by": keeping, "collected_from": until}, draw)
