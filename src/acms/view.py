@@ -169,10 +169,8 @@ class View:
             raise TypeError("recall() takes budget or token_budget, not both")
         config = self._shared.config.recall
         if budget is None:
-            default = config.token_budget
-            recall = self._build_recall(
-                query, default if token_budget is None else token_budget, "token_budget"
-            )
+            budget = config.token_budget if token_budget is None else token_budget
+            recall = self._build_recall(query, budget, "token_budget")
         else:
             recall = self._build_recall(query, budget)
         recall = replace(

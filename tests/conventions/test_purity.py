@@ -30,8 +30,8 @@ IO = """
     prompt.builder prompt.messages prompt.pins prompt.prefix_window prompt.render
     prompt.render_log prompt.replay prompt.resolve prompt.selected prompt.stable_history prompt.summaries
     prompt.window_record
-    recall.embeddings recall.index_cache recall.namespace recall.pipeline recall.reindex recall.uses
-    recall.reranker
+    recall.embeddings recall.filter_evaluation recall.index_cache recall.namespace recall.pipeline
+    recall.reindex recall.uses recall.reranker
     write.queue write.retirement write.rewrite write.sync
 """.split()
 

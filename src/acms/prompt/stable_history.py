@@ -257,8 +257,9 @@ class StableHistory:
         end = cache_window.find_turn_start(atoms, question_follows=self.question_follows)
         budget = self.budget - self._cost(with_question.front)
         most_for_calls = min(int(self.budget * EARLIER_CALLS), budget - sum(costs[start:]))
+        most_for_calls -= self.codec.cost(excerpts.write_frame(self.codec))
         calls = excerpts.write_short_calls(whole_atoms[end:start], self.codec.counter, most_for_calls)
-        budget -= self._cost([self._write_block(calls)]) if calls else 0
+        budget -= self._cost([self._write_block(calls)] if calls else [])
         tool_tokens, used_tool_tokens = self._estimate_tool_tokens(whole_atoms, costs, previous_atoms)
         reserve = self._reserve(atoms, costs, tool_tokens, used_tool_tokens)
         pieces, depth = tuple[Piece, ...](), 0
@@ -267,9 +268,8 @@ class StableHistory:
             depth = left = budget - sum(costs[start:])
             if start > 0 or not read.whole:
                 depth = self._first_depth(left, reserve, tool_tokens, used_tool_tokens)
-            visible = cache_window.collect_visible_texts(
-                [*with_question.front, *atoms[start:]], (), self.entries
-            )
+            shown = [*with_question.front, *atoms[start:]]
+            visible = cache_window.collect_visible_texts(shown, (), self.entries)
             pieces = await self._find_answers(depth, visible, take_all=take_all)
         most = int(budget * LEAST_FILLED) if reserve is None else budget - reserve
         if sum(costs[start:]) > budget / 2:  # the next turn will not fit in any case
@@ -282,9 +282,9 @@ class StableHistory:
             pieces += tuple([call for call in calls if recalled_ids.isdisjoint(call.sources)])
         else:
             left = max(most, int(budget * CUT_EXCHANGE)) - sum(costs[start:])
-            find_answers = partial(self._find_answers, depth, take_all=take_all)
+            find = partial(self._find_answers, depth, take_all=take_all)
             start, limits, pieces = await self._show_last_exchange(
-                whole_atoms, end, costs, limits, start, left, pieces, find_answers
+                whole_atoms, end, costs, limits, start, left, pieces, find
             )
         shown = self._cutter.cut(whole_atoms[start:], limits, cache_window.question_of(read.front))
         is_whole = start == 0 and read.whole
@@ -455,9 +455,9 @@ class StableHistory:
         pieces: tuple[Piece, ...],
         find_answers: Callable[[Mapping[str, str]], Awaitable[tuple[Piece, ...]]],
     ) -> tuple[int, dict[int, int], tuple[Piece, ...]]:
-        """Show more of the exchange before `end`, which a question often refers to: of a document or an output.
+        """Show more of the exchange before `end`, which a question often refers to; return start, limits and pieces.
 
-        Return the start, limits and recalled pieces. `left` are the tokens for all; pieces repeat nothing it shows.
+        `left` are the tokens for all. Recalled pieces repeat nothing of what the exchange shows.
         """
         exchange = cache_window.find_last_exchange(whole_atoms[:end], costs, end, sum(costs[:end]))
 
@@ -723,8 +723,7 @@ class StableHistory:
         level = next((level for level in levels if level.tokens == tokens), None)
         shown = entry if level is None else summary_levels.at_level(entry, level)
         labels = {entry.id: _label_in_front(entry, gathered)}
-        (atom,) = content.build_atoms([Unit((shown,))], self.session.counter.name, self.codec.vendors, labels)
-        return atom
+        return content.build_atoms([Unit((shown,))], self.session.counter.name, self.codec.vendors, labels)[0]
 
     def _build_atoms(self, units: Sequence[Unit[Entry]], labels: Mapping[str, str]) -> list[Atom]:
         self.entries.update({entry.id: entry for unit in units for entry in unit.entries})

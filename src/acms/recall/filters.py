@@ -7,21 +7,18 @@ that pass all other filters, and remembered beside the index.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.errors import SessionNotFoundError, ValidationError
+from acms.errors import ValidationError
 from acms.log import validation
 from acms.log.encoding import to_microseconds
 from acms.model import Json, Kind, Role
-from acms.ports import StorageBackend
 from acms.recall.corpus import Corpus
-from acms.recall.index import Ints, Segment
 from acms.text.index_record import MINUTE, Label
 
 KEYS = ("role", "actor", "marker", "metadata", "after", "before", "session")
@@ -162,49 +159,3 @@ def complete_tool_groups(corpus: Corpus, accepted: Mask) -> Mask:
             if member_position >= 0:
                 accepted[member_position] = True
     return accepted
-
-
-async def evaluate_filter(
-    storage: StorageBackend, corpus: Corpus, where: Where | None, namespace: str
-) -> Mask | None:
-    """Return which active entries a filter accepts; None without one. It names sessions of the namespace."""
-    if where is None:
-        return None
-    owners: set[str] = set()
-    for name in where.sessions or ():
-        with suppress(SessionNotFoundError):
-            owners.add((await storage.context(name, namespace=namespace)).id)
-    accepted = where.match_index(corpus, owners)
-    undecided = np.flatnonzero(accepted & where.find_undecided(corpus))
-    await _load_filter_fields(storage, corpus, undecided)
-    for position in undecided.tolist():
-        _, segment, segment_position = corpus.snapshot.find_segment(corpus.document(position))
-        fields = segment.filter_fields.get(segment_position)
-        accepted[position] = fields is not None and where.matches(*fields)
-    return complete_tool_groups(corpus, accepted)
-
-
-class _SegmentPosition(NamedTuple):
-    """The place of a document in a segment."""
-
-    segment: Segment
-    position: int
-
-
-async def _load_filter_fields(storage: StorageBackend, corpus: Corpus, positions: Ints) -> None:
-    """Cache the times and the metadata of the entries at some positions in their segments."""
-    missing: dict[str, dict[int, _SegmentPosition]] = {}  # by owner and version
-    for document in corpus.documents(positions).tolist():
-        _, segment, position = corpus.snapshot.find_segment(document)
-        if position not in segment.filter_fields:
-            owner, version = corpus.snapshot.locate(document)
-            missing.setdefault(owner, {})[version] = _SegmentPosition(segment, position)
-    page_size = 4_096  # entries
-    for owner, places in missing.items():
-        first, last = min(places), max(places)
-        for start in range(first, last + 1, page_size):
-            end = min(last, start + page_size - 1)
-            for entry in await storage.read(owner, after=start - 1, before=end + 1, deleted=True):
-                place = places.get(entry.version)
-                if place is not None:
-                    place.segment.filter_fields[place.position] = entry.created_at, entry.metadata

@@ -424,7 +424,7 @@ async def rank_log(
     `size` is the number of candidates. `asked` may extend the search to the namespace, and filter the candidates.
     """
     from acms.recall.companions import add_companions
-    from acms.recall.filters import evaluate_filter
+    from acms.recall.filter_evaluation import evaluate_filter
     from acms.recall.query import parse_query
     from acms.recall.ranking import Ranking
 
@@ -711,7 +711,7 @@ class KnownFacts:
 async def gather_known_facts(reader: Reader, ranked: Ranked, asked: Recall) -> KnownFacts:
     """Score the active facts of a ranked log and, if the request names a profile, those of its namespace."""
     from acms.recall.fact_candidates import FactIndex, measure_rarities
-    from acms.recall.filters import evaluate_filter
+    from acms.recall.filter_evaluation import evaluate_filter
 
     stale = NONE
     profile: tuple[str, Corpus] | None = None

@@ -109,7 +109,7 @@ def list_verdicts(result: ContextItems, *, why: bool = True, about: Sequence[str
     candidates = result.ledger.candidates
     verdicts: list[Verdict] = []
     if why:
-        verdicts = sorted(candidates.values(), key=_shown_and_best_first)
+        verdicts = sorted(candidates.values(), key=_rendered_and_best_first)
     for id in about:
         if not why or id not in candidates:
             with suppress(EntryNotFoundError):
@@ -117,7 +117,7 @@ def list_verdicts(result: ContextItems, *, why: bool = True, about: Sequence[str
     return verdicts
 
 
-def _shown_and_best_first(verdict: Verdict) -> tuple[bool, float, int]:
+def _rendered_and_best_first(verdict: Verdict) -> tuple[bool, float, int]:
     return not verdict.included, -verdict.score, verdict.version
 
 

@@ -1,0 +1,63 @@
+"""Evaluate a filter: by the index where it decides, else by the entries themselves.
+
+Times to the second and metadata are not in the index. They are read once for each entry and kept beside it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+
+from acms.errors import SessionNotFoundError
+from acms.ports import StorageBackend
+from acms.recall.corpus import Corpus
+from acms.recall.filters import Mask, Where, complete_tool_groups
+from acms.recall.index import Ints, Segment
+
+
+async def evaluate_filter(
+    storage: StorageBackend, corpus: Corpus, where: Where | None, namespace: str
+) -> Mask | None:
+    """Return which active entries a filter accepts; None without one. It names sessions of the namespace."""
+    if where is None:
+        return None
+    owners: set[str] = set()
+    for name in where.sessions or ():
+        with suppress(SessionNotFoundError):
+            owners.add((await storage.context(name, namespace=namespace)).id)
+    accepted = where.match_index(corpus, owners)
+    undecided = np.flatnonzero(accepted & where.find_undecided(corpus))
+    await _load_filter_fields(storage, corpus, undecided)
+    for position in undecided.tolist():
+        _, segment, segment_position = corpus.snapshot.find_segment(corpus.document(position))
+        fields = segment.filter_fields.get(segment_position)
+        accepted[position] = fields is not None and where.matches(*fields)
+    return complete_tool_groups(corpus, accepted)
+
+
+class _SegmentPosition(NamedTuple):
+    """The place of a document in a segment."""
+
+    segment: Segment
+    position: int
+
+
+async def _load_filter_fields(storage: StorageBackend, corpus: Corpus, positions: Ints) -> None:
+    """Cache the times and the metadata of the entries at some positions in their segments."""
+    missing: dict[str, dict[int, _SegmentPosition]] = {}  # by owner and version
+    for document in corpus.documents(positions).tolist():
+        _, segment, position = corpus.snapshot.find_segment(document)
+        if position not in segment.filter_fields:
+            owner, version = corpus.snapshot.locate(document)
+            missing.setdefault(owner, {})[version] = _SegmentPosition(segment, position)
+    page_size = 4_096  # entries
+    for owner, places in missing.items():
+        first, last = min(places), max(places)
+        for start in range(first, last + 1, page_size):
+            end = min(last, start + page_size - 1)
+            for entry in await storage.read(owner, after=start - 1, before=end + 1, deleted=True):
+                place = places.get(entry.version)
+                if place is not None:
+                    place.segment.filter_fields[place.position] = entry.created_at, entry.metadata
