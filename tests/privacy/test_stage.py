@@ -714,6 +714,14 @@ def test_ids_of_a_vendors_item_stay_and_reasoning_goes_whole() -> None:
     assert said.kinds == {"api_key": 1, "email": 1, "connection_string": 1} | dict(said.kinds)
 
 
+def test_an_id_stays_however_far_the_colon_stands_behind_its_name() -> None:
+    written = f'{{"type": "message", "id"             : "msg_{KEY}"}}'
+    said = redact_entry.redact_message("", [Raw("openai", written)], Privacy.REDACT)
+    (raw,) = said.parts
+    assert isinstance(raw, Raw)
+    assert json.loads(raw.json)["id"] == f"msg_{KEY}"
+
+
 # ── what is remembered, what is replayed, what is configured ────────────────────────────────────────────────────────
 
 

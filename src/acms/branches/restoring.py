@@ -94,7 +94,10 @@ async def _number_lines(
 
 
 def split_exports(lines: Lines) -> Iterator[Lines]:
-    """Yield the lines of each context; one must be read before the next."""
+    """Yield the lines of each export, which begins with a header.
+
+    Read all lines of one before the next: they come from the same iterator.
+    """
     headers = 0
 
     def count_headers(line: tuple[int, str]) -> int:

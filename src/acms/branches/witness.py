@@ -129,21 +129,21 @@ async def check_witness(storage: StorageBackend, witness: Sequence[str]) -> list
 async def _check_closing(
     storage: StorageBackend, lines: Sequence[str], closing: Closing | None
 ) -> list[Problem]:
-    """Compare a witness with its own closing line, and that with what the store recorded."""
+    """Check that a witness file matches its closing line, and the closing line what the store recorded."""
     known = await _read_records(storage)
-    what = None
+    problem = None
     if not lines:
-        what = "is empty"
+        problem = "is empty"
     elif closing is None:
         if known:
-            what = "has no closing line, and the store has recorded witnesses that have one"
+            problem = "has no closing line, and the store has recorded witnesses that have one"
     elif closing.digest != _compute_digest(lines[:-1], closing.witness, closing.number, closing.before):
-        what = "was changed: its lines do not fit its closing line"
+        problem = "was changed: its lines do not fit its closing line"
     elif known:
-        what = _compare_record(closing, known.get(closing.witness))
-    if what is None:
+        problem = _compare_record(closing, known.get(closing.witness))
+    if problem is None:
         return []
-    return [Problem(context=_FILE, version=0 if closing is None else closing.number, what=what)]
+    return [Problem(context=_FILE, version=0 if closing is None else closing.number, what=problem)]
 
 
 def _compare_record(closing: Closing, known: Mapping[str, Json] | None) -> str | None:

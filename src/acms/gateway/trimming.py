@@ -286,9 +286,10 @@ class _Layout:
     def _write(
         self, sent: Sequence[int], notes: list[tuple[int, str]], state: TrimmingState
     ) -> tuple[list[str], list[tuple[int, str]]]:
-        """Return the messages and notes to send, each as JSON, and the notes, with one at the start if needed.
+        """Return all that is sent, each message and note as JSON, and the notes themselves.
 
-        A note is (index of the message before it, text).
+        A note is (index of the message before it, text). If the protocol must begin with the user and the first message
+        is a reply, a note is added in front.
         """
         first_with_thinking = self._first_with_thinking(sent, state)
         first = sent[0] if sent else 0

@@ -134,15 +134,15 @@ def rank_recalled_items(result: JsonObject, other: JsonObject | None) -> list[di
 
 
 def sort_found_items(items: Sequence[JsonObject], query: str) -> list[JsonObject]:
-    """Return the items that hold words of a query, those with the most first; all by score if none holds any."""
+    """Return the items that hold words of a query, those with the most words first; if none does, all by score."""
     words = query.lower().split()
     counts: dict[str, int] = {}
     for item in items:
         text = item["content"].lower()
         counts[item["id"]] = sum(word in text for word in words)
-    least = min(1, max(counts.values(), default=0))
-    holding = [item for item in items if counts[item["id"]] >= least]
-    return sorted(holding, key=lambda item: (-counts[item["id"]], -item["score"]))
+    any_matches = any(counts.values())
+    matching = [item for item in items if counts[item["id"]] or not any_matches]
+    return sorted(matching, key=lambda item: (-counts[item["id"]], -item["score"]))
 
 
 def build_diff_lines(render: JsonObject) -> list[dict[str, Any]]:

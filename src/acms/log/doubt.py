@@ -90,7 +90,10 @@ def _short_value(fact: Fact) -> str:
 
 
 def _extract_names(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names in a statement, folded, and its first word if only its position may capitalize it."""
+    """Return the names in a statement, folded, and apart from them its first word if that looks like a name.
+
+    It may have its capital only because the sentence begins with it.
+    """
     words = _WORD.findall(unicodedata.normalize("NFKC", text))
     names = [word for word in words if len(word) > 1 and _NAME.search(word) and _LETTER.search(word)]
     folded = frozenset(map(_fold_text, names))

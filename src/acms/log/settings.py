@@ -103,6 +103,7 @@ def _check_policy(value: Json, field: str) -> None:
 
 
 def _check_tags(value: Json, field: str) -> None:
+    """Check the tags of a log: by name, each with a version and the hash of the chain there."""
     tags = validation.require_object(value, field)
     if len(tags) > MAX_TAGS:
         raise ValidationError(f"has {len(tags)} tags, the limit is {MAX_TAGS}", field=field)

@@ -56,6 +56,7 @@ FACT_TEXTS = ("subject", "attribute", "value", "names")
 """Fields of a fact that are text."""
 #: A string or a bare value of JSON.
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|[^\s"{}\[\],:]++')
+_COLON = re.compile(r"\s*:")
 #: Fields of a vendor's item that are ids and proofs, not text: the vendor refuses changed ones.
 _OPAQUE = frozenset(("id", "call_id", "type", "role", "status", "encrypted_content", "signature"))
 _NOTHING: frozenset[str] = frozenset()
@@ -393,7 +394,7 @@ def _iter_strings(text: str, opaque: frozenset[str]) -> Iterator[tuple[int, int,
             field = ""
             continue
         decoded = json.loads(token[0])
-        is_name = text[token.end() : token.end() + 8].lstrip().startswith(":")
+        is_name = _COLON.match(text, token.end()) is not None
         yield token.start(), token.end(), decoded, not is_name and field in opaque
         field = decoded if is_name else ""
 

@@ -671,7 +671,7 @@ class StableHistory:
                 [unit for unit in units if unit.entries[0].kind is not Kind.SUMMARY], labels
             )
         most = int(self.budget * SUMMARIES_SHARE)
-        if self.recall is None:
+        if self.recall is None:  # nothing else needs what the messages leave
             most = max(most, self.budget - self._cost(self._cutter.cut(atoms, {})))
         front_entries = self._choose_levels(summaries, most, gathered)
         if summaries and not front_entries:

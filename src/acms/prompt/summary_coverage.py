@@ -120,12 +120,15 @@ def match_watermark(
 
 
 def _find_covered_atoms(mark: Watermark, atoms: Sequence[Atom], *, whole: bool) -> int:
-    """Return how many leading atoms end with the last entry of a watermark; 0 if they hold more than it has read."""
+    """Return how many of the first atoms a summary covers: those up to the entry where it stopped.
+
+    0 if some of them have changed since.
+    """
     entry_ids = [_last_entry_id(atom) for atom in atoms]
     if not mark.entry or mark.entry not in entry_ids:
         return 0
     count = entry_ids.index(mark.entry) + 1
-    # Content that begins inside of the summarized span has fewer atoms than the summary covers.
+    # If only the end of a log is loaded, some of the covered atoms may be missing.
     has_expected_count = count == mark.atoms if whole else count <= mark.atoms
     covered = atoms[:count]
     if not has_expected_count or not _all_logged(covered):

@@ -415,12 +415,13 @@ def _parse_datetime(value: Any, said: datetime | None, *, end: bool = False) -> 
 
 
 def _parse_sources(value: Any, versions: Mapping[int, object]) -> tuple[int, ...]:
-    """Return the named turns that were part of the request, each once."""
-    found: dict[int, None] = {}
-    for one in cast("list[Any]", value) if isinstance(value, list) else [value]:
-        if isinstance(one, str):
-            digits = clean_text(one).strip("[]()#").lower().removeprefix("v").strip()
-            one = int(digits) if _NUMBER.match(digits) else None
-        if isinstance(one, int | float) and not isinstance(one, bool) and one in versions:
-            found[int(one)] = None
-    return tuple(found)
+    """Return the versions that a model cites, each once; numbers that were not in its request are ignored."""
+    cited: dict[int, None] = {}  # keeps their order
+    for given in cast("list[Any]", value) if isinstance(value, list) else [value]:
+        number = given
+        if isinstance(given, str):
+            digits = clean_text(given).strip("[]()#").lower().removeprefix("v").strip()
+            number = int(digits) if _NUMBER.match(digits) else None
+        if isinstance(number, int | float) and not isinstance(number, bool) and number in versions:
+            cited[int(number)] = None
+    return tuple(cited)

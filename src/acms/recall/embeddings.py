@@ -229,7 +229,8 @@ class Embedding:
     def put(self, context: str, epoch: int, drafts: Sequence[tuple[int, Draft]], learn: Learn) -> Embedded:
         """Queue entries that were just committed, in order; return "queued", or "pending" if they are not queued.
 
-        That is so if the embedder has just failed, or the queue is full: then they are found in the store later.
+        Nothing is queued while the embedder waits after a failure, or the queue is full. A later scan of the store
+        finds these entries.
         """
         loop = asyncio.get_running_loop()
         if loop.time() < self._retry_at:

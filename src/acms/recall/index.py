@@ -579,7 +579,10 @@ def _documents_of_keys(keys: NDArray[np.uint64]) -> Ints:
 
 
 def _fingerprint_documents(terms: NDArray[np.uint64], documents: Ints, count: int) -> NDArray[np.uint64]:
-    """Return a hash of the terms of each of `count` documents, in any order; `documents` has that of each term."""
+    """Return a hash for each of `count` documents, which does not depend on the order of its terms.
+
+    `documents` has the document of each term; the terms of a document are adjacent.
+    """
     sums = np.zeros(count, np.uint64)
     if len(terms):
         is_first = np.concatenate([[True], documents[1:] != documents[:-1]])

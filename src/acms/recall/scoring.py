@@ -263,8 +263,8 @@ def _add_marks(
 ) -> Floats:
     """Return relevance with the contributions of marks, which depend on how far a message is on topic.
 
-    That is the share of the query's words, names aside, that the message holds, or its meaning, whichever is larger.
-    The contribution is added: a word in every message has no weight, so a factor would raise nothing.
+    On topic is the larger of two: the share of the query's words, names aside, that the message holds, and its meaning.
+    The contribution is added, not multiplied: a message may hold only words so common that its relevance is 0.
     """
     weights = corpus.mark_weights(query.marker_weights)
     if weights is None or not len(relevance):

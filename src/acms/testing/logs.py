@@ -107,8 +107,8 @@ async def append_drafts(store: StorageBackend, context: Context, *drafts: Draft,
 async def sound(store: StorageBackend, context: str) -> list[Entry]:
     """Read a whole log, assert everything that holds for any log, and return its entries.
 
-    Versions have no gaps, positions and totals count, every id holds the entry's context and version, the head is
-    what a recount of the entries gives, and the hash chain verifies from the first entry to the head.
+    Versions have no gaps, positions and running totals are right, every id holds the entry's context and version, the
+    head is what a recount of the entries gives, and the hash chain verifies from the first entry to the head.
     """
     head, entries = await _read_log(store, context)
     assert head.context == context

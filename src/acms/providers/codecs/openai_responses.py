@@ -364,7 +364,10 @@ def _write_native_pairs(arranged: Arranged) -> Arranged:
 
 
 def _write_native_calls(arranged: Arranged, index: int, answers: dict[int, Sequence[Part]]) -> list[Part]:
-    """Return the parts of a message with calls as they are sent; put those of the answers into `answers`."""
+    """Return the parts of a message in the form that the API expects, each call written together with its answer.
+
+    The rewritten parts of the answering messages are put into `answers`, by index.
+    """
     parts: list[Part] = []
     follows_reasoning = False
     answer_indexes = _find_answer_indexes(arranged, index)
@@ -373,8 +376,10 @@ def _write_native_calls(arranged: Arranged, index: int, answers: dict[int, Seque
         answer_index = answer_indexes.get(part.call_id) if isinstance(part, ToolCall) else None
         if isinstance(part, ToolCall) and answer_index is not None:
             answer = arranged[answer_index][0]
-            call, answers[answer_index] = _write_pair(part, fields, answer, keep_id=follows_reasoning)
-            parts += call
+            # The API takes an item with the id it gave it only behind the reasoning that led to it.
+            call_parts, answer_parts = _write_pair(part, fields, answer, keep_id=follows_reasoning)
+            parts += call_parts
+            answers[answer_index] = answer_parts
         else:
             parts.append(part)
     return parts
@@ -401,7 +406,6 @@ def _write_pair(
     result, result_fields = next((part, more) for part, more in pairs if isinstance(part, ToolResult))
     assert isinstance(result, ToolResult)
     media = [part for part in answer.parts if isinstance(part, Media)]
-    # The API takes an item with the id it gave it only behind the reasoning that led to it.
     if fields is not None and not keep_id:
         fields = _remove_optional_id(fields)
     if result_fields is not None:

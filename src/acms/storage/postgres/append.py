@@ -431,7 +431,10 @@ class Appender:
     # this commit has the found row, too.
 
     async def _confirm_repeat(self, pending: PendingAppend) -> Receipt | None:
-        """Return the receipt of a repetition, as durable as a commit made now; None when it is not one any more."""
+        """Return the receipt of an append whose entries are stored already, or None if they no longer are.
+
+        They are read in a commit of its own, so that the receipt states its durability truthfully.
+        """
         op = pending.op
         target = {"context": op.context}
         (_, head, rows), durability = await self._db.commit(
