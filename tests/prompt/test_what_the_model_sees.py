@@ -231,7 +231,7 @@ async def test_a_recall_in_a_prompt_takes_filters_and_a_limit() -> None:
         (block,) = [one for one in rendered.placed if "<recalled>" in one.text]
         assert len(block.sources) == 3
         assert "\nuser" not in block.text
-        with pytest.raises(ValidationError, match="no filter"):
+        with pytest.raises(ValidationError, match="is not a filter"):
             prompt.recall(session, "x", where={"colour": "amber"})
 
 
