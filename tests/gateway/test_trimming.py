@@ -180,3 +180,26 @@ def test_a_cache_mark_of_a_message_that_is_left_out_moves_to_the_next_one(blocks
     marked = [one for one in sent if "cache_control" in json.dumps(one)]
     assert len(marked) == 1, "no mark is lost, and none is there twice"
     assert marked[0]["content"][-1]["cache_control"] == mark
+
+
+def test_a_system_message_in_the_list_stays_where_the_provider_takes_it() -> None:
+    """Claude Code writes one behind the first message of the user."""
+    rules = {"role": "system", "content": "Answer in one word. " * 20}
+    with running_gateway(GatewayConfig(budget=1_500)) as running:
+        client = Conversation(running.client, "anthropic", tools=False)
+        client.messages += [{"role": "user", "content": "Keep the books."}, rules]
+        client.ask()
+        outcomes = {client.memory}
+        for turn in range(12):
+            client.messages.append({"role": "user", "content": f"Turn {turn} " + "harbour " * 60})
+            client.ask()
+            outcomes.add(client.memory)
+            sent = running.newest.json["messages"]
+            place = sent.index(rules)
+            assert sent[place - 1]["role"] == "user"
+            assert place > 0
+            assert [one["role"] for one in sent[place + 1 : place + 2]] in ([], ["assistant"])
+        assert not running.upstream.problems
+    assert outcomes & {"trimmed", "recalled"}
+    assert not any(outcome.startswith("bypassed") for outcome in outcomes)
+    assert len(sent) < 20

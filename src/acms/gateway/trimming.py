@@ -17,6 +17,7 @@ from acms.errors import FitError
 from acms.gateway.config import GatewayConfig
 from acms.gateway.json_spans import remove_list_elements
 from acms.gateway.protocols import Protocol
+from acms.gateway.protocols.base import Element
 from acms.gateway.requests import ClientRequest
 from acms.ports import Codec
 from acms.prompt import Prompt, Rendered
@@ -291,21 +292,24 @@ class _Layout:
         A note is (index of the message before it, text). If the protocol must begin with the user and the first message
         is a reply, a note is added in front.
         """
+        items = self._request.items
         first_with_thinking = self._first_with_thinking(sent, state)
         first = sent[0] if sent else 0
-        begins_with_note = any(index < first for index, _ in notes)
-        needs_user = self._protocol.begins_with_user and self._protocol.is_reply(self._request.items[first])
+        first_spoken = next((index for index in sent if not self._protocol.instructs(items[index])), first)
+        begins_with_note = any(index < first_spoken for index, _ in notes)
+        needs_user = self._protocol.begins_with_user and self._protocol.is_reply(items[first_spoken])
         if needs_user and not begins_with_note:
             notes = [(-1, _BEGINNING), *notes]
-        elements = [self._protocol.write_note(text) for index, text in notes if index < first]
+        write_note = self._protocol.write_note
+        elements = [Element("user", write_note(text)) for index, text in notes if index < first]
         marks = self._move_cache_marks(sent)
         for index in sent:
             message = self._write_message(index, strips=index < first_with_thinking)
             if index in marks:
                 message = self._protocol.with_cache_mark(message, marks[index])
-            elements.append(message)
-            elements += [self._protocol.write_note(text) for previous, text in notes if previous == index]
-        return elements, notes
+            elements.append(Element(str(items[index].get("role")), message))
+            elements += [Element("user", write_note(text)) for previous, text in notes if previous == index]
+        return self._protocol.arrange(elements), notes
 
     def _move_cache_marks(self, sent: Sequence[int]) -> dict[int, str]:
         """Return the cache marks of omitted messages by the index of the next sent message, which gets the mark.

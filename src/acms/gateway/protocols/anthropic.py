@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from acms.gateway.json_spans import parse_body
-from acms.gateway.protocols.base import Protocol, Reply, ReplyReader, encode_json, mappings_in
+from acms.gateway.protocols.base import Element, Protocol, Reply, ReplyReader, encode_json, mappings_in
 
 __all__ = ["AnthropicProtocol"]
 
@@ -88,6 +88,36 @@ class AnthropicProtocol(Protocol):
                 return body.with_elements(elements)
         return written
 
+    def arrange(self, elements: Sequence[Element]) -> list[str]:
+        """Return the elements of a trimmed list with each system message where the provider takes it.
+
+        That is between the user and the assistant, or at the end. A message that was left out may have been what made
+        its own place one; then it moves to the next.
+        """
+        spoken = [element for element in elements if element.role != "system"]
+        if len(spoken) == len(elements):
+            return super().arrange(elements)
+        roles = [element.role for element in spoken]
+        places = [
+            index
+            for index in range(1, len(roles) + 1)
+            if roles[index - 1] == "user" and roles[index : index + 1] != ["user"]
+        ]
+        instructions: dict[int, list[str]] = {}
+        position = 0  # how many of the others stand before
+        for element in elements:
+            if element.role != "system":
+                position += 1
+                continue
+            place = next(
+                (place for place in places if place >= position and place not in instructions), position
+            )
+            instructions.setdefault(place, []).append(element.text)
+        arranged = list(instructions.get(0, ()))
+        for number, element in enumerate(spoken, 1):
+            arranged += [element.text, *instructions.get(number, ())]
+        return arranged
+
     def find_problem(self, items: Sequence[Mapping[str, Any]]) -> str:
         """Return the first documented rule that a list breaks."""
         if not items:
@@ -96,8 +126,16 @@ class AnthropicProtocol(Protocol):
             return "the first message is not of the user"
         if encode_json(list(items)).count('"cache_control"') > MARKS:
             return "there are too many cache marks"
+        roles = [item.get("role") for item in items]
+        for index, role in enumerate(roles):
+            if role == "system" and (
+                roles[index - 1] != "user" or roles[index + 1 : index + 2] not in ([], ["assistant"])
+            ):
+                return "a system message stands neither between the user and the assistant nor at the end"
         pending: set[str] = set()
         for item in items:
+            if item.get("role") == "system":
+                continue
             results = set(self.result_ids(item))
             if results != pending:
                 return "calls and results do not match"

@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from acms.gateway.events import EventParser
 
@@ -54,6 +54,13 @@ class ReplyReader(ABC):
         """Return the answer as far as it was read."""
 
 
+class Element(NamedTuple):
+    """An element of a list as it is sent: its role, and its JSON."""
+
+    role: str
+    text: str
+
+
 class Protocol(ABC):
     """One wire protocol: where its list is, how its answers read, which rules its provider checks."""
 
@@ -88,6 +95,10 @@ class Protocol(ABC):
     @abstractmethod
     def open_reply(self) -> ReplyReader:
         """Return a reader of a streamed answer."""
+
+    def arrange(self, elements: Sequence[Element]) -> list[str]:
+        """Return the elements of a trimmed list in an order that the provider takes."""
+        return [element.text for element in elements]
 
     @abstractmethod
     def find_problem(self, items: Sequence[Mapping[str, Any]]) -> str:
