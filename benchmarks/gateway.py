@@ -446,7 +446,7 @@ def recalled_text(running: Running, session: str, prompt: str) -> str:
 
 COMMANDS: dict[str, tuple[int, list[str], list[str], str]] = {
     "claude": (
-        45_000,
+        38_000,
         ["claude", "--model", "claude-opus-4-8", "--allowedTools", "Bash", "-p"],
         ["--continue"],
         'CALL Bash {"command": "seq 1 400", "description": "count"}',
