@@ -112,6 +112,20 @@ async def test_calls_of_a_long_turn_are_shown_or_named_in_one_line() -> None:
     assert again.payload == rendered.payload
 
 
+async def test_the_named_calls_of_a_long_turn_take_a_tenth_of_the_budget() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", "Rename the field in all modules.")
+        for number in range(60):
+            arguments = json.dumps({"path": f"src/module_{number}.py"})
+            call = {"id": f"call_{number}", "name": "edit_file", "arguments": arguments}
+            await session.ingest("assistant", "", tool_calls=[call])
+            await session.ingest(
+                "tool", f"saved {number}\n" + "line of the file\n" * 90, tool_call_id=call["id"]
+            )
+        rendered = await Prompt(OpenAIChat("gpt-5")).history(session).render(budget=3000)
+    assert 0 < rendered.use.recalled <= 300
+
+
 async def test_a_recall_adds_what_a_cut_document_does_not_show() -> None:
     sections = [
         f"Section {number}. " + f"The river of village {number} is calm. " * 12 for number in range(40)

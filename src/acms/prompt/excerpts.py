@@ -167,6 +167,9 @@ def write_short_calls(atoms: Sequence[Atom], counter: TokenCounter, most: int) -
                 chat_messages.escape_closing_mark(text, chat_messages.RECALLED), sources[0], sources=sources
             )
         )
+    costs = [counter.count(piece.text) for piece in pieces]
+    while pieces and sum(costs[-len(pieces) :]) > most:
+        del pieces[0]
     return tuple(pieces)
 
 
