@@ -91,11 +91,13 @@ from acms.view import View
 if TYPE_CHECKING:
     from acms.log.merges import MergeConflict, Merged
     from acms.prompt.builder import Prompt
+    from acms.providers.tokens import BPETokenCounter
     from acms.runtime.version import __version__
 
 __getattr__, __dir__ = _lazily(
     __name__,
     {
+        "BPETokenCounter": "acms.providers.tokens",
         "MergeConflict": "acms.log.merges",
         "Merged": "acms.log.merges",
         "Prompt": "acms.prompt.builder",
@@ -107,6 +109,7 @@ __all__ = [
     "ACMS",
     "ACMSConfig",
     "ACMSError",
+    "BPETokenCounter",
     "Band",
     "Branch",
     "CacheConfig",

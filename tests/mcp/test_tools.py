@@ -275,6 +275,11 @@ async def test_wrong_arguments_are_named(
     assert await session.context_id() is None, "nothing was stored"
 
 
+async def test_an_unknown_argument_is_answered_with_the_known_ones(client: Client) -> None:
+    error = error_of_result(await client.call_tool("recall", {"query": "x", "colour": "red"}), "VALIDATION")
+    assert error["options"] == ["this tool takes query, budget, scope, where, limit"]
+
+
 async def test_an_unknown_tool_resource_or_prompt_is_an_error_of_the_protocol(client: Client) -> None:
     for wrong in (
         client.call_tool("drop_tables", {}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tests.providers import validators
 CODECS: dict[str, tuple[Codec, Callable[[Any], None]]] = {
     "chat": (OpenAIChat("gpt-5"), validators.openai_chat),
     "responses": (OpenAIResponses("gpt-5"), validators.openai_responses),
-    "anthropic": (AnthropicMessages("claude-opus-5-5"), validators.anthropic),
+    "anthropic": (AnthropicMessages("claude-opus-5-5"), partial(validators.anthropic, system=True)),
     "gemini": (Gemini("gemini-2.5-pro"), validators.gemini),
 }
 EACH = 10
@@ -33,10 +34,12 @@ def random_text(rng: random.Random) -> str:
 
 
 async def add_turn(session: ACMS, rng: random.Random, number: int) -> bool:
-    """Let the user say something, and the model call tools and answer; return whether it had the last word."""
+    """Let the user, the system and the model say something; return whether the model had the last word."""
     picture = Media("image/png", f"https://example.org/{number}.png", tokens=rng.choice((0, 50)))
     shown = [Text(random_text(rng)), *([picture] if rng.random() < 0.2 else [])]
     await session.ingest("user", parts=shown, actor_id=rng.choice((None, "maya")))
+    if rng.random() < 0.15:  # as Claude Code does within its list
+        await session.ingest("system", random_text(rng))
     calls = [f"call_{number}_{one}" for one in range(rng.choice((0, 0, 1, 3)))]
     if calls:
         thought = [Reasoning("Hm.", f"signed{number}")] if rng.random() < 0.5 else []
@@ -72,6 +75,35 @@ async def all_hold(name: str, seeds: range) -> None:
                     codec.check(rendered.payload)
                     accepts(rendered.payload)
                 over = await add_turn(session, rng, 100 + number)
+
+
+@pytest.mark.parametrize("name", sorted(CODECS))
+@pytest.mark.parametrize(
+    "question", ["Where is my order 4711?", "Where is order 4711? " + "I waited. " * 400]
+)
+@pytest.mark.parametrize("lines", [4, 400])
+async def test_a_system_message_at_the_end_does_not_stand_alone(name: str, question: str, lines: int) -> None:
+    codec, accepts = CODECS[name]
+    async with ACMS("s", MemoryStorage(), None) as session:
+        await session.ingest("user", question)
+        await session.ingest("system", "Refunds need a receipt.\n" * lines)
+        rendered = await Prompt(codec).history(session).render(budget=400)
+        accepts(rendered.payload)
+        asked = "".join(message.text for message in rendered.messages if message.role == "user")
+        assert "4711" in asked
+        assert "Refunds need a receipt." in str(rendered.payload)
+
+
+@pytest.mark.parametrize("name", sorted(CODECS))
+async def test_a_long_question_takes_nothing_from_the_instructions(name: str) -> None:
+    codec, _ = CODECS[name]
+    rules = "\n".join(f"Rule {number}: be kind." for number in range(30))
+    async with ACMS("s", MemoryStorage(), None) as session:
+        await session.ingest("system", rules)
+        await session.ingest("user", "Where is order 4711? " + "I waited. " * 400)
+        rendered = await Prompt(codec).history(session).render(budget=900)
+        assert "".join(message.text for message in rendered.messages[:1]) == rules
+        assert "Where is order 4711?" in rendered.messages[1].text
 
 
 @pytest.mark.parametrize("name", sorted(CODECS))

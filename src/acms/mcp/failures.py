@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import ceil
 
 import pydantic
@@ -91,10 +91,11 @@ def _select_options(error: ACMSError) -> list[str]:
     ]
 
 
-def build_argument_error(error: pydantic.ValidationError) -> ValidationError:
-    """Return the first error in the arguments of a tool."""
+def build_argument_error(error: pydantic.ValidationError, known: Collection[str]) -> ValidationError:
+    """Return the first error in the arguments of a tool, which takes the `known` ones."""
     first = error.errors(include_url=False, include_input=False)[0]
-    field = ".".join(str(step)[:64] for step in first["loc"])
-    is_unknown = first["type"] == "extra_forbidden"
-    message = "is no argument of this tool" if is_unknown else describe_input_error(first)
-    return ValidationError(message, field=field or "arguments")
+    field = ".".join(str(step)[:64] for step in first["loc"]) or "arguments"
+    if first["type"] != "extra_forbidden":
+        return ValidationError(describe_input_error(first), field=field)
+    takes = f"this tool takes {', '.join(known)}" if known else "this tool takes no arguments"
+    return ValidationError("is no argument of this tool", field=field, options=(takes,))

@@ -51,7 +51,7 @@ class ToolSpec:
         try:
             return self.arguments.model_validate(given or {})
         except pydantic.ValidationError as error:
-            raise build_argument_error(error) from None
+            raise build_argument_error(error, self.arguments.model_fields) from None
 
 
 TOOLS: dict[str, ToolSpec] = {}

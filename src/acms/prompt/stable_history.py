@@ -252,7 +252,7 @@ class StableHistory:
         whole_atoms = cache_window.strip_old_reasoning(read.atoms, read.gathered.version)
         atoms, limits = self._cut_outputs(read, whole_atoms)
         costs = self._costs(atoms)
-        start = self._choose_start(read, atoms, costs)
+        start = min(self._choose_start(read, atoms, costs), content.find_newest_non_system(atoms))
         with_question = self._move_question_to_front(read, start, costs, atoms)
         end = cache_window.find_turn_start(atoms, question_follows=self.question_follows)
         budget = self.budget - self._cost(with_question.front)

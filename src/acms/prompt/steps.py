@@ -688,8 +688,21 @@ def find_older_summaries(units: Sequence[Unit[Entry]], cover: Cover) -> list[Uni
 
 
 def mark_newest_mandatory(units: Sequence[Atom]) -> list[Atom]:
-    """Return units of which the newest one must stay."""
-    return [*units[:-1], units[-1]._replace(mandatory=True)] if units else []
+    """Return units of which the newest must stay, and the newest that is not a system message.
+
+    A system message alone is no request: some providers refuse it, and no model can answer it.
+    """
+    marked = list(units)
+    for index in {len(units) - 1, find_newest_non_system(units)} if units else ():
+        marked[index] = units[index]._replace(mandatory=True)
+    return marked
+
+
+def find_newest_non_system(units: Sequence[Atom]) -> int:
+    """Return the index of the newest unit that is not a system message, or of the newest one if all are."""
+    newest = len(units) - 1
+    others = (index for index in range(newest, -1, -1) if units[index].messages[0].role is not Role.SYSTEM)
+    return next(others, newest)
 
 
 def mark_summaries_mandatory(

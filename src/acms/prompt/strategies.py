@@ -10,7 +10,8 @@ from bisect import bisect_left
 from collections.abc import Generator, Sequence
 from itertools import accumulate
 
-from acms.model import Text
+from acms.log.encoding import is_summary
+from acms.model import Role, Text
 from acms.plan.nodes import Atom, Composed, Keep, NeedSummary, Omit, Piece, Summarise, Truncate, Window
 from acms.plan.prefix_cache import find_start, window_length
 from acms.ports import Codec
@@ -37,16 +38,43 @@ def apply_strategy(
 
 
 def cut_mandatory(section: Section, over: int, codec: Codec) -> None:
-    """Cut mandatory content, once nothing else can shrink."""
+    """Cut mandatory content, once nothing else can shrink: all of it to one size, which the smaller ones keep.
+
+    The system messages that the content begins with are not cut.
+    """
     strategy = section.scope.strategy
     keep = strategy.keep if isinstance(strategy, Truncate) else None
     target = section.used - over
     rule, reason = name_of_strategy(section), "it must stay, and nothing else could shrink"
-    for leaf in section.leaves():
-        if section.used <= target:
-            return
-        if leaf.mandatory and not leaf.gone:
+    leaves = _skip_instructions([leaf for leaf in section.leaves() if leaf.mandatory and not leaf.gone])
+    largest_first = sorted(leaves, key=lambda leaf: -leaf.tokens)
+    size = _find_common_size([leaf.tokens for leaf in largest_first], over)
+    for leaf in largest_first:
+        excess = max(0, leaf.tokens - size)
+        shorten_leaf(section, leaf, max(target, section.used - excess), codec, keep, rule, reason)
+    for leaf in leaves:  # the marks of a cut, and words that are cut as a whole, may take more than that size
+        if section.used > target:
             shorten_leaf(section, leaf, target, codec, keep, rule, reason)
+
+
+def _skip_instructions(leaves: Sequence[Leaf]) -> Sequence[Leaf]:
+    """Return leaves without the system messages that they begin with; the last leaf stays."""
+    for index, leaf in enumerate(leaves[:-1]):
+        message = leaf.node.messages[0] if isinstance(leaf.node, Atom) else None
+        if message is None or message.role is not Role.SYSTEM or any(map(is_summary, message.sources)):
+            return leaves[index:]
+    return leaves[-1:]
+
+
+def _find_common_size(largest_first: Sequence[int], over: int) -> int:
+    """Return the size to which all larger ones are cut so that together they are `over` smaller."""
+    total = 0
+    for count, tokens in enumerate(largest_first, 1):
+        total += tokens
+        size = (total - over) // count
+        if count == len(largest_first) or size >= largest_first[count]:
+            return max(0, size)
+    return 0
 
 
 def name_of_strategy(section: Section) -> str:
