@@ -30,9 +30,9 @@ from acms.plan.nodes import (
     PINS,
     RECALL,
     SHRINKABLE,
-    Atom,
-    Composed,
-    Fitted,
+    ComposedMessage,
+    FittedPrompt,
+    MessageGroup,
     Piece,
     Scope,
     Strategy,
@@ -51,15 +51,15 @@ BUDGET = 8_000
 RECALLED = 2_000
 
 
-def history(messages: int, codec: OpenAIChat, rng: random.Random) -> list[Atom]:
+def history(messages: int, codec: OpenAIChat, rng: random.Random) -> list[MessageGroup]:
     """Return messages as a log has them, counted; every eighth is a tool call and its answer."""
     counter = codec.counter
-    atoms: list[Atom] = []
+    groups: list[MessageGroup] = []
     before = 0
     said = [text(rng) for _ in range(200)]
     counts = [counter.count(one) for one in said]
-    while len(atoms) < messages:
-        version = len(atoms) + 1
+    while len(groups) < messages:
+        version = len(groups) + 1
         place = rng.randrange(len(said))
         sources = (f"m_{version}",)
         if version % 8 == 3:
@@ -83,12 +83,12 @@ def history(messages: int, codec: OpenAIChat, rng: random.Random) -> list[Atom]:
                 tokens=counts[place],
                 counter=counter.name,
             )
-        atoms.append(Atom((message,), version, version, before, version == messages))
+        groups.append(MessageGroup((message,), version, version, before, version == messages))
         before += counts[place]
-    return atoms
+    return groups
 
 
-def tree(atoms: list[Atom], strategy: Strategy, codec: OpenAIChat, rng: random.Random) -> Scope:
+def tree(groups: list[MessageGroup], strategy: Strategy, codec: OpenAIChat, rng: random.Random) -> Scope:
     """Return a prompt of rules, pins, a history, what is recalled, and a question."""
     said = [text(rng) for _ in range(CANDIDATES)]
     pieces = tuple(
@@ -101,32 +101,32 @@ def tree(atoms: list[Atom], strategy: Strategy, codec: OpenAIChat, rng: random.R
     return Scope(
         id="prompt",
         children=(
-            Atom((rules,)),
+            MessageGroup((rules,)),
             Scope(
                 id="pins",
                 priority=PINS,
                 strategy=Truncate(1_200),
-                children=(Composed(Role.DEVELOPER, pins, kind="pins"),),
+                children=(ComposedMessage(Role.DEVELOPER, pins, kind="pins"),),
             ),
             Scope(
                 id="recall",
                 priority=RECALL,
                 strategy=Truncate(RECALLED),
                 moves=True,
-                children=(Composed(Role.USER, pieces, kind="recall"),),
+                children=(ComposedMessage(Role.USER, pieces, kind="recall"),),
             ),
-            Scope(id="history", priority=SHRINKABLE, strategy=strategy, children=tuple(atoms)),
-            Atom((question,)),
+            Scope(id="history", priority=SHRINKABLE, strategy=strategy, children=tuple(groups)),
+            MessageGroup((question,)),
         ),
     )
 
 
-def fitted(made: Scope, codec: OpenAIChat, limit: int | None) -> Fitted:
+def fitted(made: Scope, codec: OpenAIChat, limit: int | None) -> FittedPrompt:
     """Pair, fit and lay out; nothing is asked."""
     try:
         next(fit_prompt(pair_tool_calls(made), codec, limit))
     except StopIteration as end:
-        found: Fitted = end.value
+        found: FittedPrompt = end.value
         lay_out_messages(found.placed)
         return found
     raise AssertionError("a summary is asked for")
@@ -154,16 +154,16 @@ def fits(sizes: list[int], rounds: int) -> dict[str, dict[str, dict[str, float]]
     for size in sizes:
         rng = random.Random(5)
         log = history(size, codec, rng)
-        atoms = join_answers(log)
+        groups = join_answers(log)
         report.setdefault("pair", {})[str(size)] = measured(lambda: join_answers(log), rounds)  # noqa: B023
-        summary = Summarise("history", "What was said. " * 20, int(len(atoms) * 0.9))
+        summary = Summarise("history", "What was said. " * 20, int(len(groups) * 0.9))
         for name, strategy, limit in (
             ("window", Window(), BUDGET),
             ("whole", Window(), None),
             ("truncate", Truncate(), BUDGET),
             ("summary", summary, size * 14),
         ):
-            made = tree(atoms, strategy, codec, random.Random(7))
+            made = tree(groups, strategy, codec, random.Random(7))
             found = fitted(made, codec, limit)
             assert limit is None or found.tokens <= limit
             report.setdefault(name, {})[str(size)] = measured(lambda: fitted(made, codec, limit), rounds)  # noqa: B023

@@ -781,7 +781,7 @@ class ACMS(View):
         erased = await erasure.erase_entries(
             shared.storage, context, [id], verify=verify, service=shared.config.compaction, privacy=mode
         )
-        shared.stage.forget(erased.ids)
+        shared.redactor.forget(erased.ids)
         shared.start_worker()  # erasing a summary requests a new compaction
         return erased
 

@@ -23,14 +23,14 @@ from acms.jobs import requests
 from acms.jobs.requests import CompactionRequest, EpisodeReflection
 from acms.log import policy, validation
 from acms.log.known import Known, hash_sensitive_key
-from acms.log.read import cover_at, find_entry, version_of
+from acms.log.read import find_entry, replacements_at, version_of
 from acms.model import EMPTY, Context, ContextDraft, Entry, JobQuery, JobState, Json, Privacy
 from acms.observability.events import Event, Planned, Rewritten
 from acms.observability.logging import emit_event, log_event
 from acms.observability.operations import annotate_operation
 from acms.ports import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
 from acms.privacy.modes import stricter_mode
-from acms.privacy.stage import Stage, create_redaction_stage
+from acms.privacy.redactor import Redactor, create_redaction_stage
 from acms.providers.tokens import default_counter
 from acms.recall import request
 from acms.recall.planner import TextFrame
@@ -120,7 +120,7 @@ class SharedSession:
         self.counter = _validate_counter(token_counter)
         self.frame = TextFrame(self.counter)
         #: Redacts entries before they are shown.
-        self.stage: Stage = create_redaction_stage(storage, self.config.privacy.mode, self.counter)
+        self.redactor: Redactor = create_redaction_stage(storage, self.config.privacy.mode, self.counter)
         self.patterns = freeze_patterns(self.config.marker_patterns)
         self._embedder = None if embedder is None or embedder == "auto" else _validate_embedder(embedder)
         #: Whether the default embedder is still to be chosen, which its first use does.
@@ -216,12 +216,12 @@ class SharedSession:
         if self._uses_default_embedder:
             self._uses_default_embedder = False
             self._embedder = self._composition.default_embedder()
-        may_embed = self.stage.mode is not Privacy.BLOCK  # a provider may not even see the queries
+        may_embed = self.redactor.mode is not Privacy.BLOCK  # a provider may not even see the queries
         here = self._loops.here()
         if here.embedding is None and self._embedder is not None and may_embed:
             from acms.recall.embeddings import get_shared_embedding
 
-            here.embedding = get_shared_embedding(self.handle, self._embedder, self.stage.mode)
+            here.embedding = get_shared_embedding(self.handle, self._embedder, self.redactor.mode)
         return here.embedding
 
     @property
@@ -253,14 +253,14 @@ class SharedSession:
             self.counter,
             self.frame,
             self.reranking,
-            self.stage,
+            self.redactor,
             self.namespaces,
         )
 
     @property
     def candidates(self) -> int:
         """Best candidates of a recall that the reranker is asked about; 0 without one."""
-        if self.reranking is None or self.stage.mode is Privacy.BLOCK:
+        if self.reranking is None or self.redactor.mode is Privacy.BLOCK:
             return 0
         return self.reranking.candidates
 
@@ -368,8 +368,10 @@ class SharedSession:
             raise self.no_entry(name)
         if newest:
             head = await self.storage.head(context)
-            cover = await cover_at(self.storage, context, head, version_of(head, at), searchable=True)
-            entry = cover.edit_of(entry) or entry
+            replacements = await replacements_at(
+                self.storage, context, head, version_of(head, at), searchable=True
+            )
+            entry = replacements.edit_of(entry) or entry
         return entry
 
     def no_entry(self, id: str) -> EntryNotFoundError:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from acms.errors import NotFoundError, ValidationError, VectorsUnavailableError
 from acms.knowledge import Fact
 from acms.log import policy, read, validation
-from acms.log.in_force import Cover, anchor_version, preview_text
+from acms.log.in_force import Replacements, anchor_version, preview_text
 from acms.log.policy import ResolvedPolicy
 from acms.log.read import count_active, read_active_sequence
 from acms.model import Entry, EpisodeStatus, Kind, Role, State, client_supplied_key
 from acms.nouns import episode_id
 from acms.observability.operations import trace_class
 from acms.ports import StorageBackend, TokenCounter
-from acms.privacy.stage import Stage
+from acms.privacy.redactor import Redactor
 from acms.prompt.prefix_window import gather_window
 from acms.prompt_types import LoggedRender, RenderDetails
 from acms.recall import pipeline, request
@@ -108,9 +108,9 @@ class View:
         return self._shared.storage
 
     @property
-    def stage(self) -> Stage:
+    def redactor(self) -> Redactor:
         """The redaction applied to its entries before recalls, windows, prompts and lists show them."""
-        return self._shared.stage
+        return self._shared.redactor
 
     @property
     def render_log(self) -> RenderLog | None:
@@ -121,7 +121,7 @@ class View:
         from acms.prompt.render_log import RenderLog  # the first render that is kept loads it
 
         shared = self._shared
-        return RenderLog(shared.storage, shared.config.renders, self.stage, shared.find, shared.renders)
+        return RenderLog(shared.storage, shared.config.renders, self.redactor, shared.find, shared.renders)
 
     async def context_id(self) -> str | None:
         """Return the id of its log; None while nothing was written."""
@@ -276,10 +276,10 @@ class View:
         if context is None:
             return shared.report_plan("window", self._plan_nothing(budget))
         if roles:
-            gathered = await pipeline.gather_all(shared.storage, context, self._at, shared.stage)
+            gathered = await pipeline.gather_all(shared.storage, context, self._at, shared.redactor)
         else:
             gathered = await pipeline.gather_newest(
-                shared.storage, context, self._at, shared.frame, budget, shared.stage
+                shared.storage, context, self._at, shared.frame, budget, shared.redactor
             )
         gathered = await self._add_labels(gathered)
         plan = partial(pipeline.plan_window, gathered, budget, shared.counter, shared.frame, roles)
@@ -355,8 +355,8 @@ class View:
             self._gather_nothing()
             return []
         active = await read_active_sequence(shared.storage, context, self._at, newest)
-        characters = shared.stage.count_unredacted_characters(active)
-        return list(await off_loop(partial(shared.stage.redact_entries, active), characters))
+        characters = shared.redactor.count_unredacted_characters(active)
+        return list(await off_loop(partial(shared.redactor.redact_entries, active), characters))
 
     async def said(
         self,
@@ -367,7 +367,7 @@ class View:
         began: int | None = None,
         scale: int = 0,
         slack: float = 0.0,
-    ) -> pipeline.Gathered:
+    ) -> pipeline.LogSpan:
         """Return the active entries as atomic groups, oldest first, with labels on entries that may be outdated.
 
         Without arguments these are all groups; with `budget` or `messages` the newest groups that fill that number of
@@ -386,20 +386,20 @@ class View:
         context = await self._find()
         if context is None:
             return self._gather_nothing()
-        store, stage, at = shared.storage, shared.stage, self._at
+        store, redactor, at = shared.storage, shared.redactor, self._at
         if messages is not None:
-            gathered = await pipeline.gather_last(store, context, at, messages, stage)
+            gathered = await pipeline.gather_last(store, context, at, messages, redactor)
         elif budget is not None and scale and slack:
-            gathered = await gather_window(store, context, at, shared.frame, budget, scale, slack, stage)
+            gathered = await gather_window(store, context, at, shared.frame, budget, scale, slack, redactor)
         elif budget is not None:
-            gathered = await pipeline.gather_newest(store, context, at, shared.frame, budget, stage)
+            gathered = await pipeline.gather_newest(store, context, at, shared.frame, budget, redactor)
         elif since is not None:
-            gathered = await pipeline.gather_since(store, context, at, since, stage, began)
+            gathered = await pipeline.gather_since(store, context, at, since, redactor, began)
         else:
-            gathered = await pipeline.gather_all(store, context, at, stage)
+            gathered = await pipeline.gather_all(store, context, at, redactor)
         return await self._add_labels(gathered)
 
-    async def _add_labels(self, gathered: pipeline.Gathered) -> pipeline.Gathered:
+    async def _add_labels(self, gathered: pipeline.LogSpan) -> pipeline.LogSpan:
         """Return gathered entries with labels on those that may be outdated, as of now or of a past version's end."""
         if not gathered.non_messages:
             return gathered
@@ -420,7 +420,7 @@ class View:
         head = await shared.storage.head(context)
         version = read.version_of(head, self._at)
         entries = await shared.storage.read(context, at=version, after=after, limit=limit + 1)
-        cover = await read.cover_at(shared.storage, context, head, version)
+        replacements = await read.replacements_at(shared.storage, context, head, version)
         page = [
             HistoryEntry(
                 id=entry.id,
@@ -428,11 +428,11 @@ class View:
                 position=entry.position,
                 kind=entry.kind,
                 role=entry.role,
-                preview=preview_text(shared.stage.redact_entry(entry).content),
+                preview=preview_text(shared.redactor.redact_entry(entry).content),
                 tokens=entry.tokens,
                 created_at=entry.created_at,
                 state=entry.state,
-                in_force=cover.replaced_by(entry.version) is None,
+                in_force=replacements.replaced_by(entry.version) is None,
             )
             for entry in entries[:limit]
         ]
@@ -450,13 +450,13 @@ class View:
         version = read.version_of(head, self._at)
         kinds = (Kind.MESSAGE, Kind.EPISODE, Kind.SUMMARY)
         entries = await self._shared.storage.read(context, at=version, kinds=kinds)
-        cover = await read.cover_at(self._shared.storage, context, head, version)
+        replacements = await read.replacements_at(self._shared.storage, context, head, version)
         shown: list[Entry] = []
         for entry in entries:
             if entry.kind is not Kind.SUMMARY:
                 shown.append(entry)
-            elif cover.replaced_by(entry.version) is None:
-                shown.append(self.stage.redact_entry(entry))
+            elif replacements.replaced_by(entry.version) is None:
+                shown.append(self.redactor.redact_entry(entry))
         episodes = await off_loop(lambda: build_episodes(context, shown), len(shown) * EACH)
         return [episode for episode in episodes if status in (None, episode.status)]
 
@@ -504,7 +504,7 @@ class View:
             history=history,
             as_of=None if as_of is None else validation.parse_moment(as_of, "as_of"),
             valid_at=None if valid_at is None else validation.parse_moment(valid_at, "valid_at"),
-            stage=self.stage,
+            redactor=self.redactor,
         )
 
     def _check_time_of_facts(
@@ -609,7 +609,7 @@ class View:
         return (
             []
             if context is None
-            else await job.read_compactions(self._shared.storage, context, self._at, stage=self.stage)
+            else await job.read_compactions(self._shared.storage, context, self._at, redactor=self.redactor)
         )
 
     async def citations(self) -> list[Citation]:
@@ -629,7 +629,7 @@ class View:
         version = validation.validate_integer(version, "version")
         context = await self._find()
         replaced = await job.expand_summary(self._shared.storage, context, self._at, version)
-        return list(self.stage.redact_entries(replaced))
+        return list(self.redactor.redact_entries(replaced))
 
     async def policy(self) -> ResolvedPolicy:
         """Return the policy in force, and which level each field comes from."""
@@ -664,14 +664,16 @@ class View:
         head = await shared.storage.head(context)
         version = read.version_of(head, self._at)
         messages, tokens = await read.count_messages(shared.storage, context, head, version)
-        cover = await read.cover_at(shared.storage, context, head, version)
-        active_messages, active_tokens = await count_active(shared.storage, context, head, version, cover)
+        replacements = await read.replacements_at(shared.storage, context, head, version)
+        active_messages, active_tokens = await count_active(
+            shared.storage, context, head, version, replacements
+        )
         derived = await shared.storage.read(context, at=version, kinds=(Kind.FACT, Kind.SUMMARY))
         summaries = [entry for entry in derived if entry.kind is Kind.SUMMARY and entry.replaces]
         active_summaries = [
             summary
             for summary in summaries
-            if summary.state is State.LIVE and cover.replaced_by(summary.version) is None
+            if summary.state is State.LIVE and replacements.replaced_by(summary.version) is None
         ]
         episodes = await self._newest_episode(context, version)
         citations = await uses.load_citations(shared.storage, context)
@@ -684,7 +686,7 @@ class View:
             active_tokens=active_tokens,
             episodes=episodes,
             current_episode_id=episode_id(context, episodes) if episodes else None,
-            facts=len(active_facts(derived, cover)),
+            facts=len(active_facts(derived, replacements)),
             summaries=len(active_summaries),
             counter=shared.counter.name,
             tier=shared.tier,
@@ -721,8 +723,8 @@ class View:
     def _plan_nothing(self, budget: int) -> ContextItems:
         return pipeline.plan_window(self._gather_nothing(), budget, self._shared.counter, self._shared.frame)
 
-    def _gather_nothing(self) -> pipeline.Gathered:
+    def _gather_nothing(self) -> pipeline.LogSpan:
         """Return an empty result for a log without entries; raise `ValidationError` for a view of a past version."""
         if self._at:
             raise ValidationError(f"the log ends at version 0, {self._at} does not exist yet", field="at")
-        return pipeline.Gathered("", 0, Cover(()), [], [], whole=True)
+        return pipeline.LogSpan("", 0, Replacements(()), [], [], whole=True)

@@ -19,7 +19,7 @@ from acms.branches.diff import (
 )
 from acms.facts.adopt import clip_spans, filter_adoptable, filter_grounded
 from acms.log.encoding import entry_id
-from acms.log.in_force import Cover
+from acms.log.in_force import Replacements
 from tests.support.logs import NONCE, make_entry
 
 P, A, B = "c_parent0000000", "c_branch000000a", "c_branch000000b"
@@ -56,8 +56,8 @@ class Side:
                 self.runs[-1] = (one.context, self.runs[-1][1], one.version)
             else:
                 self.runs.append((one.context, one.version, one.version))
-        self.cover = Cover(one for one in self.entries if one.replaces)
-        self.standing = LogState(self.runs, self.cover)
+        self.replacements = Replacements(one for one in self.entries if one.replaces)
+        self.standing = LogState(self.runs, self.replacements)
 
 
 def compare_logs(left: Sequence[Entry], right: Sequence[Entry]) -> dict[Kind, Delta]:
@@ -66,7 +66,7 @@ def compare_logs(left: Sequence[Entry], right: Sequence[Entry]) -> dict[Kind, De
     upto = find_common_version(one.runs, other.runs)
     read = [
         entry
-        for first, last in merge_nearby_spans(find_disputed_spans(one.cover, other.cover, upto))
+        for first, last in merge_nearby_spans(find_disputed_spans(one.replacements, other.replacements, upto))
         for entry in one.entries[first - 1 : last]
     ]
     return compute_deltas(
@@ -99,8 +99,8 @@ def test_logs_are_one_up_to_the_version_at_which_another_owner_takes_over() -> N
 
 
 def test_only_what_one_side_alone_has_put_out_of_force_is_disputed() -> None:
-    left = Cover([entry_of(P, 9, replaces=((2, 3), (6, 6)), kind=Kind.RETRACTION)])
-    right = Cover([entry_of(P, 9, replaces=((3, 4),), kind=Kind.RETRACTION)])
+    left = Replacements([entry_of(P, 9, replaces=((2, 3), (6, 6)), kind=Kind.RETRACTION)])
+    right = Replacements([entry_of(P, 9, replaces=((3, 4),), kind=Kind.RETRACTION)])
     assert find_disputed_spans(left, right, 8) == [(2, 2), (4, 4), (6, 6)]
     assert find_disputed_spans(left, right, 5) == [(2, 2), (4, 4)]
     assert find_disputed_spans(left, left, 8) == []

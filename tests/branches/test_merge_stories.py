@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms import ACMS, Entry, IdempotencyMismatchError, Kind, MergeConflictError, open_storage
-from acms.log.in_force import Cover, effective_sequence
+from acms.log.in_force import Replacements, effective_sequence
 from acms.log.merges import MergeStrategy
 from acms.storage import append_rules
 from tests.support.talk import contents_of, session_on
@@ -142,9 +142,9 @@ class Branch:
         context = await self.session.context_id() or ""
         storage = self.session.storage
         entries = await storage.read(context, kinds=(Kind.MESSAGE,))
-        cover = Cover(await storage.read(context, replacing=True))
+        replacements = Replacements(await storage.read(context, replacing=True))
         said = sorted(
-            text.partition("\n")[0] for text in contents_of(effective_sequence(entries, cover))
+            text.partition("\n")[0] for text in contents_of(effective_sequence(entries, replacements))
         )  # calls follow
         return said, {fact.subject: fact.value for fact in await self.session.facts()}
 

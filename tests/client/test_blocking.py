@@ -68,7 +68,7 @@ def test_every_door_has_the_same_verbs(ours: type, theirs: type, without: set[st
         "home",
         "index",
         "render_log",
-        "stage",
+        "redactor",
         "storage",
     }
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from acms import CompactionPolicy, Entry, Kind, Privacy, Role
 from acms.compaction import span
 from acms.compaction.span import Stretch, choose_stretch, is_compaction_due, is_worthwhile
-from acms.log.in_force import Cover, Units, effective_sequence, fold_atomic_groups
+from acms.log.in_force import EntryGroups, Replacements, effective_sequence, fold_atomic_groups
 from acms.ports import Turn
 from acms.privacy.modes import privacy_of_sources
 from acms.text.summary_form import sanitize_summary
@@ -28,8 +28,8 @@ class Words:
         return len(text.split())
 
 
-def folded_units(log: Log) -> Units:
-    return fold_atomic_groups(effective_sequence(log.entries, log.cover()), whole=True)
+def folded_units(log: Log) -> EntryGroups:
+    return fold_atomic_groups(effective_sequence(log.entries, log.replacements()), whole=True)
 
 
 def make_log(count: int, words: int = 20, marked: Sequence[int] = ()) -> Log:
@@ -269,11 +269,11 @@ def test_what_is_chosen_can_always_be_stood_for(
         return
     assert all(last + 1 < first for (_, last), (first, _) in pairwise(found.spans))
     assert found.tokens > found.limit
-    before = log.cover()
+    before = log.replacements()
     assert span.is_stretch_active(found, before, found.entries)
     hidden = {v for v in range(1, log.version + 1) if before.replaced_by(v) is not None}
     log.summarise(*found.spans)
-    after = log.cover()
+    after = log.replacements()
     now_hidden = {v for v in range(1, log.version) if after.replaced_by(v) is not None}
     assert now_hidden == hidden | set(stretch_versions(found))
     sequence = effective_sequence(log.entries, after)
@@ -287,10 +287,10 @@ def test_a_stretch_no_longer_stands_when_something_of_it_was_rewritten() -> None
     log = make_log(30)
     found = choose_from_log(log)
     log.say("user", "news")
-    assert span.is_stretch_active(found, log.cover(), found.entries)
+    assert span.is_stretch_active(found, log.replacements(), found.entries)
     log.edit(3, "corrected")
-    assert not span.is_stretch_active(found, log.cover(), found.entries)
-    assert not span.is_stretch_active(found, Cover(()), [None, *found.entries[1:]])
+    assert not span.is_stretch_active(found, log.replacements(), found.entries)
+    assert not span.is_stretch_active(found, Replacements(()), [None, *found.entries[1:]])
 
 
 # ── what a summarizer reads ─────────────────────────────────────────────────────────────────────────────────────────

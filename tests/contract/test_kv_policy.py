@@ -17,7 +17,7 @@ from acms import ValidationError
 from acms.acs import KVCache
 from acms.contract import Fragment, KVPolicy, Lod
 from acms.contract.kv_policy import (
-    Held,
+    CachedKey,
     evict_score,
     find_quoting_keys,
     parse_cache_keys,
@@ -34,8 +34,8 @@ def make_fragment(
     return Fragment(id=id, lod=Lod(lod), text=text, entities=tuple(entities), cost_tokens=cost)
 
 
-def make_held(key: str, cost: int = 0, benefit: float = 0.0, turns: int = 0, **more: object) -> Held:
-    return Held(key, cost=cost, benefit=benefit, turns=turns)._replace(**more)
+def make_held(key: str, cost: int = 0, benefit: float = 0.0, turns: int = 0, **more: object) -> CachedKey:
+    return CachedKey(key, cost=cost, benefit=benefit, turns=turns)._replace(**more)
 
 
 # ── pin ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -259,8 +259,11 @@ def test_a_cache_may_be_named_in_several_ways() -> None:
     cache = KVCache()
     cache.put("one", "text", benefit=0.5)
     assert parse_cache_keys(None) == ()
-    assert parse_cache_keys(["one", "one", Held("two", cost=3)]) == (Held("one"), Held("two", cost=3))
-    assert parse_cache_keys(cache) == (Held("one", Lod.MICRO, 1, 0.5, 1),)
+    assert parse_cache_keys(["one", "one", CachedKey("two", cost=3)]) == (
+        CachedKey("one"),
+        CachedKey("two", cost=3),
+    )
+    assert parse_cache_keys(cache) == (CachedKey("one", Lod.MICRO, 1, 0.5, 1),)
 
 
 @pytest.mark.parametrize("cache", ["one", {"one": 1}, 5, [1]])

@@ -21,7 +21,7 @@ from acms.contract import (
     Purpose,
     RenderRequest,
 )
-from acms.contract.kv_policy import Held
+from acms.contract.kv_policy import CachedKey
 from acms.providers import OfflineReflector
 from acms.providers.tokens import default_counter
 from tests.support.sources import (
@@ -170,7 +170,11 @@ async def _shuffled_replies(profile: Any, turns: int) -> set[bytes]:
     """Return the replies, byte for byte, over shuffled candidates that arrive in another order each time."""
     rng = random.Random(7)
     project, past = _random_items(rng, "proj", 40, "L2"), _random_items(rng, "exp", 15, "L4")
-    held = [Held("proj:1", turns=9, cost=300), Held("exp:2", cost=400, benefit=0.4), Held("old", turns=3)]
+    held = [
+        CachedKey("proj:1", turns=9, cost=300),
+        CachedKey("exp:2", cost=400, benefit=0.4),
+        CachedKey("old", turns=3),
+    ]
     seen: set[bytes] = set()
     for _ in range(turns):
         rng.shuffle(project)

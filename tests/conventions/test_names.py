@@ -60,7 +60,6 @@ OTHERWISE = {
 #: Names that are still to be changed. This list only shrinks.
 STILL = {
     "stale": "log.in_force.Stale",
-    "unit": "log.in_force.Unit log.in_force.Units",
 }
 
 

@@ -26,7 +26,7 @@ IO = """
     events.delivery events.follow events.pages events.webhooks
     facts.adopt facts.by_hand facts.job facts.request
     log.known log.policy log.read
-    privacy.rules privacy.scan privacy.stage
+    privacy.rules privacy.scan privacy.redactor
     prompt.builder prompt.messages prompt.pins prompt.prefix_window prompt.render
     prompt.render_log prompt.replay prompt.resolve prompt.selected prompt.stable_history prompt.summaries
     prompt.window_record

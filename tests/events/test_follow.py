@@ -18,7 +18,7 @@ from acms.events.cursor import FOLLOWED, Cursor
 from acms.events.follow import Followed
 from acms.jobs import requests
 from acms.model import Done, Failed, JobDraft, JobQuery, Retry
-from acms.privacy.stage import OPEN
+from acms.privacy.redactor import OPEN
 from acms.results import LogEvent
 from acms.testing.logs import WHEN, append_drafts, create_log, draft_message, fork_log
 from tests.support.talk import Storage

@@ -31,7 +31,7 @@ from acms import (
 )
 from acms.facts.request import read_facts
 from acms.log.facts import FactHistory, normalize_address
-from acms.log.in_force import Cover
+from acms.log.in_force import Replacements
 from acms.model import Append, Expect, Receipt
 from acms.ports import Proposal
 from tests.servers.stores import another
@@ -277,7 +277,9 @@ class FactsStory(RuleBasedStateMachine):
                     fact
                 ]
         replacing = self.run(self.store.read(self.context, replacing=True))
-        found = FactHistory(self.run(self.store.read(self.context, kinds=(Kind.FACT,))), Cover(replacing))
+        found = FactHistory(
+            self.run(self.store.read(self.context, kinds=(Kind.FACT,))), Replacements(replacing)
+        )
         # Nothing but entries of the log puts a fact out of force: none is merely outshone by a newer one.
         assert [one for one in found.entries if found.uncovered(one)] == found.in_force
 

@@ -41,7 +41,7 @@ from acms.facts.job import make_reflection_handler
 from acms.jobs.requests import cancel_job_by_id
 from acms.jobs.worker import Worker
 from acms.log import facts as known
-from acms.log.in_force import Cover
+from acms.log.in_force import Replacements
 from acms.log.read import PROFILE
 from acms.model import Append, JobQuery, Receipt
 from acms.observability import Event, JobFailed, JobFinished, Reflected
@@ -127,7 +127,8 @@ async def context_of(session: ACMS) -> str:
 async def facts_of(storage: StorageBackend, context: str) -> list[Entry]:
     entries = await storage.read(context)
     return known.active_facts(
-        [one for one in entries if one.kind is Kind.FACT], Cover([one for one in entries if one.replaces])
+        [one for one in entries if one.kind is Kind.FACT],
+        Replacements([one for one in entries if one.replaces]),
     )
 
 

@@ -17,7 +17,7 @@ from acms.log.facts import (
     normalize_address,
     simulate_append,
 )
-from acms.log.in_force import Cover, find_demotions
+from acms.log.in_force import Replacements, find_demotions
 from acms.model import Draft
 from tests.support.factlog import FactLog, single_value_proposal
 from tests.support.logs import NOON, make_entry
@@ -46,12 +46,12 @@ def retraction_entry(version: int, *over: int, reason: str = "undo", **data: Any
     )
 
 
-def cover_of(*entries: Entry) -> Cover:
-    return Cover(one for one in entries if one.replaces)
+def replacements_of(*entries: Entry) -> Replacements:
+    return Replacements(one for one in entries if one.replaces)
 
 
 def active_versions(*entries: Entry) -> list[int]:
-    return [one.version for one in active_facts(entries, cover_of(*entries))]
+    return [one.version for one in active_facts(entries, replacements_of(*entries))]
 
 
 # ── addresses ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -145,7 +145,7 @@ def test_an_erased_fact_is_as_if_it_were_never_learned_unless_a_newer_one_stands
 def test_where_two_fill_one_address_the_newest_counts() -> None:
     both = [fact_entry(1, "Rome"), fact_entry(2, "Oslo")]
     assert active_versions(*both) == [2]
-    old, new = collect_facts(both, Cover(()), ())
+    old, new = collect_facts(both, Replacements(()), ())
     assert new.replaces == (old.id,)
     assert old.retired is not None
     assert (old.retired.reason, old.retired.by) == ("updated", new.id)
@@ -160,7 +160,7 @@ def test_a_fact_tells_what_retired_it_and_all_it_stands_in_for() -> None:
         fact_entry(3, over=(2,)),
         retraction_entry(4, 1, 2, 3, reason="removed"),
     ]
-    one, two, three = collect_facts(log[:3], cover_of(*log), log)
+    one, two, three = collect_facts(log[:3], replacements_of(*log), log)
     assert [one.retired, two.retired, three.retired].count(None) == 0
     assert [f.retired.reason for f in (one, two, three) if f.retired] == ["updated", "updated", "removed"]
     assert [f.retired.version for f in (one, two, three) if f.retired] == [2, 3, 4]
@@ -185,14 +185,18 @@ def test_a_fact_that_would_come_back_to_a_filled_address_is_found() -> None:
     back = Draft(kind=Kind.RETRACTION, created_at=NOON, replaces=((2, 2),))
     replacing = [one for one in log if one.replaces]
     found = find_collision(
-        [log[0], log[2]], Cover(replacing), Cover(replacing).apply_newer(simulate_append([back], 3))
+        [log[0], log[2]],
+        Replacements(replacing),
+        Replacements(replacing).apply_newer(simulate_append([back], 3)),
     )
     assert found is not None
     assert [one.version for one in found] == [1, 3]
     elsewhere = fact_entry(3, "Oslo", data={"attribute": "office"})
     assert (
         find_collision(
-            [log[0], elsewhere], Cover(replacing), Cover(replacing).apply_newer(simulate_append([back], 3))
+            [log[0], elsewhere],
+            Replacements(replacing),
+            Replacements(replacing).apply_newer(simulate_append([back], 3)),
         )
         is None
     )
@@ -206,7 +210,7 @@ def test_revoking_takes_what_cites_a_message_and_what_would_come_back_with_it() 
     ]  # fmt: skip
 
     def taken(*gone: str) -> list[int]:
-        return [one.version for one in find_revoked_facts(chain, cover_of(*chain), frozenset(gone))]
+        return [one.version for one in find_revoked_facts(chain, replacements_of(*chain), frozenset(gone))]
 
     assert taken("m_2") == [3, 2]
     assert taken("m_1") == []
@@ -220,7 +224,9 @@ def test_what_comes_back_to_an_address_that_is_filled_is_revoked_too() -> None:
         fact_entry(2, "x", over=(1,), data={"attribute": "office"}, sources=("m_1",)),
         fact_entry(3, "Oslo"),
     ]
-    assert [one.version for one in find_revoked_facts(moved, cover_of(*moved), frozenset(["m_1"]))] == [2, 1]
+    assert [
+        one.version for one in find_revoked_facts(moved, replacements_of(*moved), frozenset(["m_1"]))
+    ] == [2, 1]
 
 
 # ── demotion ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -230,10 +236,10 @@ def test_what_two_entries_demote_is_good_where_both_say_so() -> None:
     first, second = make_entry(1), make_entry(2)
     one = retraction_entry(4, 3, reason="removed", demotes=[[first.id, [[0, 10], [20, 30]]], [second.id, []]])
     other = retraction_entry(6, 5, reason="removed", demotes=[[first.id, [[5, 25]]]])
-    found = find_demotions(Cover([one, other]))
+    found = find_demotions(Replacements([one, other]))
     assert found.of([first]) == ("v6", 6, ((5, 10), (20, 25)))
     assert found.of([second]) == ("v4", 4, ())
-    assert not find_demotions(Cover([one, retraction_entry(7, 4)]))
+    assert not find_demotions(Replacements([one, retraction_entry(7, 4)]))
 
 
 def test_undo_of_an_update_brings_back_what_was_said() -> None:

@@ -28,7 +28,7 @@ from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
 from acms.log import foreign
 from acms.log.encoding import entry_to_json
 from acms.prompt import Prompt
-from acms.prompt.steps import build_atoms, find_sealed_compaction, message_of_entry, substitute_summary
+from acms.prompt.steps import build_groups, find_sealed_compaction, message_of_entry, substitute_summary
 from acms.storage import MemoryStorage
 from acms.text import chat_messages
 from tests.support.typed import BYTES, Values
@@ -112,9 +112,9 @@ async def none_is_lost(name: str, seeds: range) -> None:
             assert not missing_leaves(text_leaves(message), stored), (name, seed, message)
             assert BYTES not in stored
             gathered = await session.said()
-            own = find_sealed_compaction(session, gathered.cover, codec.vendors)
+            own = find_sealed_compaction(session, gathered.replacements, codec.vendors)
             units = gathered.units if own is None else substitute_summary(gathered.units, own)
-            prompt = [one for atom in build_atoms(units, "", codec.vendors) for one in atom.messages]
+            prompt = [one for group in build_groups(units, "", codec.vendors) for one in group.messages]
             payload = codec.render(prompt)
             codec.check(payload)
             emitted = await session.messages("", budget=1_000_000)

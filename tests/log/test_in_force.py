@@ -13,7 +13,7 @@ from acms import Entry, Kind, Raw, Role, State, ToolCall
 from acms.log.in_force import (
     LONG_RUN,
     NO_CALL,
-    Cover,
+    Replacements,
     effective_sequence,
     fold_atomic_groups,
     group_spans,
@@ -72,14 +72,24 @@ def test_the_newest_rewrite_in_force_decides_at_every_version(
 
 
 def test_a_newer_replacement_keeps_its_claim_on_an_overlap() -> None:
-    cover = Cover(
+    replacements = Replacements(
         [
             make_entry(10, replaces=((1, 6),)),
             make_entry(11, replaces=((4, 8),)),
             make_entry(12, replaces=((2, 2),)),
         ]
     )
-    assert [cover.replaced_by(version) for version in range(1, 10)] == [10, 12, 10, 11, 11, 11, 11, 11, None]
+    assert [replacements.replaced_by(version) for version in range(1, 10)] == [
+        10,
+        12,
+        10,
+        11,
+        11,
+        11,
+        11,
+        11,
+        None,
+    ]
 
 
 def test_facts_and_episode_ends_are_never_part_of_the_sequence() -> None:
@@ -90,7 +100,7 @@ def test_facts_and_episode_ends_are_never_part_of_the_sequence() -> None:
         make_entry(4, "b"),
         make_entry(5, "newer fact", kind=Kind.FACT, replaces=((2, 2),)),
     ]
-    assert [one.version for one in effective_sequence(entries, Cover([entries[4]]))] == [1, 4]
+    assert [one.version for one in effective_sequence(entries, Replacements([entries[4]]))] == [1, 4]
 
 
 def test_a_sequence_that_starts_late_leaves_out_what_stands_before_it() -> None:
@@ -99,7 +109,7 @@ def test_a_sequence_that_starts_late_leaves_out_what_stands_before_it() -> None:
         log.say("user", word)
     log.edit(2, "B")
     log.edit(5, "E")
-    tail = effective_sequence(log.entries[3:], log.cover(), after=3)
+    tail = effective_sequence(log.entries[3:], log.replacements(), after=3)
     assert [one.content for one in tail] == ["d", "E", "f"]
 
 
@@ -227,14 +237,18 @@ def test_an_answer_to_a_call_that_a_summary_took_is_shown_alone(between: int, me
         summary = log.summarise((1, summary.version))
     late = log.say("tool", "two", answers="c2")
     last = log.say("user", "b")
-    cover = log.cover()
-    read = [log.entries[v - 1] for first, end in cover.stretches(log.version) for v in range(first, end + 1)]
-    folded = fold_atomic_groups(effective_sequence(read, cover), whole=True)
+    replacements = log.replacements()
+    read = [
+        log.entries[v - 1]
+        for first, end in replacements.stretches(log.version)
+        for v in range(first, end + 1)
+    ]
+    folded = fold_atomic_groups(effective_sequence(read, replacements), whole=True)
     assert versions_of(folded.units) == [(summary.version,), (late.version,), (last.version,)]
     assert folded.hidden == []
     (shown,) = folded.units[1].entries
     assert (shown.group, rendered_role(shown)) == (None, Role.USER)
-    part = effective_sequence(log.entries[late.version - 1 :], cover, after=late.version - 1)
+    part = effective_sequence(log.entries[late.version - 1 :], replacements, after=late.version - 1)
     assert fold_atomic_groups(part, whole=False).unresolved == [late]
 
 
@@ -248,9 +262,13 @@ def test_an_answer_to_a_call_that_was_cleared_is_hidden_also_behind_a_summary(be
     first = log.say("user", "a").version
     summary = log.summarise((first, first))
     late = log.say("tool", "one", answers="c1")
-    cover = log.cover()
-    read = [log.entries[v - 1] for first, end in cover.stretches(log.version) for v in range(first, end + 1)]
-    folded = fold_atomic_groups(effective_sequence(read, cover), whole=True)
+    replacements = log.replacements()
+    read = [
+        log.entries[v - 1]
+        for first, end in replacements.stretches(log.version)
+        for v in range(first, end + 1)
+    ]
+    folded = fold_atomic_groups(effective_sequence(read, replacements), whole=True)
     assert versions_of(folded.units) == [(summary.version,)]
     assert folded.hidden == [(late, NO_CALL)]
 
@@ -261,7 +279,7 @@ def test_answers_whose_call_lies_before_the_sequence_ask_for_more() -> None:
     log.say("assistant", calls=["c1"])
     log.say("tool", "one", answers="c1")
     log.say("user", "b")
-    folded = fold_atomic_groups(effective_sequence(log.entries[2:], log.cover(), after=2), whole=False)
+    folded = fold_atomic_groups(effective_sequence(log.entries[2:], log.replacements(), after=2), whole=False)
     assert versions_of(folded.units) == [(4,)]
     assert [one.version for one in folded.unresolved] == [3]
     assert folded.hidden == []
@@ -368,8 +386,8 @@ def assert_agrees_with_model(log: Log) -> None:
     """Assert that cover and sequence are those of the naive model at every version."""
     for at in range(log.version + 1):
         entries = log.entries[:at]
-        cover = log.cover(at)
-        assert [cover.replaced_by(version) for version in range(1, at + 1)] == [
+        replacements = log.replacements(at)
+        assert [replacements.replaced_by(version) for version in range(1, at + 1)] == [
             naive_by(entries, version) for version in range(1, at + 1)
         ]
         assert log.versions(at) == naive_sequence(entries)
@@ -407,18 +425,18 @@ def replacing_entries(draw: st.DrawFn) -> list[Entry]:
 def test_a_cover_that_newer_entries_follow_is_what_all_of_them_make(
     entries: list[Entry], searchable: bool, data: st.DataObject
 ) -> None:
-    cover, size = Cover((), searchable=searchable), 0
+    replacements, size = Replacements((), searchable=searchable), 0
     while size < len(entries):
-        before, more = cover.spans(), data.draw(st.integers(1, len(entries) - size))
-        longer = cover.apply_newer(entries[size : size + more])
-        assert cover.spans() == before
-        cover, size = longer, size + more
-        made = Cover(entries[:size], searchable=searchable)
-        assert [cover.replaced_by(version) for version in range(16)] == [
+        before, more = replacements.spans(), data.draw(st.integers(1, len(entries) - size))
+        longer = replacements.apply_newer(entries[size : size + more])
+        assert replacements.spans() == before
+        replacements, size = longer, size + more
+        made = Replacements(entries[:size], searchable=searchable)
+        assert [replacements.replaced_by(version) for version in range(16)] == [
             made.replaced_by(version) for version in range(16)
         ]
         for name in ("replacing", "shown", "retiring", "sealed"):
-            assert getattr(cover, name) == getattr(made, name)
+            assert getattr(replacements, name) == getattr(made, name)
 
 
 @given(generated_logs())
@@ -439,7 +457,7 @@ def test_units_are_exactly_the_whole_groups_and_nothing_is_lost(log: Log) -> Non
 def test_reading_only_the_end_of_a_log_gives_the_end_of_its_units(log: Log, after: int) -> None:
     after = min(after, log.version)
     part = fold_atomic_groups(
-        effective_sequence(log.entries[after:], log.cover(), after=after), whole=after == 0
+        effective_sequence(log.entries[after:], log.replacements(), after=after), whole=after == 0
     )
     if not part.unresolved:
         whole = log.shown()

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms import Reasoning, Role, Text, ToolCall, ToolResult
-from acms.plan.nodes import Atom, Composed, Piece, Scope
+from acms.plan.nodes import ComposedMessage, MessageGroup, Piece, Scope
 from acms.plan.tool_groups import join_answers, pair_tool_calls
 from acms.prompt_types import PromptMessage
 from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap_text
 from tests.providers.prompts import generated_conversations
-from tests.support.atoms import group_messages
+from tests.support.groups import group_messages
 from tests.support.toy import text_message
 
 
@@ -31,7 +31,7 @@ def answer_message(id: str, output: str, group: str | None = None) -> PromptMess
     return PromptMessage(role=Role.TOOL, parts=(ToolResult(id, output),), group=group, sources=(output,))
 
 
-def comparable_units(units: Sequence[Atom]) -> list[list[str]]:
+def comparable_units(units: Sequence[MessageGroup]) -> list[list[str]]:
     """Write units down: the text, calls and outputs of every message."""
     return [
         [
@@ -115,42 +115,46 @@ def test_an_untouched_message_stays_the_same_object() -> None:
     messages = [text_message("hi"), call_message("a"), answer_message("a", "one")]
     found = [message for one in group_messages(messages) for message in one.messages]
     assert all(new is old for new, old in zip(found, messages, strict=True))
-    units = [Atom((message,), 1, 1) for message in messages]
+    units = [MessageGroup((message,), 1, 1) for message in messages]
     assert join_answers(units)[0] is units[0]
 
 
 def test_units_that_join_span_the_versions_of_both() -> None:
     units = [
-        Atom((call_message("a"),), 4, 4, before=10),
-        Atom((text_message("x"),), 5, 5, before=20),
-        Atom((answer_message("a", "one"),), 6, 6, before=30, mandatory=True),
+        MessageGroup((call_message("a"),), 4, 4, before=10),
+        MessageGroup((text_message("x"),), 5, 5, before=20),
+        MessageGroup((answer_message("a", "one"),), 6, 6, before=30, mandatory=True),
     ]
-    assert join_answers(units)[0] == Atom((call_message("a"), answer_message("a", "one")), 4, 6, 10, True)
+    assert join_answers(units)[0] == MessageGroup(
+        (call_message("a"), answer_message("a", "one")), 4, 6, 10, True
+    )
 
 
-def make_scope(id: str, *children: Scope | Atom | Composed) -> Scope:
+def make_scope(id: str, *children: Scope | MessageGroup | ComposedMessage) -> Scope:
     return Scope(id=id, children=children)
 
 
 def test_an_answer_in_another_scope_joins_the_scope_of_its_call() -> None:
-    history = make_scope("history", Atom((text_message("hi"),), 1, 1), Atom((call_message("a"),), 2, 2))
-    pins = Composed(Role.DEVELOPER, (Piece("p", "p"),))
+    history = make_scope(
+        "history", MessageGroup((text_message("hi"),), 1, 1), MessageGroup((call_message("a"),), 2, 2)
+    )
+    pins = ComposedMessage(Role.DEVELOPER, (Piece("p", "p"),))
     tree = make_scope(
         "prompt",
         history,
         pins,
-        make_scope("now", Atom((answer_message("a", "one"),)), Atom((text_message("go"),))),
+        make_scope("now", MessageGroup((answer_message("a", "one"),)), MessageGroup((text_message("go"),))),
     )
     found = pair_tool_calls(tree)
     assert found == make_scope(
         "prompt",
         make_scope(
             "history",
-            Atom((text_message("hi"),), 1, 1),
-            Atom((call_message("a"), answer_message("a", "one")), 2, 2, 0, True),
+            MessageGroup((text_message("hi"),), 1, 1),
+            MessageGroup((call_message("a"), answer_message("a", "one")), 2, 2, 0, True),
         ),
         pins,
-        make_scope("now", Atom((text_message("go"),))),
+        make_scope("now", MessageGroup((text_message("go"),))),
     )
     assert pair_tool_calls(found) is found
 
@@ -158,10 +162,10 @@ def test_an_answer_in_another_scope_joins_the_scope_of_its_call() -> None:
 def test_a_placeholder_gives_way_to_the_answer_the_caller_wrote() -> None:
     (open_call,) = group_messages([call_message("a")])
     found = pair_tool_calls(
-        make_scope("prompt", make_scope("history", open_call), Atom((answer_message("a", "late"),)))
+        make_scope("prompt", make_scope("history", open_call), MessageGroup((answer_message("a", "late"),)))
     )
     assert found == make_scope(
-        "prompt", make_scope("history", Atom((call_message("a"), answer_message("a", "late"))))
+        "prompt", make_scope("history", MessageGroup((call_message("a"), answer_message("a", "late"))))
     )
 
 
@@ -169,30 +173,34 @@ def test_a_call_with_all_its_answers_is_left_as_it_is_and_takes_no_other() -> No
     (whole,) = group_messages(
         [call_message("a", "b"), answer_message("a", "one"), answer_message("b", "two")]
     )
-    tree = make_scope("prompt", whole, Atom((answer_message("a", "again"),)))
+    tree = make_scope("prompt", whole, MessageGroup((answer_message("a", "again"),)))
     assert pair_tool_calls(make_scope("prompt", whole)) == make_scope("prompt", whole)
     found = pair_tool_calls(tree)
     assert found.children[0] is whole
     stray = found.children[1]
-    assert isinstance(stray, Atom)
+    assert isinstance(stray, MessageGroup)
     assert comparable_units([stray]) == [[wrap_text("again", ORPHAN)]]
 
 
 def test_the_same_unit_twice_is_shown_twice() -> None:
-    open_call = Atom((call_message("a"),))
+    open_call = MessageGroup((call_message("a"),))
     found = pair_tool_calls(
-        make_scope("prompt", open_call, make_scope("now", open_call, Atom((answer_message("a", "one"),))))
+        make_scope(
+            "prompt", open_call, make_scope("now", open_call, MessageGroup((answer_message("a", "one"),)))
+        )
     )
     placeholder = f"={NO_RESULT}"
     first, now = found.children
-    assert isinstance(first, Atom)
+    assert isinstance(first, MessageGroup)
     assert isinstance(now, Scope)
     assert comparable_units([first]) == [["a", placeholder]]
-    assert comparable_units([one for one in now.children if isinstance(one, Atom)]) == [["a", "=one"]]
+    assert comparable_units([one for one in now.children if isinstance(one, MessageGroup)]) == [["a", "=one"]]
 
 
 def test_a_tree_without_tools_is_returned_as_it_is() -> None:
-    tree = make_scope("prompt", Atom((text_message("hi"),)), make_scope("in", Atom((text_message("ho"),))))
+    tree = make_scope(
+        "prompt", MessageGroup((text_message("hi"),)), make_scope("in", MessageGroup((text_message("ho"),)))
+    )
     assert pair_tool_calls(tree) is tree
 
 
@@ -216,7 +224,7 @@ def test_every_call_is_followed_by_its_answers_and_nothing_is_lost(scopes: list[
     tree = make_scope(
         "prompt",
         *(
-            make_scope(str(place), *(Atom((one,)) for one in messages))
+            make_scope(str(place), *(MessageGroup((one,)) for one in messages))
             for place, messages in enumerate(scopes)
         ),
     )
@@ -225,7 +233,7 @@ def test_every_call_is_followed_by_its_answers_and_nothing_is_lost(scopes: list[
     units = [one for child in found.children for one in (child.children if isinstance(child, Scope) else ())]
     outputs: list[str] = []
     for one in units:
-        assert isinstance(one, Atom)
+        assert isinstance(one, MessageGroup)
         waiting: list[str] = []
         for message in one.messages:
             results = [part for part in message.parts if isinstance(part, ToolResult)]
@@ -257,15 +265,19 @@ def test_calls_that_were_made_side_by_side_stay_side_by_side() -> None:
         answer_message("b", "two"),
         text_message("thanks"),
     ]
-    units = [Atom((message,), at, at) for at, message in enumerate(made, 1)]
+    units = [MessageGroup((message,), at, at) for at, message in enumerate(made, 1)]
     found = join_answers(units)
     assert comparable_units(found) == [["a", "b", "=one", "=two"], ["thanks"]]
     assert join_answers(found) == found
-    ours = [Atom((made[0], made[2]), 1, 3), Atom((made[1], made[3]), 2, 4), Atom((made[4],), 5, 5)]
+    ours = [
+        MessageGroup((made[0], made[2]), 1, 3),
+        MessageGroup((made[1], made[3]), 2, 4),
+        MessageGroup((made[4],), 5, 5),
+    ]
     assert list(pair_tool_calls(Scope(id="t", children=tuple(ours))).children) == found
 
 
 def test_a_call_that_was_made_after_an_answer_stays_behind_it() -> None:
     made = [call_message("a"), answer_message("a", "one"), call_message("b"), answer_message("b", "two")]
-    units = [Atom((message,), at, at) for at, message in enumerate(made, 1)]
+    units = [MessageGroup((message,), at, at) for at, message in enumerate(made, 1)]
     assert comparable_units(join_answers(units)) == [["a", "=one"], ["b", "=two"]]

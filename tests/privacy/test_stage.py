@@ -54,7 +54,7 @@ from acms.model import Append, JobDraft
 from acms.observability.tracing import record_content
 from acms.ports import Reflection, ReflectionRequest, SummaryRequest, Turn
 from acms.privacy import redact_entry
-from acms.privacy.stage import RedactionCache
+from acms.privacy.redactor import RedactionCache
 from acms.prompt import Prompt
 from acms.prompt.manifest import Manifest
 from acms.prompt.replay import replay
@@ -734,10 +734,10 @@ async def test_what_was_redacted_is_remembered_until_it_is_erased() -> None:
         assert first == second
         entry, again = [(await session.entries())[0] for _ in range(2)]
         assert entry is again
-        assert entry is session.stage.redact_entry(await session.get(one))
+        assert entry is session.redactor.redact_entry(await session.get(one))
         await session.erase(one)
         erased = await session.get(one)
-        assert session.stage.redact_entry(erased) is erased
+        assert session.redactor.redact_entry(erased) is erased
 
 
 def test_what_is_remembered_is_bounded_by_bytes() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from acms.privacy import apart, detect, identity, looks, named, personal, rules, tokens
 from acms.privacy.detect import find_sensitive_spans
-from acms.privacy.detector_types import Exhausted, Work
+from acms.privacy.detector_types import Exhausted, ScanBudget
 
 MODULES = (apart, detect, identity, looks, named, personal, tokens)
 
@@ -202,11 +202,11 @@ def test_a_text_that_takes_too_much_work_is_stopped_and_taken_out_whole(
 ) -> None:
     text = "the password is, " * 2_000
     assert find_sensitive_spans(text) == []
-    monkeypatch.setattr(Work, "AT_LEAST", 10_000)
-    monkeypatch.setattr(Work, "PER_CHARACTER", 1)
+    monkeypatch.setattr(ScanBudget, "AT_LEAST", 10_000)
+    monkeypatch.setattr(ScanBudget, "PER_CHARACTER", 1)
     assert find_sensitive_spans(text) == [(0, len(text), "secret", True)]
     with pytest.raises(Exhausted):
-        list(named.find_secret_names(text, text, Work(0)))
+        list(named.find_secret_names(text, text, ScanBudget(0)))
 
 
 def _least_seconds(text: str, runs: int) -> float:

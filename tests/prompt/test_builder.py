@@ -20,7 +20,7 @@ from acms import (
 )
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses, Tool
 from acms.errors import PayloadError
-from acms.plan.nodes import Atom, Composed, Piece, Scope
+from acms.plan.nodes import ComposedMessage, MessageGroup, Piece, Scope
 from acms.prompt import Prompt, Rendered, Request
 from acms.prompt_types import PromptMessage
 from tests.support.talk import Storage, ingest_texts, session_on, tool_turn
@@ -145,7 +145,7 @@ async def test_a_call_without_an_answer_gets_one_that_says_so_and_an_answer_with
         (lambda: make_prompt().assistant(), "content"),
         (lambda: make_prompt().assistant(tool_calls=[{"name": "disk"}]), "tool_calls[0].id"),
         (lambda: make_prompt().tool("", "x"), "parts[0].call_id"),
-        (lambda: make_prompt().user([Composed(Role.USER, ())]), "parts[0]"),  # type: ignore[list-item]
+        (lambda: make_prompt().user([ComposedMessage(Role.USER, ())]), "parts[0]"),  # type: ignore[list-item]
         (lambda: make_prompt().last("x", n=0), "n"),
         (lambda: make_prompt().truncate("x", tokens=-1), "tokens"),
         (lambda: make_prompt().truncate("x", tokens=1.5), "tokens"),  # type: ignore[arg-type]
@@ -209,9 +209,9 @@ async def test_content_is_read_the_same_everywhere(storage: Storage) -> None:
         ["nested", ["deeper"]],
         session,
         view,
-        Atom((PromptMessage(role=Role.USER, parts=(Text("atom"),)),)),
-        Composed(Role.USER, (Piece("composed", "p"),)),
-        Scope(id="mine", children=(Atom((PromptMessage(role=Role.USER, parts=(Text("scope"),)),)),)),
+        MessageGroup((PromptMessage(role=Role.USER, parts=(Text("group"),)),)),
+        ComposedMessage(Role.USER, (Piece("composed", "p"),)),
+        Scope(id="mine", children=(MessageGroup((PromptMessage(role=Role.USER, parts=(Text("scope"),)),)),)),
         None,
     ]
     expected = [
@@ -227,7 +227,7 @@ async def test_content_is_read_the_same_everywhere(storage: Storage) -> None:
         ("user", "deeper"),
         ("user", "logged"),
         ("user", "logged"),
-        ("user", "atom"),
+        ("user", "group"),
         ("user", "composed"),
         ("user", "scope"),
     ]
@@ -240,7 +240,7 @@ async def test_content_is_read_the_same_everywhere(storage: Storage) -> None:
 
 
 async def test_what_has_nothing_to_say_is_no_message_of_the_last_ones() -> None:
-    content = ["a", "b", Composed(Role.USER, ())]
+    content = ["a", "b", ComposedMessage(Role.USER, ())]
     assert [text for _, text in roles_and_texts(await make_prompt().last(content, n=2).render())] == [
         "a",
         "b",
@@ -250,7 +250,7 @@ async def test_what_has_nothing_to_say_is_no_message_of_the_last_ones() -> None:
 async def test_scopes_of_one_name_are_told_apart_whatever_the_others_are_called() -> None:
     names = ("docs-2", "docs", "docs")
     scopes = [
-        Scope(id=name, children=(Atom((PromptMessage(role=Role.USER, parts=(Text(str(at)),)),)),))
+        Scope(id=name, children=(MessageGroup((PromptMessage(role=Role.USER, parts=(Text(str(at)),)),)),))
         for at, name in enumerate(names)
     ]
     rendered = await make_prompt().raw(scopes[0]).raw(scopes[1]).raw(scopes[2]).render()

@@ -6,10 +6,10 @@ import pytest
 
 from acms import FitError, Media, Reasoning, Role, ToolCall, ToolResult
 from acms.plan.nodes import (
-    Atom,
-    Composed,
-    Fitted,
-    Keep,
+    ComposedMessage,
+    FittedPrompt,
+    KeptEnd,
+    MessageGroup,
     NeedSummary,
     Node,
     Omit,
@@ -25,14 +25,14 @@ from acms.prompt.fit import fit_prompt
 from acms.prompt.truncate import MARK, shorten_text
 from acms.prompt_types import PromptMessage
 from acms.text.chat_messages import NO_RESULT, SUMMARY, wrap_text
-from tests.support.atoms import group_messages
+from tests.support.groups import group_messages
 from tests.support.toy import (
     Toy,
     Words,
     fit_tree,
     numbered_words,
     run_to_end,
-    text_atom,
+    text_group,
     text_message,
     texts_of_fit,
 )
@@ -56,12 +56,12 @@ def prompt_scope(*children: Node) -> Scope:
     return Scope(id="prompt", children=children)
 
 
-def left_out_nodes(found: Fitted) -> list[tuple[str, str, bool]]:
+def left_out_nodes(found: FittedPrompt) -> list[tuple[str, str, bool]]:
     return [(one.path, one.rule, one.gone) for one in found.left]
 
 
-def composed_pieces(*ranked: tuple[str, float]) -> Composed:
-    return Composed(
+def composed_pieces(*ranked: tuple[str, float]) -> ComposedMessage:
+    return ComposedMessage(
         Role.DEVELOPER,
         tuple(Piece(text, text.split()[0], rank) for text, rank in ranked),
         "pins:\n",
@@ -75,27 +75,27 @@ def composed_pieces(*ranked: tuple[str, float]) -> Composed:
 
 def test_truncate_leaves_the_oldest_out_and_keeps_its_place() -> None:
     tree = prompt_scope(
-        text_atom("Head"), make_scope("list", text_atom("Alpha"), text_atom("Beta"), by=Truncate())
+        text_group("Head"), make_scope("list", text_group("Alpha"), text_group("Beta"), by=Truncate())
     )
     assert texts_of_fit(fit_tree(tree, 6)) == ["Head", "Beta"]
     keeps_start = prompt_scope(
-        text_atom("Head"),
-        make_scope("list", text_atom("Alpha"), text_atom("Beta"), by=Truncate(keep=Keep.START)),
+        text_group("Head"),
+        make_scope("list", text_group("Alpha"), text_group("Beta"), by=Truncate(keep=KeptEnd.START)),
     )
     assert texts_of_fit(fit_tree(keeps_start, 6)) == ["Head", "Alpha"]
 
 
 def test_children_shrink_before_their_parents() -> None:
-    inner = make_scope("inner", text_atom("inner text"), by=Omit())
-    tree = prompt_scope(make_scope("outer", text_atom("outer text"), inner, by=Omit()))
+    inner = make_scope("inner", text_group("inner text"), by=Omit())
+    tree = prompt_scope(make_scope("outer", text_group("outer text"), inner, by=Omit()))
     assert texts_of_fit(fit_tree(tree, 4)) == ["outer text"]
     assert texts_of_fit(fit_tree(tree, 3)) == []
 
 
 def test_a_child_of_lower_priority_number_outlives_its_siblings_but_not_its_parent() -> None:
-    pins = make_scope("pins", text_atom("pin"), by=Omit(), priority=1)
+    pins = make_scope("pins", text_group("pin"), by=Omit(), priority=1)
     tree = prompt_scope(
-        make_scope("box", pins, text_atom("old"), text_atom("new"), by=Truncate(), priority=3)
+        make_scope("box", pins, text_group("old"), text_group("new"), by=Truncate(), priority=3)
     )
     assert texts_of_fit(fit_tree(tree, 6)) == ["old", "new"]
 
@@ -103,7 +103,7 @@ def test_a_child_of_lower_priority_number_outlives_its_siblings_but_not_its_pare
 def test_a_window_keeps_the_newest_and_the_newest_message_to_the_last() -> None:
     history = make_scope(
         "history",
-        *(text_atom(numbered_words(3, f"m{n}-"), before=5 * n, mandatory=n == 9) for n in range(10)),
+        *(text_group(numbered_words(3, f"m{n}-"), before=5 * n, mandatory=n == 9) for n in range(10)),
         by=Window(0),
     )
     assert texts_of_fit(fit_tree(prompt_scope(history), 27))[0].startswith("m5-")
@@ -113,9 +113,9 @@ def test_a_window_keeps_the_newest_and_the_newest_message_to_the_last() -> None:
 
 def test_the_newest_message_is_cut_only_when_nothing_else_is_left() -> None:
     history = make_scope(
-        "history", text_atom("old"), text_atom(numbered_words(9), mandatory=True), by=Window()
+        "history", text_group("old"), text_group(numbered_words(9), mandatory=True), by=Window()
     )
-    recall = make_scope("recall", text_atom("recalled"), by=Omit(), priority=2)
+    recall = make_scope("recall", text_group("recalled"), by=Omit(), priority=2)
     tree = prompt_scope(history, recall)
     assert texts_of_fit(fit_tree(tree, 11)) == [numbered_words(9)]
     (one,) = fit_tree(tree, 8).placed
@@ -134,7 +134,7 @@ def test_the_newest_message_is_cut_only_when_nothing_else_is_left() -> None:
 def test_a_window_starts_at_the_same_place_until_a_whole_step_is_given_up() -> None:
     def first(size: int) -> str:
         units = [
-            text_atom(numbered_words(8, f"m{n}-"), before=10 * n, mandatory=n == size - 1)
+            text_group(numbered_words(8, f"m{n}-"), before=10 * n, mandatory=n == size - 1)
             for n in range(size)
         ]
         return texts_of_fit(fit_tree(prompt_scope(make_scope("history", *units, by=Window(0.25))), 200))[
@@ -147,7 +147,7 @@ def test_a_window_starts_at_the_same_place_until_a_whole_step_is_given_up() -> N
 
 
 def test_what_must_stay_takes_room_from_the_rest_of_a_window() -> None:
-    units = [text_atom(numbered_words(8, f"m{n}-"), before=10 * n, mandatory=n in (2, 9)) for n in range(10)]
+    units = [text_group(numbered_words(8, f"m{n}-"), before=10 * n, mandatory=n in (2, 9)) for n in range(10)]
     found = fit_tree(prompt_scope(make_scope("history", *units, by=Window(0))), 50)
     assert [text.split("-")[0] for text in texts_of_fit(found)] == ["m2", "m6", "m7", "m8", "m9"]
     assert found.tokens == 50
@@ -155,9 +155,9 @@ def test_what_must_stay_takes_room_from_the_rest_of_a_window() -> None:
 
 def test_a_window_leaves_room_for_what_moves_behind_it() -> None:
     def shown(recalled: int) -> list[str]:
-        units = [text_atom(numbered_words(8), before=10 * n, first=n, last=n) for n in range(1, 40)]
+        units = [text_group(numbered_words(8), before=10 * n, first=n, last=n) for n in range(1, 40)]
         recall = make_scope(
-            "recall", text_atom(numbered_words(recalled)), by=Truncate(60), priority=2, moves=True
+            "recall", text_group(numbered_words(recalled)), by=Truncate(60), priority=2, moves=True
         )
         found = fit_tree(prompt_scope(make_scope("history", *units, by=Window()), recall), 300)
         return [str(one.first) for one in found.placed if one.path == "prompt/history"]
@@ -169,9 +169,10 @@ def test_a_window_leaves_room_for_what_moves_behind_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keep", "text"), [(Keep.START, "w0 w1 w2 […]"), (Keep.END, "[…] w7 w8 w9"), (None, "w0 w1 w2 […] w9")]
+    ("keep", "text"),
+    [(KeptEnd.START, "w0 w1 w2 […]"), (KeptEnd.END, "[…] w7 w8 w9"), (None, "w0 w1 w2 […] w9")],
 )
-def test_a_text_is_cut_at_the_end_that_is_not_kept(keep: Keep | None, text: str) -> None:
+def test_a_text_is_cut_at_the_end_that_is_not_kept(keep: KeptEnd | None, text: str) -> None:
     assert shorten_text(numbered_words(10), 4 if keep else 5, Words(), keep).split() == text.split()
 
 
@@ -181,9 +182,9 @@ def test_a_text_that_fits_is_not_cut_and_none_fits_in_nothing() -> None:
     assert shorten_text("", 5, Words()) == ""
 
 
-@pytest.mark.parametrize("keep", [*Keep, None])
+@pytest.mark.parametrize("keep", [*KeptEnd, None])
 @pytest.mark.parametrize("words", [1, 3])
-def test_a_text_of_many_characters_per_token_that_fits_is_not_cut(keep: Keep | None, words: int) -> None:
+def test_a_text_of_many_characters_per_token_that_fits_is_not_cut(keep: KeptEnd | None, words: int) -> None:
     text = " ".join(["x" * 120] * words)
     assert shorten_text(text, words, Words(), keep) == text
 
@@ -206,7 +207,7 @@ def test_the_results_of_tools_are_cut_and_calls_are_not() -> None:
     assert found.placed[2].message == answers[1]
     assert found.placed[1].message.role is Role.TOOL
     assert found.placed[1].message.sources == ("a",)
-    assert len({one.atom for one in found.placed}) == 1
+    assert len({one.group for one in found.placed}) == 1
 
 
 def test_long_results_are_cut_to_one_length() -> None:
@@ -224,7 +225,7 @@ def test_what_is_cut_stays_in_its_room_where_a_message_costs_more_than_its_text(
             return super().cost(message) * 5 // 4
 
     for room in range(8, 40):
-        tree = prompt_scope(make_scope("list", text_atom(numbered_words(60)), by=Truncate(room)))
+        tree = prompt_scope(make_scope("list", text_group(numbered_words(60)), by=Truncate(room)))
         (one,) = fit_tree(tree, None, codec=Dear()).placed
         assert room - 4 <= one.tokens <= room
 
@@ -233,13 +234,13 @@ def test_what_cannot_be_cut_is_left_out() -> None:
     picture = PromptMessage(role=Role.USER, parts=(Media("image/png", "ref", tokens=900),))
     codec = Toy()
     codec.media = 900
-    tree = prompt_scope(text_atom("go"), make_scope("list", Atom((picture,)), by=Truncate()))
+    tree = prompt_scope(text_group("go"), make_scope("list", MessageGroup((picture,)), by=Truncate()))
     assert texts_of_fit(fit_tree(tree, 100, codec=codec)) == ["go"]
 
 
 def test_a_stated_count_is_not_taken_for_that_of_the_cut_text() -> None:
     message = text_message(numbered_words(30), tokens=30, counter="words", sources=("m1",))
-    found = fit_tree(prompt_scope(make_scope("list", Atom((message,)), by=Truncate(10))), None)
+    found = fit_tree(prompt_scope(make_scope("list", MessageGroup((message,)), by=Truncate(10))), None)
     (one,) = found.placed
     assert one.message.tokens is None
     assert one.message.sources == ("m1",)
@@ -262,9 +263,9 @@ def test_pieces_go_lowest_first_and_of_equals_the_later_one() -> None:
 
 def test_the_last_piece_is_cut_and_then_the_message_goes() -> None:
     tree = prompt_scope(
-        text_atom("go"),
+        text_group("go"),
         make_scope(
-            "pins", composed_pieces((numbered_words(20), 2), ("low", 1)), by=Truncate(keep=Keep.START)
+            "pins", composed_pieces((numbered_words(20), 2), ("low", 1)), by=Truncate(keep=KeptEnd.START)
         ),
     )
     found = fit_tree(tree, 12)
@@ -276,7 +277,7 @@ def test_the_last_piece_is_cut_and_then_the_message_goes() -> None:
 
 
 def test_a_composed_message_names_the_sources_of_what_it_shows() -> None:
-    block = Composed(Role.USER, (Piece("one", "p1", 1, ("m1",)), Piece("two", "p2", 0, ("m2", "m1"))))
+    block = ComposedMessage(Role.USER, (Piece("one", "p1", 1, ("m1",)), Piece("two", "p2", 0, ("m2", "m1"))))
     assert fit_tree(prompt_scope(block), None).placed[0].message.sources == ("m1", "m2")
     assert fit_tree(prompt_scope(make_scope("recall", block, by=Truncate())), 3).placed[
         0
@@ -284,7 +285,7 @@ def test_a_composed_message_names_the_sources_of_what_it_shows() -> None:
 
 
 def test_a_composed_message_without_pieces_is_no_message() -> None:
-    found = fit_tree(prompt_scope(Composed(Role.USER, (), "open", "\n", "close")), 0)
+    found = fit_tree(prompt_scope(ComposedMessage(Role.USER, (), "open", "\n", "close")), 0)
     assert found.placed == ()
     assert found.tokens == 0
 
@@ -296,7 +297,7 @@ def test_a_composed_message_counts_as_it_is_written() -> None:
         def cost(self, message: PromptMessage) -> int:
             return 2 + len(set(message.text.split()))
 
-    block = Composed(Role.USER, tuple(Piece("same words", str(n), -n, tokens=2) for n in range(20)))
+    block = ComposedMessage(Role.USER, tuple(Piece("same words", str(n), -n, tokens=2) for n in range(20)))
     tree = prompt_scope(make_scope("recall", block, by=Truncate(4)))
     found = run_to_end(fit_prompt(tree, Tight(), None))
     assert found.tokens == 4
@@ -307,14 +308,16 @@ def test_a_composed_message_counts_as_it_is_written() -> None:
 
 
 def test_a_ceiling_holds_whatever_the_budget() -> None:
-    tree = prompt_scope(make_scope("docs", text_atom("a b"), text_atom("c d"), text_atom("e f"), ceiling=8))
+    tree = prompt_scope(
+        make_scope("docs", text_group("a b"), text_group("c d"), text_group("e f"), ceiling=8)
+    )
     found = fit_tree(tree, None)
     assert texts_of_fit(found) == ["c d", "e f"]
     assert left_out_nodes(found) == [("prompt/docs", "ceiling", True)]
 
 
 def test_of_a_section_over_its_ceiling_pieces_go_before_whole_messages() -> None:
-    box = make_scope("docs", composed_pieces(("a one", 2), ("b two", 1)), text_atom("c d"), ceiling=9)
+    box = make_scope("docs", composed_pieces(("a one", 2), ("b two", 1)), text_group("c d"), ceiling=9)
     found = fit_tree(prompt_scope(box), None)
     assert texts_of_fit(found) == ["pins:\na one", "c d"]
     assert left_out_nodes(found) == [("prompt/docs", "pieces", True)]
@@ -323,9 +326,9 @@ def test_of_a_section_over_its_ceiling_pieces_go_before_whole_messages() -> None
 def test_a_section_with_a_ceiling_shrinks_by_its_own_priorities_first() -> None:
     box = make_scope(
         "docs",
-        text_atom("a b"),
-        make_scope("more", text_atom("c d"), by=Omit(), priority=9),
-        text_atom("e f"),
+        text_group("a b"),
+        make_scope("more", text_group("c d"), by=Omit(), priority=9),
+        text_group("e f"),
         ceiling=8,
     )
     assert texts_of_fit(fit_tree(prompt_scope(box), None)) == ["a b", "e f"]
@@ -340,8 +343,8 @@ def test_a_floor_holds_where_a_text_can_be_cut_in_large_steps_only() -> None:
 
     codec = Toy()
     codec.counter = Coarse()
-    kept = make_scope("kept", text_atom(numbered_words(10)), by=Truncate(), floor=33)
-    tree = prompt_scope(kept, make_scope("other", text_atom(numbered_words(4)), by=Omit(), priority=1))
+    kept = make_scope("kept", text_group(numbered_words(10)), by=Truncate(), floor=33)
+    tree = prompt_scope(kept, make_scope("other", text_group(numbered_words(4)), by=Omit(), priority=1))
     assert texts_of_fit(fit_tree(tree, 64, codec=codec))[0] == f"{MARK} w3 w4 w5 w6 w7 w8 w9"
     assert texts_of_fit(fit_tree(tree, 55, codec=codec)) == [
         numbered_words(10)
@@ -349,14 +352,14 @@ def test_a_floor_holds_where_a_text_can_be_cut_in_large_steps_only() -> None:
 
 
 def test_a_floor_holds_against_what_is_around_and_what_is_inside() -> None:
-    inner = make_scope("inner", text_atom("a b"), text_atom("c d"), by=Truncate(), floor=4)
-    around = prompt_scope(make_scope("outer", inner, text_atom("e f"), by=Truncate()))
+    inner = make_scope("inner", text_group("a b"), text_group("c d"), by=Truncate(), floor=4)
+    around = prompt_scope(make_scope("outer", inner, text_group("e f"), by=Truncate()))
     assert texts_of_fit(fit_tree(around, 4)) == ["c d"]
     outer = prompt_scope(
         make_scope(
             "outer",
-            make_scope("inner", text_atom("a b"), text_atom("c d"), by=Truncate()),
-            text_atom("e f"),
+            make_scope("inner", text_group("a b"), text_group("c d"), by=Truncate()),
+            text_group("e f"),
             floor=8,
         )
     )
@@ -369,7 +372,7 @@ def test_a_floor_holds_against_what_is_around_and_what_is_inside() -> None:
 
 
 def summarized_scope(text: str = "", covers: int = 0, size: int = 8, tokens: int = 6, *others: Node) -> Scope:
-    units = (text_atom(numbered_words(8, f"m{n}-"), mandatory=n == size - 1) for n in range(size))
+    units = (text_group(numbered_words(8, f"m{n}-"), mandatory=n == size - 1) for n in range(size))
     by = Summarise("sum", text, covers, tokens)
     return prompt_scope(make_scope("history", *units, by=by), *others)
 
@@ -383,16 +386,16 @@ def test_a_summary_is_asked_for_only_when_room_is_short() -> None:
     found = answered_with(steps, "the story so far")
     assert found.placed[0].rendition == "summary"
     assert found.placed[0].message == text_message(wrap_text("the story so far", SUMMARY), Role.SYSTEM)
-    assert found.summaries == (("sum", "the story so far", len(need.atoms)),)
+    assert found.summaries == (("sum", "the story so far", len(need.groups)),)
     assert {one.rule for one in found.left} == {"summary"}
     assert found.tokens <= 30  # half of the room stays free
 
 
-def answered_with(steps: object, text: str) -> Fitted:
+def answered_with(steps: object, text: str) -> FittedPrompt:
     try:
         steps.send(text)  # type: ignore[attr-defined]
     except StopIteration as end:
-        found: Fitted = end.value
+        found: FittedPrompt = end.value
         return found
     raise AssertionError("a second question")
 
@@ -411,13 +414,13 @@ def test_a_stored_summary_is_not_used_while_there_is_room() -> None:
 def test_a_new_summary_goes_on_from_the_stored_one() -> None:
     need = next(fit_prompt(summarized_scope("told before", 2), Toy(), 50))
     assert need.existing == "told before"
-    assert need.atoms[0].messages[0].text == numbered_words(8, "m2-")
+    assert need.groups[0].messages[0].text == numbered_words(8, "m2-")
 
 
 def test_a_summary_that_is_not_shorter_is_not_used() -> None:
     tree = prompt_scope(
         make_scope(
-            "history", text_atom("one"), text_atom("two"), by=Summarise("sum", numbered_words(9), 2, 20)
+            "history", text_group("one"), text_group("two"), by=Summarise("sum", numbered_words(9), 2, 20)
         )
     )
     with pytest.raises(FitError):
@@ -425,9 +428,9 @@ def test_a_summary_that_is_not_shorter_is_not_used() -> None:
 
 
 def test_a_summary_that_stands_for_more_takes_the_place_of_the_one_before() -> None:
-    units = [text_atom(numbered_words(8, f"m{n}-"), mandatory=n == 7) for n in range(8)]
+    units = [text_group(numbered_words(8, f"m{n}-"), mandatory=n == 7) for n in range(8)]
     history = make_scope("history", *units, by=Summarise("sum", "", 0, 6), ceiling=70)
-    found = fit_tree(prompt_scope(history, text_atom("go")), 24, "the first part", "all of it so far")
+    found = fit_tree(prompt_scope(history, text_group("go")), 24, "the first part", "all of it so far")
     assert [one.rendition for one in found.placed].count("summary") == 1
     assert texts_of_fit(found)[0] == wrap_text("all of it so far", SUMMARY)
     assert [text for _, text, _ in found.summaries] == ["all of it so far"]
@@ -450,7 +453,9 @@ def test_a_summarised_section_shrinks_further() -> None:
 
 
 def test_without_an_answer_the_rest_goes_on() -> None:
-    tree = summarized_scope("", 0, 8, 6, make_scope("extra", text_atom("extra words"), by=Omit(), priority=1))
+    tree = summarized_scope(
+        "", 0, 8, 6, make_scope("extra", text_group("extra words"), by=Omit(), priority=1)
+    )
     assert texts_of_fit(fit_tree(tree, 80, None))[-1] == numbered_words(8, "m7-")
     with pytest.raises(FitError):
         fit_tree(summarized_scope(), 60, None)
@@ -468,9 +473,9 @@ def test_a_mandatory_message_is_never_summarised() -> None:
 
 def test_the_error_says_by_how_much_where_what_was_tried_and_what_would_help() -> None:
     tree = prompt_scope(
-        make_scope("rules", text_atom(numbered_words(30), Role.SYSTEM), priority=0),
-        make_scope("extra", text_atom("extra"), by=Omit()),
-        text_atom(numbered_words(16)),
+        make_scope("rules", text_group(numbered_words(30), Role.SYSTEM), priority=0),
+        make_scope("extra", text_group("extra"), by=Omit()),
+        text_group(numbered_words(16)),
     )
     with pytest.raises(FitError) as caught:
         run_to_end(fit_prompt(tree, Toy(), 20, budget=25))
@@ -491,7 +496,7 @@ def test_the_error_asks_for_a_budget_that_is_enough() -> None:
         def limit(self, budget: int, tools: int = 0) -> int:
             return budget * 4 // 5
 
-    codec, tree = Careful(), prompt_scope(text_atom(numbered_words(70)))
+    codec, tree = Careful(), prompt_scope(text_group(numbered_words(70)))
     with pytest.raises(FitError) as caught:
         run_to_end(fit_prompt(tree, codec, codec.limit(40), budget=40))
     assert (caught.value.over, caught.value.required) == (50, 90)
@@ -499,7 +504,7 @@ def test_the_error_asks_for_a_budget_that_is_enough() -> None:
 
 
 def test_an_empty_prompt_fits_into_nothing() -> None:
-    assert fit_tree(prompt_scope(), 0) == Fitted((), 0, (), ())
+    assert fit_tree(prompt_scope(), 0) == FittedPrompt((), 0, (), ())
     with pytest.raises(FitError):
         fit_tree(prompt_scope(), 2, codec=Toy(primer=3))
 
@@ -508,26 +513,26 @@ def test_an_empty_prompt_fits_into_nothing() -> None:
 
 
 def test_defect_2_truncate_is_a_cap_of_tokens_and_takes_no_more_than_needed() -> None:
-    long = make_scope("block", text_atom(numbered_words(660)), by=Truncate(50))
+    long = make_scope("block", text_group(numbered_words(660)), by=Truncate(50))
     found = fit_tree(prompt_scope(long), 10_000)
     assert 40 <= found.tokens <= 50  # a block of one message is cut, it does not vanish
-    twenty = make_scope("list", *(text_atom("one two three") for _ in range(20)), by=Truncate())
+    twenty = make_scope("list", *(text_group("one two three") for _ in range(20)), by=Truncate())
     assert len(fit_tree(prompt_scope(twenty), 99).placed) == 19
-    assert fit_tree(prompt_scope(make_scope("none", text_atom("gone"), by=Truncate(0))), None).placed == ()
+    assert fit_tree(prompt_scope(make_scope("none", text_group("gone"), by=Truncate(0))), None).placed == ()
 
 
 def test_defect_2_a_cap_holds_also_for_what_must_stay() -> None:
     call = PromptMessage(role=Role.ASSISTANT, parts=(ToolCall("a", "look", numbered_words(30)),))
     (newest,) = group_messages([call])
-    capped = make_scope("history", text_atom("old"), newest._replace(mandatory=True), by=Truncate(10))
+    capped = make_scope("history", text_group("old"), newest._replace(mandatory=True), by=Truncate(10))
     assert fit_tree(prompt_scope(capped), None).placed == ()
 
 
 def test_defect_6_messages_in_nested_scopes_are_part_of_the_content() -> None:
     nested = make_scope(
         "outer",
-        make_scope("one", text_atom("a"), text_atom("b")),
-        make_scope("two", make_scope("deep", text_atom("c"))),
+        make_scope("one", text_group("a"), text_group("b")),
+        make_scope("two", make_scope("deep", text_group("c"))),
         by=Window(0),
     )
     assert texts_of_fit(fit_tree(prompt_scope(nested), 6)) == ["b", "c"]
@@ -535,20 +540,20 @@ def test_defect_6_messages_in_nested_scopes_are_part_of_the_content() -> None:
 
 def test_defect_10_a_limit_of_nothing_is_one_and_an_empty_prompt_is_no_error() -> None:
     with pytest.raises(FitError):
-        fit_tree(prompt_scope(text_atom("hi")), 0)
-    assert fit_tree(prompt_scope(make_scope("extra", text_atom("hi"), by=Omit())), 0).placed == ()
+        fit_tree(prompt_scope(text_group("hi")), 0)
+    assert fit_tree(prompt_scope(make_scope("extra", text_group("hi"), by=Omit())), 0).placed == ()
 
 
 def test_an_open_call_is_marked_as_a_placeholder() -> None:
     call = PromptMessage(role=Role.ASSISTANT, parts=(ToolCall("a", "look"),))
-    found = fit_tree(pair_tool_calls(prompt_scope(Atom((call,)))), None)
-    assert [(one.rendition, one.atom) for one in found.placed] == [("whole", 0), ("placeholder", 0)]
+    found = fit_tree(pair_tool_calls(prompt_scope(MessageGroup((call,)))), None)
+    assert [(one.rendition, one.group) for one in found.placed] == [("whole", 0), ("placeholder", 0)]
     assert texts_of_fit(found)[1] == NO_RESULT
 
 
 def test_what_a_fit_leaves_alone_is_the_same_object() -> None:
     tree = prompt_scope(
-        text_atom("rules"), make_scope("history", text_atom("old"), text_atom("new"), by=Truncate())
+        text_group("rules"), make_scope("history", text_group("old"), text_group("new"), by=Truncate())
     )
     found = fit_tree(tree, 6)
     assert found.placed[0].message is tree.children[0].messages[0]  # type: ignore[union-attr]

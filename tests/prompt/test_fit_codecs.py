@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from acms import FitError, Role, ToolCall, ToolResult
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses, Tool
 from acms.plan.nodes import (
-    Atom,
-    Composed,
-    Fitted,
-    Keep,
+    ComposedMessage,
+    FittedPrompt,
+    KeptEnd,
+    MessageGroup,
     Omit,
     Piece,
     Scope,
@@ -29,7 +29,7 @@ from acms.prompt.fit import fit_prompt
 from acms.prompt.resolve import lay_out_messages
 from acms.prompt_types import PromptMessage
 from tests.providers.prompts import generated_conversations, texts, tools
-from tests.support.toy import run_to_end, text_atom
+from tests.support.toy import run_to_end, text_group
 
 CODECS: list[Codec] = [
     OpenAIChat("gpt-4o"),
@@ -41,7 +41,7 @@ STRATEGIES: list[Strategy | None] = [
     None,
     Omit(),
     Truncate(),
-    Truncate(60, Keep.START),
+    Truncate(60, KeptEnd.START),
     Window(),
     Summarise("sum", "what was said", 2, 30),
 ]
@@ -49,11 +49,14 @@ STRATEGIES: list[Strategy | None] = [
 
 @st.composite
 def generated_trees(draw: st.DrawFn) -> Scope:
-    children: list[Scope | Atom] = []
+    children: list[Scope | MessageGroup] = []
     for number in range(draw(st.integers(1, 3))):
         messages = draw(generated_conversations(max_steps=6))
         befores = accumulate([message.tokens or 1 for message in messages], initial=0)
-        units = [Atom((message,), before=before) for message, before in zip(messages, befores, strict=False)]
+        units = [
+            MessageGroup((message,), before=before)
+            for message, before in zip(messages, befores, strict=False)
+        ]
         if units and draw(st.booleans()):
             units[-1] = units[-1]._replace(mandatory=True)
         children.append(
@@ -69,11 +72,11 @@ def generated_trees(draw: st.DrawFn) -> Scope:
         Piece(text, f"p{place}", float(place % 3))
         for place, text in enumerate(draw(st.lists(texts, max_size=5)))
     )
-    block = Composed(Role.DEVELOPER, pieces, "<recalled>\n", "\n\n", "\n</recalled>")
+    block = ComposedMessage(Role.DEVELOPER, pieces, "<recalled>\n", "\n\n", "\n</recalled>")
     children.append(
         Scope(id="recall", children=(block,), strategy=Truncate(40), priority=2, moves=draw(st.booleans()))
     )
-    return Scope(id="prompt", children=(*children, text_atom("What now?")))
+    return Scope(id="prompt", children=(*children, text_group("What now?")))
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: f"{codec.name} {codec.model}")
@@ -84,7 +87,7 @@ def test_what_is_fitted_is_within_the_budget(
     limit = codec.limit(budget)
     steps = fit_prompt(pair_tool_calls(tree), codec, limit, tools=tools, budget=budget)
     try:
-        found: Fitted = run_to_end(steps, ["a summary of what was said"])
+        found: FittedPrompt = run_to_end(steps, ["a summary of what was said"])
     except FitError as error:
         assert error.over > 0
         assert error.options

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from acms import FitError, Role, ToolCall, ToolResult
 from acms.codecs import Tool
 from acms.plan.nodes import (
-    Atom,
-    Composed,
-    Fitted,
-    Keep,
+    ComposedMessage,
+    FittedPrompt,
+    KeptEnd,
+    MessageGroup,
     NeedSummary,
     Node,
     Omit,
@@ -46,7 +46,7 @@ def generated_strategies(*, slack: float | None = None) -> st.SearchStrategy[Str
     return st.one_of(
         st.none(),
         st.just(Omit()),
-        st.builds(Truncate, caps, st.sampled_from(Keep)),
+        st.builds(Truncate, caps, st.sampled_from(KeptEnd)),
         st.builds(
             Window,
             slack=st.just(slack) if slack is not None else st.sampled_from([0.0, 0.25, 0.5]),
@@ -64,11 +64,11 @@ def generated_strategies(*, slack: float | None = None) -> st.SearchStrategy[Str
 
 
 @st.composite
-def generated_units(draw: st.DrawFn, numbers: Iterator[int]) -> Atom:
+def generated_units(draw: st.DrawFn, numbers: Iterator[int]) -> MessageGroup:
     number = next(numbers)
     if draw(st.integers(0, 3)):
         role = draw(st.sampled_from([Role.USER, Role.ASSISTANT, Role.SYSTEM]))
-        return Atom(
+        return MessageGroup(
             (text_message(numbered_words(draw(SIZES), f"e{number}-"), role, sources=(f"e{number}",)),)
         )
     ids = [f"c{place}" for place in range(draw(st.integers(1, 3)))]
@@ -83,11 +83,11 @@ def generated_units(draw: st.DrawFn, numbers: Iterator[int]) -> Atom:
         )
         for id in ids
     ]
-    return Atom((call, *answers))
+    return MessageGroup((call, *answers))
 
 
 @st.composite
-def generated_compositions(draw: st.DrawFn, numbers: Iterator[int]) -> Composed:
+def generated_compositions(draw: st.DrawFn, numbers: Iterator[int]) -> ComposedMessage:
     number = next(numbers)
     pieces = tuple(
         Piece(
@@ -100,7 +100,7 @@ def generated_compositions(draw: st.DrawFn, numbers: Iterator[int]) -> Composed:
             numbered_words(draw(SIZES), f"p{number}-{place}-") for place in range(draw(st.integers(0, 5)))
         )
     )
-    return Composed(
+    return ComposedMessage(
         Role.USER, pieces, draw(st.sampled_from(["", "open\n"])), "\n", draw(st.sampled_from(["", "\nclose"]))
     )
 
@@ -128,10 +128,10 @@ def generated_scopes(
     if isinstance(strategy, Window | Truncate) and children and draw(st.booleans()):
         befores = accumulate([draw(st.integers(0, 12)) for _ in children])
         children = [
-            node._replace(before=before) if isinstance(node, Atom) else node
+            node._replace(before=before) if isinstance(node, MessageGroup) else node
             for node, before in zip(children, befores, strict=True)
         ]
-        if isinstance(children[-1], Atom):
+        if isinstance(children[-1], MessageGroup):
             children[-1] = children[-1]._replace(mandatory=True)
     floor = draw(st.integers(0, 30)) if bounds and not draw(st.integers(0, 3)) else 0
     ceiling = draw(st.integers(floor, 80)) if bounds and not draw(st.integers(0, 3)) else None
@@ -165,7 +165,7 @@ def generated_trees(
 class Told(NamedTuple):
     """The result of a fit, and its requests for summaries."""
 
-    fitted: Fitted | None
+    fitted: FittedPrompt | None
     error: FitError | None
     questions: tuple[NeedSummary, ...]
 
@@ -190,7 +190,7 @@ def run_fit(
 class Where(NamedTuple):
     """A unit of a tree and the scopes around it, the outermost first."""
 
-    node: Atom | Composed
+    node: MessageGroup | ComposedMessage
     around: tuple[Scope, ...]
 
     @property
@@ -241,7 +241,7 @@ def test_a_fitted_prompt_is_within_its_limit_and_accounts_for_all(
     place = next(shown, None)
     for where in units:  # in order: what is shown comes in the order of the tree
         node = where.node
-        if isinstance(node, Composed):
+        if isinstance(node, ComposedMessage):
             texts = {piece.id: piece.text for piece in node.pieces}
             pieces = (
                 place.pieces if place is not None and place.pieces and place.pieces[0].id in texts else ()
@@ -259,10 +259,10 @@ def test_a_fitted_prompt_is_within_its_limit_and_accounts_for_all(
         if not whole:
             assert all(left[id].gone for id in ids)
             continue
-        number = place.atom if place is not None else 0
+        number = place.group if place is not None else 0
         for message in node.messages:
             assert place is not None
-            assert place.atom == number  # nothing comes between
+            assert place.group == number  # nothing comes between
             assert place.path == where.path
             assert place.message.role is message.role
             if place.rendition == "whole":
@@ -290,7 +290,7 @@ def test_required_content_is_never_cut_and_bounds_hold(
         return
     whole = {id for one in told.fitted.placed if one.rendition == "whole" for id in one.message.sources}
     for where in iterate_leaves(tree):
-        if isinstance(where.node, Atom) and all(
+        if isinstance(where.node, MessageGroup) and all(
             one.strategy is None and one.ceiling is None for one in where.around
         ):
             assert whole.issuperset(id for message in where.node.messages for id in message.sources)
@@ -298,7 +298,7 @@ def test_required_content_is_never_cut_and_bounds_hold(
     full: dict[str, int] = {}
     around: dict[str, tuple[Scope, ...]] = {}
     for where in iterate_leaves(tree):
-        messages = where.node.messages if isinstance(where.node, Atom) else ()
+        messages = where.node.messages if isinstance(where.node, MessageGroup) else ()
         for depth in range(len(where.around)):
             path = "/".join(one.id for one in where.around[: depth + 1])
             full[path] = full.get(path, 0) + sum(map(codec.cost, messages))
@@ -381,9 +381,11 @@ def test_a_message_is_counted_once(size: int) -> None:
         id="history",
         priority=3,
         strategy=Truncate(),
-        children=tuple(Atom((text_message(numbered_words(5, f"m{number}-")),)) for number in range(size)),
+        children=tuple(
+            MessageGroup((text_message(numbered_words(5, f"m{number}-")),)) for number in range(size)
+        ),
     )
-    pins = Scope(id="pins", priority=1, strategy=Omit(), children=(Atom((text_message("pin"),)),))
+    pins = Scope(id="pins", priority=1, strategy=Omit(), children=(MessageGroup((text_message("pin"),)),))
     tree = Scope(
         id="prompt", children=(pins, Scope(id="outer", priority=2, strategy=Omit(), children=(history,)))
     )

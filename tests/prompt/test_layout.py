@@ -6,17 +6,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms import Role, ToolCall, ToolResult
-from acms.plan.nodes import Placed
+from acms.plan.nodes import PlacedMessage
 from acms.prompt.resolve import lay_out_messages
 from acms.prompt_types import PromptMessage
 from tests.support.toy import text_message
 
 
-def placed_text(text: str, role: Role = Role.USER, *, moves: bool = False, atom: int | None = None) -> Placed:
-    return Placed(text_message(text, role), "prompt", moves=moves, atom=hash(text) if atom is None else atom)
+def placed_text(
+    text: str, role: Role = Role.USER, *, moves: bool = False, group: int | None = None
+) -> PlacedMessage:
+    return PlacedMessage(
+        text_message(text, role), "prompt", moves=moves, group=hash(text) if group is None else group
+    )
 
 
-def texts_of_layout(*placed: Placed) -> list[str]:
+def texts_of_layout(*placed: PlacedMessage) -> list[str]:
     return [one.message.text for one in lay_out_messages(placed)]
 
 
@@ -50,8 +54,12 @@ def test_the_beginning_of_an_answer_stays_last() -> None:
 
 
 def test_a_tool_call_with_its_answer_is_not_taken_apart() -> None:
-    call = Placed(PromptMessage(role=Role.ASSISTANT, parts=(ToolCall("a", "look"),)), "prompt", atom=1)
-    answer = Placed(PromptMessage(role=Role.TOOL, parts=(ToolResult("a", "found"),)), "prompt", atom=1)
+    call = PlacedMessage(
+        PromptMessage(role=Role.ASSISTANT, parts=(ToolCall("a", "look"),)), "prompt", group=1
+    )
+    answer = PlacedMessage(
+        PromptMessage(role=Role.TOOL, parts=(ToolResult("a", "found"),)), "prompt", group=1
+    )
     moving = placed_text("recalled", moves=True)
     assert lay_out_messages([moving, call, answer]) == (call, answer, moving)
     assert lay_out_messages([moving, call]) == (call, moving)
@@ -61,10 +69,10 @@ def test_a_tool_call_with_its_answer_is_not_taken_apart() -> None:
 
 
 def test_a_unit_is_not_taken_apart() -> None:
-    asked, said_so = placed_text("asked", atom=3), placed_text("said so", Role.ASSISTANT, atom=3)
-    moving = placed_text("recalled", moves=True, atom=1)
+    asked, said_so = placed_text("asked", group=3), placed_text("said so", Role.ASSISTANT, group=3)
+    moving = placed_text("recalled", moves=True, group=1)
     assert lay_out_messages([moving, asked, said_so]) == (moving, asked, said_so)
-    again = placed_text("asked again", atom=3)
+    again = placed_text("asked again", group=3)
     assert lay_out_messages([moving, asked, said_so, again]) == (moving, asked, said_so, again)
 
 
@@ -81,16 +89,18 @@ ROLES = st.sampled_from([Role.USER, Role.ASSISTANT])
 def test_each_kind_keeps_its_order_and_nothing_is_lost_or_taken_apart(
     kinds: list[tuple[bool, Role, int]],
 ) -> None:
-    placed: list[Placed] = []
+    placed: list[PlacedMessage] = []
     for moves, role, together in kinds:
         joins = together and placed and not moves and not placed[-1].moves
-        atom = placed[-1].atom if joins else len(placed)
-        placed.append(placed_text(str(len(placed)), role, moves=moves, atom=atom))
+        group = placed[-1].group if joins else len(placed)
+        placed.append(placed_text(str(len(placed)), role, moves=moves, group=group))
     found = lay_out_messages(placed)
     assert [one for one in found if one.moves] == [one for one in placed if one.moves]
     assert [one for one in found if not one.moves] == [one for one in placed if not one.moves]
     assert lay_out_messages(found) == found
-    atoms = [one.atom for one in found]
+    groups = [one.group for one in found]
     assert all(
-        atoms[place - 1] == atom or atom not in atoms[:place] for place, atom in enumerate(atoms) if place
+        groups[place - 1] == group or group not in groups[:place]
+        for place, group in enumerate(groups)
+        if place
     )

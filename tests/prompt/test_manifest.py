@@ -31,7 +31,7 @@ from acms import (
 from acms.codecs import Count, Exactness, Tool
 from acms.log.summary_levels import LEVELS
 from acms.model import Part
-from acms.plan.nodes import Left, Piece, Placed, Step
+from acms.plan.nodes import Omission, Piece, PlacedMessage, Step
 from acms.ports import Codec
 from acms.prompt.manifest import FORMAT, Manifest, Read, Written
 from acms.prompt.manifest_writer import (
@@ -55,7 +55,10 @@ _CHARACTERS = st.characters(exclude_categories=("Cc", "Cs"))
 
 
 def make_manifest(
-    placed: Sequence[Placed], entries: Sequence[Entry] = (), recalls: Sequence[Ledger] = (), **more: Any
+    placed: Sequence[PlacedMessage],
+    entries: Sequence[Entry] = (),
+    recalls: Sequence[Ledger] = (),
+    **more: Any,
 ) -> Manifest:
     found = write_manifest(placed, codec=CODEC, count=COUNT, entries={one.id: one for one in entries}, **more)
     found = add_candidates(found, recalls)
@@ -99,10 +102,12 @@ def generated_texts(draw: st.DrawFn) -> str:
 
 
 @st.composite
-def generated_prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[list[Placed], list[Entry]]:
+def generated_prompts(
+    draw: st.DrawFn, said: st.SearchStrategy[str]
+) -> tuple[list[PlacedMessage], list[Entry]]:
     """A prompt as it was laid out: whole messages, cut ones, recalled blocks, and what the caller wrote."""
     entries: list[Entry] = []
-    placed: list[Placed] = []
+    placed: list[PlacedMessage] = []
     for _ in range(draw(st.integers(1, 4))):
         version = len(entries) + 1
         match draw(
@@ -112,12 +117,12 @@ def generated_prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[li
                 entries.append(make_entry(version, draw(said)))
                 parts: tuple[Part, ...] = (Text(entries[-1].content),)
                 message = PromptMessage(role=Role.USER, parts=parts, sources=(entries[-1].id,), tokens=3)
-                placed.append(Placed(message, "prompt/history", first=version, last=version))
+                placed.append(PlacedMessage(message, "prompt/history", first=version, last=version))
             case "cut":
                 entries.append(make_entry(version, draw(said)))
                 text = planner.cut_middle(entries[-1].content, draw(st.integers(1, 40)), COUNTER)
                 message = PromptMessage(role=Role.USER, parts=(Text(text),), sources=(entries[-1].id,))
-                placed.append(Placed(message, "prompt/history", "cut", first=version, last=version))
+                placed.append(PlacedMessage(message, "prompt/history", "cut", first=version, last=version))
             case "trimmed":
                 entries.append(make_entry(version, draw(said)))
                 size = len(entries[-1].content)
@@ -125,19 +130,19 @@ def generated_prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[li
                 spans = list(zip(ends[::2], ends[1::2], strict=False))
                 text = planner.trim_entry(entries[-1], spans).content
                 message = PromptMessage(role=Role.USER, parts=(Text(text),), sources=(entries[-1].id,))
-                placed.append(Placed(message, "prompt/history", "cut"))
+                placed.append(PlacedMessage(message, "prompt/history", "cut"))
             case "caller":
                 message = PromptMessage(
                     role=Role.SYSTEM,
                     parts=(Text(draw(st.text("xyz ", max_size=9))),),
                     name=draw(st.none() | st.just("sam")),
                 )
-                placed.append(Placed(message, "prompt/system"))
+                placed.append(PlacedMessage(message, "prompt/system"))
             case "summary":
                 entries.append(make_entry(version, draw(said), kind=Kind.SUMMARY))
                 text = chat_messages.wrap_text(entries[-1].content, chat_messages.SUMMARY)
                 message = PromptMessage(role=Role.USER, parts=(Text(text),), sources=(entries[-1].id,))
-                placed.append(Placed(message, "prompt/history"))
+                placed.append(PlacedMessage(message, "prompt/history"))
             case "tool":
                 calls = (
                     Reasoning("why", "sig"),
@@ -149,7 +154,7 @@ def generated_prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[li
                 message = PromptMessage(
                     role=Role.ASSISTANT, parts=calls, sources=(entries[-1].id,), group="g1"
                 )
-                placed.append(Placed(message, "prompt/history", atom=1))
+                placed.append(PlacedMessage(message, "prompt/history", group=1))
                 output = draw(said)
                 entries.append(make_entry(version + 1, output, parts=(ToolResult("c1", output),)))
                 answer = ToolResult(
@@ -158,7 +163,7 @@ def generated_prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[li
                 message = PromptMessage(
                     role=Role.TOOL, parts=(answer,), sources=(entries[-1].id,), group="g1"
                 )
-                placed.append(Placed(message, "prompt/history", "cut", atom=1))
+                placed.append(PlacedMessage(message, "prompt/history", "cut", group=1))
             case kind:
                 found = [make_entry(version + n, draw(said)) for n in range(draw(st.integers(1, 4)))]
                 entries += found
@@ -176,13 +181,13 @@ def generated_prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[li
                 text = chat_messages.wrap_text(SEPARATOR.join(texts), chat_messages.RECALLED)
                 sources = tuple(one.id for one in found)
                 message = PromptMessage(role=Role.USER, parts=(Text(text),), sources=sources)
-                placed.append(Placed(message, "prompt/recall", "pieces", pieces=pieces, moves=True))
+                placed.append(PlacedMessage(message, "prompt/recall", "pieces", pieces=pieces, moves=True))
     return placed, entries
 
 
 @given(generated_prompts(generated_texts()))
 def test_the_messages_come_back_from_the_manifest_and_the_entries(
-    prompt: tuple[list[Placed], list[Entry]],
+    prompt: tuple[list[PlacedMessage], list[Entry]],
 ) -> None:
     placed, entries = prompt
     manifest = make_manifest(placed, entries)
@@ -192,7 +197,7 @@ def test_the_messages_come_back_from_the_manifest_and_the_entries(
 
 
 @given(generated_prompts(generated_texts()))
-def test_without_the_entries_the_text_itself_is_kept(prompt: tuple[list[Placed], list[Entry]]) -> None:
+def test_without_the_entries_the_text_itself_is_kept(prompt: tuple[list[PlacedMessage], list[Entry]]) -> None:
     placed, _ = prompt
     assert list(revive_messages(make_manifest(placed), {})) == [without_counts(one.message) for one in placed]
 
@@ -201,7 +206,7 @@ greek = st.lists(st.text("αβγδεζηθικλμνξο", min_size=1, max_size=
 
 
 @given(generated_prompts(greek))
-def test_a_manifest_holds_no_text_of_the_log(prompt: tuple[list[Placed], list[Entry]]) -> None:
+def test_a_manifest_holds_no_text_of_the_log(prompt: tuple[list[PlacedMessage], list[Entry]]) -> None:
     placed, entries = prompt
     kept = literal_text(make_manifest(placed, entries))
     assert not set(kept) & set("αβγδεζηθικλμνξο"), kept
@@ -215,7 +220,7 @@ def test_a_text_that_was_changed_is_quoted_where_it_is_the_same(said: str, data:
     end = data.draw(st.integers(start + 31, len(said)))
     text = f"As said before — {said[start:end]} — and so on, {said[:9]}."
     message = PromptMessage(role=Role.USER, parts=(Text(text),), sources=(source.id,))
-    manifest = make_manifest([Placed(message, "prompt/plugin")], [source])
+    manifest = make_manifest([PlacedMessage(message, "prompt/plugin")], [source])
     assert revive_messages(manifest, {source.id: source}) == (message,)
     assert len(literal_text(manifest)) < len(text) - 30
 
@@ -223,8 +228,10 @@ def test_a_text_that_was_changed_is_quoted_where_it_is_the_same(said: str, data:
 # ── the file ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def placed_parts(*parts: Part, role: Role = Role.USER, path: str = "prompt/user", **more: Any) -> Placed:
-    return Placed(PromptMessage(role=role, parts=parts), path, tokens=7, **more)
+def placed_parts(
+    *parts: Part, role: Role = Role.USER, path: str = "prompt/user", **more: Any
+) -> PlacedMessage:
+    return PlacedMessage(PromptMessage(role=role, parts=parts), path, tokens=7, **more)
 
 
 def test_the_address_follows_from_what_it_says_and_from_nothing_else() -> None:
@@ -235,7 +242,7 @@ def test_the_address_follows_from_what_it_says_and_from_nothing_else() -> None:
         "tools": (tool,),
         "marks": (CacheMark(messages=1, version="2", ttl=300),),
         "reads": (Read(LOG, 12, 3, (("c_parent", 4),)),),
-        "left": (Left(("a", "b"), "prompt/pins", "truncate", "no room", 30),),
+        "left": (Omission(("a", "b"), "prompt/pins", "truncate", "no room", 30),),
         "steps": (Step("prompt/pins", 1, "truncate", 90, 60),),
     }
     assert (
@@ -294,7 +301,7 @@ def test_messages_that_say_the_same_have_the_same_hash_wherever_it_comes_from() 
     said = make_entry(1, "hello")
     quoted = PromptMessage(role=Role.USER, parts=(Text("hello"),), sources=(said.id,), group="g", tokens=3)
     ours, theirs = (
-        make_manifest([Placed(quoted, "prompt/history")], [said]),
+        make_manifest([PlacedMessage(quoted, "prompt/history")], [said]),
         make_manifest([placed_parts(Text("hello"))]),
     )
     assert ours.messages[0].hash == theirs.messages[0].hash == fingerprint_message(quoted)
@@ -321,7 +328,7 @@ def test_what_a_part_or_a_level_says_is_quoted_from_there() -> None:
         PromptMessage(role=Role.TOOL, parts=cut, sources=(entries[0].id,), group="g1"),
         PromptMessage(role=Role.USER, parts=(Text(f"so far: {short}"),), sources=(entries[1].id,)),
     )
-    manifest = make_manifest([Placed(one, "prompt/history", "cut") for one in shown], entries)
+    manifest = make_manifest([PlacedMessage(one, "prompt/history", "cut") for one in shown], entries)
     assert revive_messages(manifest, {one.id: one for one in entries}) == shown
     assert "".join(literal_text(manifest).split()) == "c0[…]c1[…]sofar:"
 
@@ -329,7 +336,7 @@ def test_what_a_part_or_a_level_says_is_quoted_from_there() -> None:
 def test_text_that_changed_under_a_manifest_is_told_apart() -> None:
     said = make_entry(1, "we chose MySQL")
     message = PromptMessage(role=Role.USER, parts=(Text("we chose MySQL"),), sources=(said.id,))
-    manifest = make_manifest([Placed(message, "prompt/history")], [said])
+    manifest = make_manifest([PlacedMessage(message, "prompt/history")], [said])
     with pytest.raises(ValidationError, match="does not read as it did") as error:
         revive_messages(manifest, {said.id: replace(said, content="we chose SQLite")})
     assert error.value.field == "messages[0]"
@@ -369,16 +376,19 @@ def explained_prompt(*, older: bool = True) -> tuple[Ledger, list[Entry]]:
     recall = PromptMessage(role=Role.USER, parts=(Text("user: message 1"),), sources=(ids[0],))
     placed = [
         placed_parts(Text("rules"), role=Role.SYSTEM, path="prompt/system"),
-        Placed(pinned, "prompt/pins", "pieces", 5, pieces=pins),
-        *[Placed(one, "prompt/history", tokens=4, first=10 + n, last=10 + n) for n, one in enumerate(shown)],
-        Placed(recall, "prompt/recall", "pieces", 6, True, 0, found),
+        PlacedMessage(pinned, "prompt/pins", "pieces", 5, pieces=pins),
+        *[
+            PlacedMessage(one, "prompt/history", tokens=4, first=10 + n, last=10 + n)
+            for n, one in enumerate(shown)
+        ],
+        PlacedMessage(recall, "prompt/recall", "pieces", 6, True, 0, found),
     ]
     left = (
-        Left(("preferences",), "prompt/pins", "truncate", "the block holds 5 tokens", 40),
-        Left((ids[1],), "prompt/recall", "pieces", "lowest score", 12),
-        Left((ids[7], ids[8]), "prompt/history", "window", "older than the start", 8),
-        Left((ids[10],), "prompt/history", "window", "cut to 4 tokens", 8, gone=False),
-        Left(("prompt/examples",), "prompt/examples", "omit", "no room", 100),
+        Omission(("preferences",), "prompt/pins", "truncate", "the block holds 5 tokens", 40),
+        Omission((ids[1],), "prompt/recall", "pieces", "lowest score", 12),
+        Omission((ids[7], ids[8]), "prompt/history", "window", "older than the start", 8),
+        Omission((ids[10],), "prompt/history", "window", "cut to 4 tokens", 8, gone=False),
+        Omission(("prompt/examples",), "prompt/examples", "omit", "no room", 100),
     )
     manifest = make_manifest(
         placed,

@@ -12,7 +12,7 @@ from acms import Role
 from acms.observability import PinsTruncated
 from acms.pins import Pin as APin
 from acms.pins import PinMetadata, Pinned
-from acms.plan.nodes import Fitted, Left, Omit, Truncate
+from acms.plan.nodes import FittedPrompt, Omission, Omit, Truncate
 from acms.prompt.pin_index import (
     add_pin,
     build_pin_block,
@@ -140,12 +140,12 @@ def test_the_id_of_a_block_is_one_step_of_a_path():
 
 def test_what_a_fit_left_out_is_told_by_namespace():
     left = (
-        Left(("c",), "prompt/pins:user:123", "truncate", "", 10),
-        Left(("b",), "prompt/pins:user:123", "truncate", "", 5, gone=False),
-        Left(("x",), "prompt/pins:user:1234", "truncate", "", 10),
-        Left(("m_1",), "prompt/history", "window", "", 10),
+        Omission(("c",), "prompt/pins:user:123", "truncate", "", 10),
+        Omission(("b",), "prompt/pins:user:123", "truncate", "", 5, gone=False),
+        Omission(("x",), "prompt/pins:user:1234", "truncate", "", 10),
+        Omission(("m_1",), "prompt/history", "window", "", 10),
     )
-    fitted = Fitted((), 0, left, ())
+    fitted = FittedPrompt((), 0, left, ())
     assert find_truncated_pins("user:123", fitted) == PinsTruncated(
         namespace="user:123", left_out=("c",), cut=("b",)
     )
@@ -153,5 +153,5 @@ def test_what_a_fit_left_out_is_told_by_namespace():
         namespace="user:1234", left_out=("x",), cut=()
     )
     assert find_truncated_pins("user:12", fitted) is None
-    cut_and_gone = Fitted((), 0, (*left, Left(("b",), "prompt/pins:user:123", "omit", "", 5)), ())
+    cut_and_gone = FittedPrompt((), 0, (*left, Omission(("b",), "prompt/pins:user:123", "omit", "", 5)), ())
     assert find_truncated_pins("user:123", cut_and_gone).cut == ()

@@ -11,7 +11,7 @@ from acms.errors import CorruptRecordError
 from acms.kv import InMemoryKV
 from acms.observability import PinsLoaded, PinsSkipped
 from acms.pins import Pin, PinMetadata, Pinned, PinnedKV, create_pin_registry
-from acms.plan.nodes import Keep, Omit, Truncate
+from acms.plan.nodes import KeptEnd, Omit, Truncate
 from tests.prompt.test_pins import clock, store
 
 __all__ = ["clock", "store"]
@@ -63,7 +63,7 @@ async def test_the_block_of_the_seed(store, clock):
     scope = await PinnedKV(store=store, namespace="user:123").render(request)
     assert block_text(scope) == SEED
     assert (scope.id, scope.priority, scope.floor) == ("pins:user:123", 1, 0)
-    assert scope.strategy == Truncate(1200, Keep.START)
+    assert scope.strategy == Truncate(1200, KeptEnd.START)
     (message,) = scope.children
     assert (message.role, message.kind) == ("developer", "pins")
     assert request.told == [PinsLoaded(namespace="user:123", keys=("profile", "preferences"))]
@@ -255,7 +255,7 @@ async def test_strategy_role_priority_and_reserve_are_those_of_the_scope():
     scope = await PinnedKV(
         store=store, namespace="user:123", strategy={"truncate_tokens": 50}, reserve=50, role="user"
     ).render()
-    assert (scope.strategy, scope.floor) == (Truncate(50, Keep.START), 50)
+    assert (scope.strategy, scope.floor) == (Truncate(50, KeptEnd.START), 50)
     assert scope.children[0].role == "user"
 
 

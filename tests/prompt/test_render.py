@@ -23,7 +23,7 @@ from acms import (
 from acms.codecs import Count, Exactness, OpenAIChat, Tool
 from acms.kv import InMemoryKV
 from acms.pins import create_pin_registry
-from acms.plan.nodes import Atom, Omit, Scope
+from acms.plan.nodes import MessageGroup, Omit, Scope
 from acms.ports import SummaryRequest
 from acms.prompt import Prompt, Rendered
 from acms.prompt.replay import replay
@@ -799,6 +799,6 @@ async def test_the_front_door_runs_as_written(
     await kv.aclose()
 
 
-def test_atoms_are_messages_the_caller_keeps_together() -> None:
+def test_groups_are_messages_the_caller_keeps_together() -> None:
     one = PromptMessage(role=Role.USER, parts=(Text("one"),))
-    assert exact_prompt().raw(Atom((one, one))).steps
+    assert exact_prompt().raw(MessageGroup((one, one))).steps

@@ -115,3 +115,14 @@ async def test_requests_are_within_budget_and_rules(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(CODECS))
 async def test_twenty_thousand_requests_are_within_budget_and_rules(name: str) -> None:
     await all_hold(name, range(100, 100 + 20_000 // EACH // len(CODECS) + 1))
+
+
+@pytest.mark.parametrize("name", sorted(CODECS))
+async def test_a_session_that_lost_all_its_messages_is_rendered(name: str) -> None:
+    codec, accepts = CODECS[name]
+    async with ACMS("s", MemoryStorage(), None) as session:
+        greeting = await session.ingest("user", "Hello.")
+        await session.retract(greeting)
+        rendered = await Prompt(codec).history(session).user("And now?").render(budget=400)
+        accepts(rendered.payload)
+        assert "Hello" not in str(rendered.payload)

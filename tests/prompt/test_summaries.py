@@ -26,14 +26,14 @@ from acms.errors import StorageUnavailableError
 from acms.kv import InMemoryKV, KVEntry, open_kv
 from acms.model import Json
 from acms.pins import create_pin_registry
-from acms.plan.nodes import Atom, Fitted, Omit, Scope
+from acms.plan.nodes import FittedPrompt, MessageGroup, Omit, Scope
 from acms.ports import KVMemory, SummaryRequest
 from acms.prompt.fit import fit_prompt
 from acms.prompt.summaries import Summaries, SummaryRun
 from acms.prompt.summary_coverage import FIELD, parse_watermark
 from acms.providers import Endpoint, HTTPSummarizer
 from tests.providers.server import Behave, ModelServer
-from tests.support.toy import Toy, numbered_words, text_atom, text_message, texts_of_fit
+from tests.support.toy import Toy, numbered_words, text_group, text_message, texts_of_fit
 
 ID = "trip"
 ONCE = RetryConfig(max_attempts=1)
@@ -66,33 +66,35 @@ def word_for_number(number: int) -> str:
     return "of" + "".join(chr(97 + int(digit)) for digit in str(number))
 
 
-def history_atoms(count: int, size: int = 10, *, mark: str = "word") -> list[Atom]:
+def history_groups(count: int, size: int = 10, *, mark: str = "word") -> list[MessageGroup]:
     """Messages of `size` words; the newest has to stay."""
-    atoms = [text_atom(f"{mark} {word_for_number(number)}" + " and" * (size - 2)) for number in range(count)]
-    return [*atoms[:-1], atoms[-1]._replace(mandatory=True)]
+    groups = [
+        text_group(f"{mark} {word_for_number(number)}" + " and" * (size - 2)) for number in range(count)
+    ]
+    return [*groups[:-1], groups[-1]._replace(mandatory=True)]
 
 
 async def render_history(
     summaries: Summaries,
-    atoms: list[Atom],
+    groups: list[MessageGroup],
     limit: int | None,
     *,
     tokens: int = 20,
     beside: tuple[Scope, ...] = (),
-) -> tuple[Fitted, SummaryRun]:
+) -> tuple[FittedPrompt, SummaryRun]:
     """Render a prompt of one summarised history and adjacent parts, as the prompt builder does."""
     codec = Toy()
     run = summaries.run(ID, codec.counter, tokens=tokens)
-    loaded = await run.load(atoms)
+    loaded = await run.load(groups)
     assert loaded is not None
-    scope = Scope(id="summary", children=loaded.atoms, priority=3, strategy=loaded.strategy)
+    scope = Scope(id="summary", children=loaded.groups, priority=3, strategy=loaded.strategy)
     steps = fit_prompt(Scope(id="prompt", children=(*beside, scope)), codec, limit)
     answer: str | None = None
     while True:
         try:
             answer = await run.answer(steps.send(answer))
         except StopIteration as end:
-            fitted: Fitted = end.value
+            fitted: FittedPrompt = end.value
             await run.commit(fitted.summaries)
             return fitted, run
 
@@ -118,7 +120,7 @@ def summaries(store: InMemoryKV, scribe: Scribe) -> Summaries:
 async def test_under_budget_nobody_is_asked_and_nothing_is_stored(
     summaries: Summaries, store: InMemoryKV, scribe: Scribe
 ) -> None:
-    fitted, _ = await render_history(summaries, history_atoms(5), 60)
+    fitted, _ = await render_history(summaries, history_groups(5), 60)
     assert len(fitted.placed) == 5
     assert await store.get(ID) is None
     assert await summaries.get(ID) is None
@@ -128,7 +130,7 @@ async def test_under_budget_nobody_is_asked_and_nothing_is_stored(
 async def test_over_budget_a_summary_stands_for_the_oldest_messages(
     summaries: Summaries, store: InMemoryKV, scribe: Scribe
 ) -> None:
-    fitted, run = await render_history(summaries, history_atoms(20), 100)
+    fitted, run = await render_history(summaries, history_groups(20), 100)
     assert fitted.tokens <= 100
     assert texts_of_fit(fitted)[0] == "<summary>\nsummary number 1\n</summary>"
     assert fitted.placed[0].message.role is Role.USER  # what users and tools said never instructs
@@ -146,10 +148,10 @@ async def test_three_times_the_same_prompt_ask_once(
     summaries: Summaries, store: InMemoryKV, scribe: Scribe
 ) -> None:
     """Defect 4: there every render asks again about everything."""
-    first, _ = await render_history(summaries, history_atoms(20), 100)
+    first, _ = await render_history(summaries, history_groups(20), 100)
     before = await store.get(ID)
     for _ in range(2):
-        again, _ = await render_history(summaries, history_atoms(20), 100)
+        again, _ = await render_history(summaries, history_groups(20), 100)
         assert again.placed == first.placed
     assert len(scribe.requests) == 1
     assert await store.get(ID) == before
@@ -158,7 +160,7 @@ async def test_three_times_the_same_prompt_ask_once(
 async def test_a_summary_goes_on_from_where_it_ended(summaries: Summaries, scribe: Scribe) -> None:
     """No message is ever read twice, and earlier new messages are not lost."""
     for count in range(20, 60):
-        fitted, _ = await render_history(summaries, history_atoms(count), 100)
+        fitted, _ = await render_history(summaries, history_groups(count), 100)
         assert fitted.tokens <= 100
         assert texts_of_fit(fitted)[-1].startswith(f"word {word_for_number(count - 1)} ")
     read = [turn.text.split()[1] for request in scribe.requests for turn in request.turns if not turn.summary]
@@ -172,8 +174,8 @@ async def test_a_summary_goes_on_from_where_it_ended(summaries: Summaries, scrib
 async def test_an_update_reads_the_previous_summary_and_the_new_detail(
     summaries: Summaries, scribe: Scribe
 ) -> None:
-    await render_history(summaries, history_atoms(20), 100)
-    await render_history(summaries, [*history_atoms(20)[:-1], *history_atoms(20, mark="new")], 100)
+    await render_history(summaries, history_groups(20), 100)
+    await render_history(summaries, [*history_groups(20)[:-1], *history_groups(20, mark="new")], 100)
     _, update = scribe.requests
     assert update.turns[0].summary
     assert update.turns[0].text == "summary number 1"
@@ -186,9 +188,9 @@ async def test_another_process_goes_on_too(tmp_path: Any) -> None:
     url = f"sqlite:///{tmp_path}/kv.db"
     scribe, other = Scribe(), Scribe()
     async with open_kv(url) as kv:
-        first, _ = await render_history(Summaries(kv, summarizer=scribe), history_atoms(20), 100)
+        first, _ = await render_history(Summaries(kv, summarizer=scribe), history_groups(20), 100)
     async with open_kv(url) as kv:
-        again, _ = await render_history(Summaries(kv, summarizer=other), history_atoms(20), 100)
+        again, _ = await render_history(Summaries(kv, summarizer=other), history_groups(20), 100)
     assert again.placed == first.placed
     assert (len(scribe.requests), len(other.requests)) == (1, 0)
 
@@ -197,8 +199,8 @@ async def test_another_process_goes_on_too(tmp_path: Any) -> None:
 
 
 async def test_a_message_that_was_changed_makes_it_start_anew(summaries: Summaries, scribe: Scribe) -> None:
-    await render_history(summaries, history_atoms(20), 100)
-    other = [text_atom("another" + " and" * 9), *history_atoms(20)[1:]]
+    await render_history(summaries, history_groups(20), 100)
+    other = [text_group("another" + " and" * 9), *history_groups(20)[1:]]
     fitted, run = await render_history(summaries, other, 100)
     assert "is not what it was" in run.reason
     assert scribe.requests[1].turns[0].text.startswith("another")
@@ -206,16 +208,16 @@ async def test_a_message_that_was_changed_makes_it_start_anew(summaries: Summari
 
 
 async def test_fewer_messages_than_it_stands_for_make_it_start_anew(summaries: Summaries) -> None:
-    await render_history(summaries, history_atoms(20), 100)
-    fitted, run = await render_history(summaries, history_atoms(9), 60)
+    await render_history(summaries, history_groups(20), 100)
+    fitted, run = await render_history(summaries, history_groups(9), 60)
     assert "there are 9" in run.reason
     assert texts_of_fit(fitted)[0] == "<summary>\nsummary number 2\n</summary>"
 
 
 async def test_another_summarizer_starts_anew(summaries: Summaries, store: InMemoryKV) -> None:
-    await render_history(summaries, history_atoms(20), 100)
+    await render_history(summaries, history_groups(20), 100)
     other = Scribe("scribe-2")
-    fitted, run = await render_history(Summaries(store, summarizer=other), history_atoms(20), 100)
+    fitted, run = await render_history(Summaries(store, summarizer=other), history_groups(20), 100)
     assert "written by scribe-1" in run.reason
     assert len(other.requests) == 1
     assert not other.requests[0].turns[0].summary
@@ -224,9 +226,9 @@ async def test_another_summarizer_starts_anew(summaries: Summaries, store: InMem
 
 async def test_one_that_is_too_long_now_is_written_again(summaries: Summaries, scribe: Scribe) -> None:
     scribe.say = lambda request: numbered_words(request.max_tokens // 2, "s")
-    await render_history(summaries, history_atoms(20), 100, tokens=40)
+    await render_history(summaries, history_groups(20), 100, tokens=40)
     assert len((await summaries.get(ID) or "").split()) > 10
-    fitted, run = await render_history(summaries, history_atoms(20), 100, tokens=10)
+    fitted, run = await render_history(summaries, history_groups(20), 100, tokens=10)
     assert "more than 10 tokens" in run.reason
     assert len((await summaries.get(ID) or "").split()) <= 10
     assert fitted.tokens <= 100
@@ -247,8 +249,8 @@ async def test_a_summarizer_that_fails_leaves_the_fit_to_others(
         return answer
 
     scribe.say = say
-    extra = Scope(id="extra", children=(text_atom(numbered_words(50)),), priority=1, strategy=Omit())
-    fitted, run = await render_history(summaries, history_atoms(5), 70, beside=(extra,))
+    extra = Scope(id="extra", children=(text_group(numbered_words(50)),), priority=1, strategy=Omit())
+    fitted, run = await render_history(summaries, history_groups(5), 70, beside=(extra,))
     assert len(fitted.placed) == 5
     assert "<summary>" not in texts_of_fit(fitted)[0]
     (warning,) = run.warnings
@@ -262,8 +264,8 @@ async def test_a_summary_that_is_no_shorter_does_not_end_the_render(
 ) -> None:
     """Defect 3: there a summary longer than its input is an error, though an omit would have been enough."""
     scribe.say = lambda request: numbered_words(500, "s")
-    extra = Scope(id="extra", children=(text_atom(numbered_words(50)),), priority=1, strategy=Omit())
-    fitted, run = await render_history(summaries, history_atoms(5), 70, beside=(extra,))
+    extra = Scope(id="extra", children=(text_group(numbered_words(50)),), priority=1, strategy=Omit())
+    fitted, run = await render_history(summaries, history_groups(5), 70, beside=(extra,))
     assert len(fitted.placed) == 5
     assert "no shorter than what it read" in run.warnings[0]
     assert await store.get(ID) is None
@@ -271,8 +273,8 @@ async def test_a_summary_that_is_no_shorter_does_not_end_the_render(
 
 async def test_a_summarised_history_shrinks_again(summaries: Summaries, scribe: Scribe) -> None:
     """Defect 4: there a summarised history can only fail."""
-    await render_history(summaries, history_atoms(20), 100)
-    fitted, _ = await render_history(summaries, history_atoms(20), 30)
+    await render_history(summaries, history_groups(20), 100)
+    fitted, _ = await render_history(summaries, history_groups(20), 30)
     assert fitted.tokens <= 30
 
 
@@ -284,7 +286,7 @@ async def test_a_window_is_kept_by_handing_over_pieces(store: InMemoryKV) -> Non
 
     scribe = Narrow()
     scribe.say = lambda request: numbered_words(8, "s")
-    fitted, _ = await render_history(Summaries(store, summarizer=scribe), history_atoms(60), 120)
+    fitted, _ = await render_history(Summaries(store, summarizer=scribe), history_groups(60), 120)
     assert fitted.tokens <= 120
     assert len(scribe.requests) > 3
     for request in scribe.requests:
@@ -292,27 +294,27 @@ async def test_a_window_is_kept_by_handing_over_pieces(store: InMemoryKV) -> Non
 
 
 async def test_without_a_summarizer_the_extractive_one_writes(store: InMemoryKV) -> None:
-    atoms = [text_atom(f"The invoice ORD-{4300 + n} is due on May {n + 1}.") for n in range(20)]
-    atoms[-1] = atoms[-1]._replace(mandatory=True)
-    first, _ = await render_history(Summaries(store), atoms, 80)
+    groups = [text_group(f"The invoice ORD-{4300 + n} is due on May {n + 1}.") for n in range(20)]
+    groups[-1] = groups[-1]._replace(mandatory=True)
+    first, _ = await render_history(Summaries(store), groups, 80)
     entry = await store.get(ID)
     assert entry is not None
     assert "ORD-43" in entry.data
     assert entry.metadata[FIELD]["model"] == "extractive1"
-    again, _ = await render_history(Summaries(store), atoms, 80)
+    again, _ = await render_history(Summaries(store), groups, 80)
     assert again.placed == first.placed
     assert (await store.get(ID)) == entry
 
 
 async def test_tool_calls_are_read_with_their_answers(summaries: Summaries, scribe: Scribe) -> None:
     call = text_message("", Role.ASSISTANT)
-    group = Atom(
+    group = MessageGroup(
         (
             call.__class__(role=Role.ASSISTANT, parts=(ToolCall("c1", "weather", '{"city": "Ulm"}'),)),
             call.__class__(role=Role.TOOL, parts=(ToolResult("c1", "rain all day"),)),
         )
     )
-    await render_history(summaries, [group, *history_atoms(20)], 100)
+    await render_history(summaries, [group, *history_groups(20)], 100)
     assert [(turn.speaker, turn.text) for turn in scribe.requests[0].turns[:2]] == [
         ("assistant", 'weather({"city": "Ulm"})'),
         ("tool", "rain all day"),
@@ -325,15 +327,15 @@ async def test_a_summarizer_over_http_is_asked_once(store: InMemoryKV) -> None:
         HTTPSummarizer(Endpoint(server.url, retry=ONCE), "test-chat") as writer,
     ):
         summaries = Summaries(store, summarizer=writer)
-        fitted, _ = await render_history(summaries, history_atoms(20), 100)
-        await render_history(summaries, history_atoms(20), 100)
+        fitted, _ = await render_history(summaries, history_groups(20), 100)
+        await render_history(summaries, history_groups(20), 100)
         assert texts_of_fit(fitted)[0] == "<summary>\nThey plan a trip to Ulm.\n</summary>"
         assert len(server.calls) == 1
         server.script = [Behave(status=500)]
-        grown, run = await render_history(summaries, history_atoms(23), 100)
+        grown, run = await render_history(summaries, history_groups(23), 100)
         assert grown.tokens <= 100
         assert (run.warnings, len(server.calls)) == ([], 1)  # three messages more still fit
-        longer, run = await render_history(summaries, history_atoms(40), 100)
+        longer, run = await render_history(summaries, history_groups(40), 100)
         assert "no new summary" in run.warnings[0]
         assert longer.tokens <= 100
         assert (
@@ -348,7 +350,7 @@ async def test_a_summarizer_over_http_is_asked_once(store: InMemoryKV) -> None:
 async def test_the_same_question_at_the_same_time_is_asked_once(summaries: Summaries, scribe: Scribe) -> None:
     scribe.gate = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(render_history(summaries, history_atoms(20), 100)) for _ in range(8)]
+        tasks = [group.create_task(render_history(summaries, history_groups(20), 100)) for _ in range(8)]
         await scribe.called.wait()
         scribe.gate.set()
     shown = [task.result()[0].placed for task in tasks]
@@ -358,9 +360,9 @@ async def test_the_same_question_at_the_same_time_is_asked_once(summaries: Summa
 
 async def test_when_the_one_who_asks_gives_up_another_asks(summaries: Summaries, scribe: Scribe) -> None:
     scribe.gate = asyncio.Event()
-    first = asyncio.ensure_future(render_history(summaries, history_atoms(20), 100))
+    first = asyncio.ensure_future(render_history(summaries, history_groups(20), 100))
     await scribe.called.wait()
-    second = asyncio.ensure_future(render_history(summaries, history_atoms(20), 100))
+    second = asyncio.ensure_future(render_history(summaries, history_groups(20), 100))
     await asyncio.sleep(0)
     first.cancel()
     await asyncio.wait([first])
@@ -376,8 +378,8 @@ async def test_of_two_renders_the_summary_that_stands_for_more_stays(
     for longer_first in (True, False):
         await store.delete(ID)
         short, long = summaries.run(ID, Toy().counter), summaries.run(ID, Toy().counter)
-        await short.load(history_atoms(20))
-        await long.load(history_atoms(30))
+        await short.load(history_groups(20))
+        await long.load(history_groups(30))
         results = [(short, [(ID, "short", 12)]), (long, [(ID, "long", 25)])]
         for run, made in reversed(results) if longer_first else results:
             await run.commit(made)
@@ -389,7 +391,7 @@ async def test_nothing_is_torn_when_many_store_at_once(tmp_path: Any) -> None:
         summaries = Summaries(kv, summarizer=Scribe())
         runs = [summaries.run(ID, Toy().counter) for _ in range(12)]
         for run in runs:
-            await run.load(history_atoms(20))
+            await run.load(history_groups(20))
         made = [[(ID, f"of {covers}", covers)] for covers in range(1, 13)]
         await asyncio.gather(*(run.commit(one) for run, one in zip(runs, made, strict=True)))
         entry = await kv.get(ID)
@@ -412,7 +414,7 @@ async def test_a_store_without_compare_and_set_will_do(scribe: Scribe) -> None:
 
     kv: KVMemory = Plain()
     summaries = Summaries(kv, summarizer=scribe)
-    await asyncio.gather(*(render_history(summaries, history_atoms(count), 100) for count in (20, 40, 30)))
+    await asyncio.gather(*(render_history(summaries, history_groups(count), 100) for count in (20, 40, 30)))
     entry = await kv.get(ID)
     assert entry is not None
     mark = parse_watermark(entry.metadata)
@@ -427,7 +429,7 @@ async def test_a_store_that_fails_costs_a_warning(scribe: Scribe) -> None:
         ) -> KVEntry:
             raise StorageUnavailableError
 
-    fitted, run = await render_history(Summaries(Broken(), summarizer=scribe), history_atoms(20), 100)
+    fitted, run = await render_history(Summaries(Broken(), summarizer=scribe), history_groups(20), 100)
     assert fitted.tokens <= 100
     assert "could not be stored" in run.warnings[0]
 
@@ -451,7 +453,7 @@ async def test_something_else_under_the_id_is_not_touched(
     with pytest.raises(ValidationError, match="holds a value that is no summary"):
         await summaries.get(ID)
     with pytest.raises(ValidationError) as caught:
-        await render_history(summaries, history_atoms(20), 100)
+        await render_history(summaries, history_groups(20), 100)
     assert caught.value.options[0] == "choose another id"
     entry = await store.get(ID)
     assert entry is not None
@@ -462,14 +464,14 @@ async def test_a_text_by_hand_stands_for_nothing_and_is_replaced(
     summaries: Summaries, store: InMemoryKV
 ) -> None:
     await store.set(ID, "by hand")
-    fitted, run = await render_history(summaries, history_atoms(20), 100)
+    fitted, run = await render_history(summaries, history_groups(20), 100)
     assert "nothing is stored that says what it stands for" in run.reason
     assert texts_of_fit(fitted)[0] == "<summary>\nsummary number 1\n</summary>"
 
 
 async def test_metadata_are_stored_beside_the_watermark(store: InMemoryKV, scribe: Scribe) -> None:
     summaries = Summaries(store, summarizer=scribe, metadata={"sessionId": "s-1"})
-    await render_history(summaries, history_atoms(20), 100)
+    await render_history(summaries, history_groups(20), 100)
     entry = await store.get(ID)
     assert entry is not None
     assert set(entry.metadata) == {"sessionId", FIELD}
@@ -479,14 +481,14 @@ async def test_metadata_are_stored_beside_the_watermark(store: InMemoryKV, scrib
 
 
 async def test_write_now_reads_all_of_it_and_only_once(summaries: Summaries, scribe: Scribe) -> None:
-    atoms = history_atoms(6)
-    assert await summaries.write(ID, atoms, tokens=20) == "summary number 1"
-    assert await summaries.write(ID, atoms, tokens=20) == "summary number 1"
+    groups = history_groups(6)
+    assert await summaries.write(ID, groups, tokens=20) == "summary number 1"
+    assert await summaries.write(ID, groups, tokens=20) == "summary number 1"
     assert await summaries.get(ID) == "summary number 1"
-    assert await summaries.write(ID, [*atoms, text_atom(" and" * 30)], tokens=20) == "summary number 2"
+    assert await summaries.write(ID, [*groups, text_group(" and" * 30)], tokens=20) == "summary number 2"
     assert [len(request.turns) for request in scribe.requests] == [6, 2]
     fitted, _ = await render_history(
-        summaries, [*atoms, text_atom(" and" * 30), *history_atoms(2, mark="n")], 60
+        summaries, [*groups, text_group(" and" * 30), *history_groups(2, mark="n")], 60
     )
     assert len(scribe.requests) == 2  # a prompt goes on from it
     assert texts_of_fit(fitted)[0] == "<summary>\nsummary number 2\n</summary>"
@@ -495,11 +497,11 @@ async def test_write_now_reads_all_of_it_and_only_once(summaries: Summaries, scr
 async def test_write_now_says_why_it_cannot(summaries: Summaries, store: InMemoryKV, scribe: Scribe) -> None:
     scribe.say = lambda request: ""
     with pytest.raises(ProviderError, match="no text"):
-        await summaries.write(ID, history_atoms(3))
+        await summaries.write(ID, history_groups(3))
     with pytest.raises(ValidationError, match="no messages"):
         await summaries.write(ID, [])
     with pytest.raises(ProviderError, match="no text to summarise"):
-        await summaries.write(ID, [text_atom(" ")])
+        await summaries.write(ID, [text_group(" ")])
     assert await store.get(ID) is None
 
 
@@ -517,12 +519,12 @@ def test_what_makes_no_sense_is_refused(store: InMemoryKV, given: dict[str, Any]
 async def test_a_stored_summary_is_pinned_once(store: InMemoryKV, scribe: Scribe) -> None:
     registry = create_pin_registry(store, namespace="user:1")
     summaries = Summaries(store, summarizer=scribe, pin=registry)
-    await render_history(summaries, history_atoms(5), 100)
+    await render_history(summaries, history_groups(5), 100)
     assert await registry.list() == ()
-    await render_history(summaries, history_atoms(20), 100)
+    await render_history(summaries, history_groups(20), 100)
     (pin,) = await registry.list()
     assert pin.key == ID
     await registry.pin(ID, label="The trip so far", priority=5)
-    await render_history(summaries, history_atoms(60), 100)
+    await render_history(summaries, history_groups(60), 100)
     (pin,) = await registry.list()
     assert pin.metadata.label == "The trip so far"  # what the caller says of it stays

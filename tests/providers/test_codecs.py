@@ -16,7 +16,7 @@ from acms.errors import PayloadError
 from acms.model import Json, Part
 from acms.ports import Codec
 from acms.prompt_types import CacheMark, PromptMessage
-from tests.support.atoms import group_messages
+from tests.support.groups import group_messages
 
 from . import validators
 from .prompts import cache_marks, generated_conversations, tidy_conversations, tools, wild

@@ -77,7 +77,7 @@ def recall_from_log(
 
 
 def stale_in(log: Log) -> Stale:
-    return find_demotions(log.cover())
+    return find_demotions(log.replacements())
 
 
 def facts_beside(found: Ranked, log: Log) -> KnownFacts:
@@ -86,7 +86,7 @@ def facts_beside(found: Ranked, log: Log) -> KnownFacts:
         return KnownFacts()
     made = [entry for entry in log.entries if entry.kind is Kind.FACT]
     replacing = [entry for entry in log.entries if entry.replaces]
-    times = valid_times(facts_of(made, log.cover(), replacing))
+    times = valid_times(facts_of(made, log.replacements(), replacing))
     rarities = measure_rarities(found.ranking, [facts])
     return KnownFacts([FactIndex(CONTEXT, facts, found.ranking, rarities, times, found.corpus.newest)])
 
@@ -220,7 +220,7 @@ def test_every_entry_has_exactly_one_verdict(
     chosen = [entry.id for entry in log.entries if random.random() < 0.1]
     cuts = [random.randint(0, log.version), random.randint(0, log.version)] if random.random() < 0.5 else []
     field = (
-        Corpus(snapshot_of(*split_into_segments(index_records_of(log.entries), cuts)), log.cover())
+        Corpus(snapshot_of(*split_into_segments(index_records_of(log.entries), cuts)), log.replacements())
         if cuts
         else None
     )
@@ -254,7 +254,7 @@ def test_every_entry_has_exactly_one_verdict(
         assert (items.ledger.why_not(entry.id) is None) == verdict.included
         if entry.id in chosen:
             assert not verdict.included
-        if log.cover().replaced_by(entry.version) is not None:
+        if log.replacements().replaced_by(entry.version) is not None:
             assert verdict.rule == "hidden"
     assert_recall_invariants(log, items, counter, budget)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acms import ContextItems, Entry, State
-from acms.log.in_force import Cover
+from acms.log.in_force import Replacements
 from acms.recall.candidates import find_newest_group, group_at_index
 from acms.recall.companions import add_companions
 from acms.recall.corpus import Corpus
@@ -27,11 +27,11 @@ from tests.recall.test_planner import BYTES
 from tests.support.indexes import (
     Row,
     build_segment,
-    cover_of,
     grow_segment,
     index_records_of,
     make_query,
     rank_corpus,
+    replacements_of,
     snapshot_of,
     split_into_segments,
     unit_vector,
@@ -137,7 +137,7 @@ def assert_ways_agree(
     entries = entries_until(log, version)
     plain = build_segment(index_records_of(entries))
     plain.add_vectors(SPACE, [row for row in rows if row[0] <= version])
-    expected = Corpus(snapshot_of(plain), cover_of(entries))
+    expected = Corpus(snapshot_of(plain), replacements_of(entries))
     for segments in segments_by_way(log, version, random).values():
         held = sum(segment.count for segment in segments)
         for segment in segments:
@@ -145,7 +145,7 @@ def assert_ways_agree(
                 segment.add_vectors(
                     SPACE, [row for row in batch if segment.base < row[0] <= segment.base + segment.count]
                 )
-        field = Corpus(snapshot_until(segments, version), cover_of(entries))
+        field = Corpus(snapshot_until(segments, version), replacements_of(entries))
         assert held >= version == field.snapshot.count
         assert [field.document(place) for place in range(len(field))] == [
             expected.document(place) for place in range(len(expected))
@@ -201,7 +201,7 @@ def test_a_field_is_the_effective_sequence_without_what_is_gone(random: Random, 
     version = random.randint(0, log.version)
     field = Corpus(
         snapshot_until([build_segment(index_records_of(log.entries))], version),
-        cover_of(entries_until(log, version)),
+        replacements_of(entries_until(log, version)),
     )
     expected = [entry for entry in log.sequence(version) if entry.state is State.LIVE]
     assert [field.document(place) + 1 for place in range(len(field))] == [one.version for one in expected]
@@ -218,7 +218,7 @@ def test_a_field_is_the_effective_sequence_without_what_is_gone(random: Random, 
 @given(randoms, st.integers(0, 50))
 def test_units_are_those_of_the_log(random: Random, steps: int) -> None:
     log = random_log(random, steps, erasing=False)
-    field = Corpus(snapshot_of(build_segment(index_records_of(log.entries))), log.cover())
+    field = Corpus(snapshot_of(build_segment(index_records_of(log.entries))), log.replacements())
     shown = []
     for place in range(len(field)):
         found, reason = group_at_index(field, place)
@@ -238,11 +238,11 @@ def test_an_edit_whose_content_is_gone_is_gone() -> None:
     cards = index_records_of(log.entries)
     cards[2] = None
     for segment in (build_segment(cards), grow_segment(cards)):
-        field = Corpus(snapshot_of(segment), log.cover())
+        field = Corpus(snapshot_of(segment), log.replacements())
         assert [field.document(place) for place in range(len(field))] == [1]
     whole = build_segment(index_records_of(log.entries))
     whole.blanked.add(edit.version - 1)
-    field = Corpus(snapshot_of(whole), log.cover())
+    field = Corpus(snapshot_of(whole), log.replacements())
     assert [field.document(place) for place in range(len(field))] == [1]
 
 
@@ -251,9 +251,9 @@ def test_what_is_found_to_be_gone_is_out_of_the_next_field() -> None:
     for text in ("orders", "database", "cache"):
         log.say("user", text)
     segment = build_segment(index_records_of(log.entries))
-    before = Corpus(snapshot_of(segment), Cover([]))
+    before = Corpus(snapshot_of(segment), Replacements([]))
     segment.blanked.add(1)
-    after = Corpus(snapshot_of(segment), Cover([]))
+    after = Corpus(snapshot_of(segment), Replacements([]))
     assert (len(before), len(after)) == (3, 2)
     assert [len(places) for places in rank_corpus(before, "database").scores.holders] == [1]
     assert [len(places) for places in rank_corpus(after, "database").scores.holders] == [0]
@@ -274,15 +274,15 @@ def test_a_snapshot_does_not_change_while_more_is_added(random: Random, steps: i
     vector = unit_vector(np.random.default_rng(random.getrandbits(32)).normal(size=24))
     segment = build_segment(cards[:version])
     segment.add_vectors(SPACE, first)
-    cover = cover_of(entries_until(log, version))
+    replacements = replacements_of(entries_until(log, version))
     taken = snapshot_of(segment)  # nothing has been read of it yet
-    used = Corpus(snapshot_of(segment), cover)
+    used = Corpus(snapshot_of(segment), replacements)
     question = make_query(used, query, SPACE, vector)
     before = Ranking(used, question)
     segment.extend(cards[version:])
     segment.add_vectors(SPACE, [row for row in rows if row[0] not in known])
     segment.add_vectors("another/24", rows)
-    for later in (Ranking(used, question), Ranking(Corpus(taken, cover), question)):
+    for later in (Ranking(used, question), Ranking(Corpus(taken, replacements), question)):
         assert later.positions.tolist() == before.positions.tolist()
         assert later.coverage == before.coverage
         for place in range(len(used)):
@@ -312,7 +312,7 @@ def test_more_documents_than_can_be_counted_are_refused(monkeypatch: pytest.Monk
 
 def test_a_log_of_nothing_but_what_is_gone_is_empty() -> None:
     for found in ([None], [None] * 20):
-        field = Corpus(snapshot_of(build_segment(found)), Cover([]))
+        field = Corpus(snapshot_of(build_segment(found)), Replacements([]))
         assert len(field) == 0
         assert find_newest_group(field) is None
         assert rank_corpus(field, "orders").positions.tolist() == []

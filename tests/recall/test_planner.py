@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms import ContextItem, ContextItems, EpisodeBoundaryConfig, Media, Role, Source, Text, results
-from acms.log.in_force import Unit
+from acms.log.in_force import EntryGroup
 from acms.ports import TokenCounter
 from acms.recall.planner import (
     CUT,
@@ -259,7 +259,7 @@ def ranked_candidates(
     """Candidates of exactly so many tokens, framed by nothing."""
     return [
         Candidate(
-            Unit((make_entry(version, tokens=size, markers=("goal",) if version in marked else ()),)),
+            EntryGroup((make_entry(version, tokens=size, markers=("goal",) if version in marked else ()),)),
             Source.SIMILAR,
             (size,),
             size,

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acms import Role
-from acms.log.in_force import Cover
+from acms.log.in_force import Replacements
 from acms.recall.corpus import Corpus
 from acms.recall.query import Query, QueryWord, parse_query
 from acms.recall.ranking import Ranking
@@ -109,7 +109,7 @@ def test_logs_of_a_namespace_never_reach_into_each_other(
         build_segment(index_records_of([make_entry(version, text) for version, text in enumerate(texts, 1)]))
     )
     held.logs = np.repeat(np.arange(len(sizes)), sizes)
-    found = score_messages(Corpus(held, Cover(())), query_of(*words))
+    found = score_messages(Corpus(held, Replacements(())), query_of(*words))
     own, near, _ = reference_scores(logs, words)
     assert np.allclose(found.own, own, rtol=1e-4, atol=1e-5)
     assert np.allclose(found.near, near, rtol=1e-4, atol=1e-5)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from acms.log.in_force import Cover
+from acms.log.in_force import Replacements
 from acms.recall import vector_score
 from acms.recall.candidates import Terms, collect_candidates
 from acms.recall.corpus import Corpus
@@ -82,7 +82,7 @@ def test_spaces_are_never_compared() -> None:
     field = with_vectors(3, [(1, 0, pack_half_floats([1, 0, 0, 0]))], "a/4")
     segment = field.snapshot.pieces[0][1]
     segment.add_vectors("b/2", [(2, 0, pack_half_floats([1, 0])), (3, 0, pack_half_floats([0, 1]))])
-    field = Corpus(snapshot_of(segment), Cover([]))
+    field = Corpus(snapshot_of(segment), Replacements([]))
     query = np.array([1, 0], np.float32)
     assert np.isnan(find_cosines(field, "b/2", query).cosines).tolist() == [True, False, False]
     assert np.isnan(find_cosines(field, "c/2", query).cosines).all()
@@ -109,7 +109,7 @@ def test_an_entry_without_content_may_come_first() -> None:
     segment = build_segment(index_records_of([make_entry(1, ""), make_entry(2, "x")]))
     segment.add_vectors("s", [(1, 0, b"")])
     segment.add_vectors("s", [(2, 0, pack_half_floats([1, 0]))])
-    found = find_cosines(Corpus(snapshot_of(segment), Cover([])), "s", np.array([1, 0], np.float32))
+    found = find_cosines(Corpus(snapshot_of(segment), Replacements([])), "s", np.array([1, 0], np.float32))
     assert np.isnan(found.cosines).tolist() == [True, False]
 
 
@@ -117,7 +117,7 @@ def test_an_entry_keeps_the_vectors_that_came_first() -> None:
     segment = build_segment(index_records_of([make_entry(1, "x")]))
     segment.add_vectors("s", [(1, 0, pack_half_floats([1, 0]))])
     segment.add_vectors("s", [(1, 0, pack_half_floats([0, 1]))])
-    found = find_cosines(Corpus(snapshot_of(segment), Cover([])), "s", np.array([1, 0], np.float32))
+    found = find_cosines(Corpus(snapshot_of(segment), Replacements([])), "s", np.array([1, 0], np.float32))
     assert found.cosines.tolist() == [1.0]
 
 
@@ -312,7 +312,7 @@ def test_a_past_version_counts_only_the_vectors_it_had(monkeypatch: pytest.Monke
     segment: Segment = field.snapshot.pieces[0][1]
     query = unit_vector(random_array(9, 16))
     assert not find_cosines(field, "s", query).exact
-    assert find_cosines(Corpus(Snapshot([(CONTEXT, segment, 10)]), Cover([])), "s", query).exact
+    assert find_cosines(Corpus(Snapshot([(CONTEXT, segment, 10)]), Replacements([])), "s", query).exact
 
 
 @given(randoms, st.integers(0, 40))
@@ -335,7 +335,7 @@ def test_a_log_of_which_nothing_is_in_force_has_no_sample(monkeypatch: pytest.Mo
     segment.add_vectors("s", [(n, part, pack_half_floats([1, part])) for n in (1, 2) for part in (0, 1)])
     segment.blanked.update((0, 1))
     found = rank_corpus(
-        Corpus(snapshot_of(segment), Cover([])), "x", space="s", vector=np.array([1, 0], np.float32)
+        Corpus(snapshot_of(segment), Replacements([])), "x", space="s", vector=np.array([1, 0], np.float32)
     )
     assert len(found.positions) == 0
 

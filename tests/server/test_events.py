@@ -18,7 +18,7 @@ from acms import NotFoundError, ValidationError, open_storage
 from acms.client import Client
 from acms.errors import RateLimitError
 from acms.events import follow, pages
-from acms.privacy.stage import OPEN
+from acms.privacy.redactor import OPEN
 from acms.server import Limits, ServerConfig, dispatch
 from acms.server.operation import Scope
 from acms.server.routes import events

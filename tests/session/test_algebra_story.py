@@ -362,10 +362,12 @@ class AlgebraStory(RuleBasedStateMachine):
             assert any(first <= version <= last for version in gone for first, last in spans)
             return
         now = {entry.id for entry in await told.session.entries()}
-        cover = history.Cover(await self.store.read(told.context, replacing=True))
+        replacements = history.Replacements(await self.store.read(told.context, replacing=True))
         gone = [entry for entry in expanded if entry.id not in now]
         # An older compaction may be in force again, when its own undoing was retracted meanwhile.
-        assert all(cover.replaced_by(entry.version) is not None for entry in gone), "not everything came back"
+        assert all(replacements.replaced_by(entry.version) is not None for entry in gone), (
+            "not everything came back"
+        )
 
     # ── fates ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

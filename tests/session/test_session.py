@@ -38,7 +38,7 @@ from acms import (
 from acms.errors import HandleError
 from acms.log import in_force
 from acms.log import read as log_read
-from acms.log.in_force import Cover
+from acms.log.in_force import Replacements
 from acms.observability import EpisodeClosed, Event, Ingested, JSONFormatter, Planned, Rewritten, correlation
 from acms.recall.pipeline import gather_all, plan_window
 from acms.session import withdraw_from_session
@@ -499,7 +499,7 @@ async def test_the_work_of_a_rewrite_does_not_grow_with_those_before_it(
 ) -> None:
     looked_at = 0
 
-    class Counted(Cover):
+    class Counted(Replacements):
         def __init__(self, replacing: Iterable[Entry], *, searchable: bool = False) -> None:
             nonlocal looked_at
             super().__init__(replacing, searchable=searchable)

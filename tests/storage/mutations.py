@@ -323,7 +323,7 @@ FAULTS = [
     ),
     Fault(
         "an undone summary stays in force", "memory",
-        edit_source(in_force.Cover, "_has_effect", ("by = self.replaced_by(entry.version)", "by = None")),
+        edit_source(in_force.Replacements, "_has_effect", ("by = self.replaced_by(entry.version)", "by = None")),
         "story",
     ),
     Fault(

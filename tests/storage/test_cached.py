@@ -4,8 +4,8 @@ import itertools
 import pytest
 
 from acms import Kind, State
-from acms.log.in_force import Cover
-from acms.log.read import cover_at
+from acms.log.in_force import Replacements
+from acms.log.read import replacements_at
 from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, open_storage
 from acms.testing import run_story, sound
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, draft_summary, fork_log
@@ -97,12 +97,16 @@ async def assert_same_reads(cache, plain, context):
         assert await cache.read(context.id, **ask) == await plain.read(context.id, **ask), ask
     head = await plain.head(context.id)
     for at, searchable in itertools.product((length, length // 2, length), (False, True)):
-        cover = await cover_at(cache, context.id, head, at, searchable=searchable)
-        made = Cover(await plain.read(context.id, at=at, replacing=True), searchable=searchable)
-        assert [cover.replaced_by(one.version) for one in log] == [
+        replacements = await replacements_at(cache, context.id, head, at, searchable=searchable)
+        made = Replacements(await plain.read(context.id, at=at, replacing=True), searchable=searchable)
+        assert [replacements.replaced_by(one.version) for one in log] == [
             made.replaced_by(one.version) for one in log
         ]
-        assert (cover.replacing, cover.shown, cover.retiring) == (made.replacing, made.shown, made.retiring)
+        assert (replacements.replacing, replacements.shown, replacements.retiring) == (
+            made.replacing,
+            made.shown,
+            made.retiring,
+        )
 
 
 async def test_a_cache_reads_the_same_as_its_store_while_others_write_and_erase(tmp_path):

@@ -10,7 +10,7 @@ from acms import Entry, Fact, Kind, Origin
 from acms.facts.consolidate import Consolidated, Consolidation, Rules
 from acms.knowledge import Outcome
 from acms.log import facts
-from acms.log.in_force import Cover, find_demotions
+from acms.log.in_force import Replacements, find_demotions
 from acms.model import Draft
 from acms.ports import Proposal
 from tests.support.logs import NOON, Log
@@ -80,7 +80,7 @@ class FactLog(Log):
         entries = self.entries[: self.version if upto is None else upto]
         replacing = [entry for entry in entries if entry.replaces]
         made = [entry for entry in entries if entry.kind is Kind.FACT]
-        return facts.collect_facts(made, Cover(replacing), replacing)
+        return facts.collect_facts(made, Replacements(replacing), replacing)
 
     def said(self) -> list[str]:
         """The active facts, in words."""
@@ -92,7 +92,7 @@ class FactLog(Log):
 
     def demoted(self) -> dict[str, list[str]]:
         """Content of the demoted messages → the part of each that still holds."""
-        known = find_demotions(self.cover())
+        known = find_demotions(self.replacements())
         return {
             entry.content: [entry.content[start:end].strip() for start, end in found.spans]
             for entry in self.entries

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acms import Entry, State
-from acms.log.in_force import Cover
+from acms.log.in_force import Replacements
 from acms.recall.corpus import Corpus
 from acms.recall.index import Segment, Snapshot
 from acms.recall.query import Query, parse_query
@@ -76,15 +76,15 @@ def split_into_segments(found: Sequence[bytes | None], cuts: Collection[int]) ->
     return [build_segment(found[start:end], start) for start, end in zip(starts, ends, strict=True)]
 
 
-def cover_of(entries: Iterable[Entry]) -> Cover:
-    return Cover(entry for entry in entries if entry.replaces)
+def replacements_of(entries: Iterable[Entry]) -> Replacements:
+    return Replacements(entry for entry in entries if entry.replaces)
 
 
 def field_of(entries: Sequence[Entry], vectors: Iterable[Row] = (), space: str = "s") -> Corpus:
     """The field of some entries, in the simplest way."""
     segment = build_segment(index_records_of(entries))
     segment.add_vectors(space, vectors)
-    return Corpus(snapshot_of(segment), cover_of(entries))
+    return Corpus(snapshot_of(segment), replacements_of(entries))
 
 
 def pack_half_floats(vector: NDArray[np.float64] | NDArray[np.float32] | Sequence[float]) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 from acms import Entry, EpisodeBoundaryConfig, Kind, Origin, Role, State, Text, ToolCall, ToolResult
 from acms.log.encoding import entry_id
-from acms.log.in_force import Cover, Unit, effective_sequence, fold_atomic_groups
+from acms.log.in_force import EntryGroup, Replacements, effective_sequence, fold_atomic_groups
 from acms.log.validation import canonical_text
 from acms.model import Draft, Part, Span
 from acms.recall.planner import media_tokens
@@ -182,18 +182,20 @@ class Log:
 
     # ── what is in force ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def cover(self, at: int | None = None) -> Cover:
-        return Cover(
+    def replacements(self, at: int | None = None) -> Replacements:
+        return Replacements(
             entry for entry in self.entries[: len(self.entries) if at is None else at] if entry.replaces
         )
 
     def sequence(self, at: int | None = None) -> list[Entry]:
-        return effective_sequence(self.entries[: len(self.entries) if at is None else at], self.cover(at))
+        return effective_sequence(
+            self.entries[: len(self.entries) if at is None else at], self.replacements(at)
+        )
 
     def versions(self, at: int | None = None) -> list[int]:
         return [entry.version for entry in self.sequence(at)]
 
-    def units(self, at: int | None = None) -> list[Unit]:
+    def units(self, at: int | None = None) -> list[EntryGroup]:
         return fold_atomic_groups(self.sequence(at), whole=True).units
 
     def shown(self, at: int | None = None) -> list[tuple[int, ...]]:
@@ -201,5 +203,5 @@ class Log:
         return versions_of(self.units(at))
 
 
-def versions_of(found: Iterable[Unit]) -> list[tuple[int, ...]]:
+def versions_of(found: Iterable[EntryGroup]) -> list[tuple[int, ...]]:
     return [tuple(entry.version for entry in unit.entries) for unit in found]

@@ -8,7 +8,7 @@ from typing import TypeVar
 from acms import Media, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.codecs import Count, Exactness, Tool, Usage
 from acms.model import Json
-from acms.plan.nodes import Atom, Fitted, NeedSummary, Scope
+from acms.plan.nodes import FittedPrompt, MessageGroup, NeedSummary, Scope
 from acms.ports import TokenCounter
 from acms.prompt.fit import fit_prompt
 from acms.prompt_types import CacheMark, PromptMessage
@@ -113,7 +113,7 @@ def run_to_end(steps: Generator[NeedSummary, str | None, T], answers: Iterable[s
         return result
 
 
-def fit_tree(tree: Scope, limit: int | None, *answers: str | None, codec: Toy | None = None) -> Fitted:
+def fit_tree(tree: Scope, limit: int | None, *answers: str | None, codec: Toy | None = None) -> FittedPrompt:
     """Fit a tree with the toy codec."""
     return run_to_end(fit_prompt(tree, codec or Toy(), limit), answers)
 
@@ -123,9 +123,9 @@ def text_message(text: str, role: Role = Role.USER, **fields: Json) -> PromptMes
     return PromptMessage(role=role, parts=(Text(text),), **fields)
 
 
-def text_atom(text: str, role: Role = Role.USER, **fields: Json) -> Atom:
+def text_group(text: str, role: Role = Role.USER, **fields: Json) -> MessageGroup:
     """Return a unit of one message of one text."""
-    return Atom((text_message(text, role),), **fields)
+    return MessageGroup((text_message(text, role),), **fields)
 
 
 def numbered_words(number: int, word: str = "w") -> str:
@@ -133,7 +133,7 @@ def numbered_words(number: int, word: str = "w") -> str:
     return " ".join(f"{word}{index}" for index in range(number))
 
 
-def texts_of_fit(found: Fitted) -> list[str]:
+def texts_of_fit(found: FittedPrompt) -> list[str]:
     """Return what a prompt shows, a text a message."""
     return [
         " ".join(

@@ -23,13 +23,13 @@ from acms import (
     ToolCall,
     ToolResult,
 )
-from acms.log.in_force import Unit, effective_sequence, fold_atomic_groups
+from acms.log.in_force import EntryGroup, effective_sequence, fold_atomic_groups
 from acms.log.trust import is_instruction
 from acms.model import Head
 from acms.ports import TokenCounter
 from acms.prompt.messages import ChatPlan, Material, plan_chat
 from acms.recall.candidates import Terms, collect_candidates
-from acms.recall.pipeline import Gathered, _build_gathered
+from acms.recall.pipeline import LogSpan, _build_gathered
 from acms.recall.planner import Rows, TextFrame, build_candidate, choose_newest_suffix, render_choice
 from acms.recall.request import Ranked, Recall
 from acms.text import chat_messages
@@ -43,18 +43,20 @@ SHOWN = (Kind.MESSAGE, Kind.SUMMARY)
 BYTES = Counting("bytes", lambda text: len(text.encode()))
 
 
-def gather_messages(log: Log, budget: int, counter: TokenCounter) -> Gathered:
+def gather_messages(log: Log, budget: int, counter: TokenCounter) -> LogSpan:
     """The messages read back from the end of a log until a budget is filled, eight entries at a time."""
     frame = chat_messages.ChatFrame(counter)
     for after in (*range(log.version - 8, 0, -8), 0):
         folded = fold_atomic_groups(
-            effective_sequence(log.entries[max(0, after) :], log.cover(), after=max(0, after)),
+            effective_sequence(log.entries[max(0, after) :], log.replacements(), after=max(0, after)),
             whole=after <= 0,
         )
         cost = sum(build_candidate(unit, Source.WINDOW, frame).tokens for unit in folded.units)
         if not folded.unresolved and (after <= 0 or cost > budget):
             read = [entry for entry in log.entries[max(0, after) :] if entry.kind in SHOWN]
-            return _build_gathered(Head(context="c_x"), log.version, read, log.cover(), folded, max(0, after))
+            return _build_gathered(
+                Head(context="c_x"), log.version, read, log.replacements(), folded, max(0, after)
+            )
     raise AssertionError("the loop ends with the whole log")
 
 
@@ -62,7 +64,7 @@ def plan_from_log(log: Log, query: str, budget: int, counter: TokenCounter) -> C
     """A plan as the pipeline makes it, with the log as its store."""
     asked = Recall(query=query, budget=budget, weights=WEIGHTS)
     newest = gather_messages(log, budget, counter)
-    lead: list[Unit[Entry]] = []
+    lead: list[EntryGroup[Entry]] = []
     for unit in log.units() if not newest.whole else log.units()[:-1]:
         if not is_instruction(unit.entries[0]):
             break

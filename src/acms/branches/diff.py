@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from acms.log.facts import address_of, has_address
-from acms.log.in_force import Cover, anchor_version
+from acms.log.in_force import Replacements, anchor_version
 from acms.model import Entry, Kind, Span, State
 from acms.results import Change, Delta
 from acms.write.episodes import is_mark
@@ -27,7 +27,7 @@ class LogState:
 
     #: Ascending, without a gap, from version 1.
     runs: Sequence[Run]
-    cover: Cover
+    replacements: Replacements
     context: str = ""
     version: int = 0
 
@@ -35,7 +35,7 @@ class LogState:
         """Return by id the entries that are active and still have their content."""
         active: dict[str, Entry] = {}
         for entry in entries:
-            if entry.state is State.LIVE and self.cover.replaced_by(entry.version) is None:
+            if entry.state is State.LIVE and self.replacements.replaced_by(entry.version) is None:
                 active[entry.id] = entry
         return active
 
@@ -66,7 +66,7 @@ def find_common_version(left: Sequence[Run], right: Sequence[Run]) -> int:
     return common
 
 
-def find_disputed_spans(left: Cover, right: Cover, upto: int) -> list[Span]:
+def find_disputed_spans(left: Replacements, right: Replacements, upto: int) -> list[Span]:
     """Return the versions up to one that are inactive on one side only, as ascending spans."""
     edges = {1, upto + 1}
     for first, last in (*left.spans(), *right.spans()):

@@ -38,7 +38,7 @@ from acms.storage.append_rules import split_segments
 from acms.storage.sessions import ERASED, count_erased
 
 if TYPE_CHECKING:
-    from acms.privacy.stage import Stage
+    from acms.privacy.redactor import Redactor
     from acms.session_state import SharedSession
 
 COLLECT = "collect"
@@ -358,7 +358,7 @@ async def diff_sessions(left: Side, right: Side) -> Diff:
     left_state = await _read_log_state(storage, left)
     right_state = await _read_log_state(storage, right)
     common = differing.find_common_version(left_state.runs, right_state.runs)
-    spans = differing.find_disputed_spans(left_state.cover, right_state.cover, common)
+    spans = differing.find_disputed_spans(left_state.replacements, right_state.replacements, common)
     inherited: list[Entry] = []
     for first, last in differing.merge_nearby_spans(spans):
         inherited += await storage.read(left_state.context, at=last, after=first - 1, kinds=_COMPARED)
@@ -367,7 +367,7 @@ async def diff_sessions(left: Side, right: Side) -> Diff:
         own = await storage.read(state.context, at=state.version, after=common, kinds=_COMPARED)
         entries.append([*inherited, *own])
     deltas = differing.compute_deltas(left_state, right_state, *entries)
-    left_stage, right_stage = left.shared.stage, right.shared.stage
+    left_stage, right_stage = left.shared.redactor, right.shared.redactor
     return Diff(
         left=f"{left.shared.session_id} v{left_state.version}",
         right=f"{right.shared.session_id} v{right_state.version}",
@@ -388,7 +388,7 @@ def require_same_storage(left: SharedSession, right: SharedSession) -> None:
         )
 
 
-def _redact_delta(delta: Delta, left: Stage, right: Stage) -> Delta:
+def _redact_delta(delta: Delta, left: Redactor, right: Redactor) -> Delta:
     """Return a difference as its entries may leave, each side by its own stage."""
     return Delta(
         added=tuple(right.redact_entries(delta.added)),
@@ -406,8 +406,8 @@ async def _read_log_state(storage: StorageBackend, side: Side) -> LogState:
     context = await load_live_context(storage, await side.shared.written())
     version, head = await _resolve_version(storage, context, side.at)
     runs = split_segments(context.id, context.lineage, 1, version)
-    cover = await read.cover_at(storage, context.id, head, version)
-    return LogState(runs, cover, context.id, version)
+    replacements = await read.replacements_at(storage, context.id, head, version)
+    return LogState(runs, replacements, context.id, version)
 
 
 async def load_live_context(storage: StorageBackend, context: str) -> Context:

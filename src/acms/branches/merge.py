@@ -25,7 +25,7 @@ from acms.model import Append, Context, Draft, Entry, Head, Kind, Span, ToolCall
 from acms.observability.logging import log_event
 from acms.ports import StorageBackend
 from acms.privacy.modes import stored_mode
-from acms.privacy.stage import Stage
+from acms.privacy.redactor import Redactor
 from acms.recall.planner import media_tokens
 from acms.results import Change
 from acms.session_state import SharedSession
@@ -232,7 +232,7 @@ def _describe_merge(
     shared: SharedSession, side: Side, sides: _Sides, plan: Plan, strategy: MergeStrategy, *, dry_run: bool
 ) -> Merged:
     """Describe a plan, each entry as it may leave."""
-    ours, theirs = shared.stage, side.shared.stage
+    ours, theirs = shared.redactor, side.shared.redactor
     # Added entries, each with the version at which it is read.
     added = [(slot.entry.version, slot.current) for slot in plan.added]
     changed: list[tuple[Entry, Entry]] = []
@@ -267,7 +267,7 @@ def _describe_merge(
     )
 
 
-def _redact_conflict(conflict: MergeConflict, ours: Stage, theirs: Stage) -> MergeConflict:
+def _redact_conflict(conflict: MergeConflict, ours: Redactor, theirs: Redactor) -> MergeConflict:
     return replace(
         conflict,
         base=tuple(theirs.redact_entries(conflict.base)),
@@ -299,7 +299,7 @@ async def _build_drafts(
     record = merge_drafts.build_merge_record(plan, sides.ours, sides.theirs, terms)
     replaced = frozenset(entry.id for entry in planned.replaced)
     drafts = await retirement.with_facts(
-        shared.storage, context, planned.drafts, sides.ours.cover, version, replaced
+        shared.storage, context, planned.drafts, sides.ours.replacements, version, replaced
     )
     return (*drafts, record), planned
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from acms.branches.three_way import AddedFact, Edit, Log, Plan, Slot
 from acms.log.encoding import to_microseconds
 from acms.log.facts import single_spans
-from acms.log.in_force import MERGED, SEEN, Cover
+from acms.log.in_force import MERGED, SEEN, Replacements
 from acms.log.merges import KEPT
 from acms.model import EMPTY, Draft, Entry, Json, Kind, Origin, Span
 from acms.write import retirement
@@ -188,11 +188,11 @@ class _DraftBuilder:
                 if reason is None:
                     replaced_ids.add(entry.id)
         facts = [fact for fact in self._ours.facts if fact.kind is Kind.FACT]
-        cover = Cover(self._ours.replacing.values())
+        replacements = Replacements(self._ours.replacing.values())
         for removed in self._plan.removed_facts:
             id = removed.reason.id if removed.reason else ""
             reasons.setdefault(id, removed.reason)
-            chain = retirement.spans_with_predecessors(removed.facts, facts, cover)
+            chain = retirement.spans_with_predecessors(removed.facts, facts, replacements)
             spans.setdefault(id, set()).update(chain)
         drafts: list[Draft] = []
         for id, reason in reasons.items():

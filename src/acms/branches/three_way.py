@@ -15,7 +15,7 @@ from typing import Literal
 from acms.log import trust
 from acms.log.encoding import parse_entry_id
 from acms.log.facts import Address, FactHistory, address_of, has_address
-from acms.log.in_force import Cover, anchor_version
+from acms.log.in_force import Replacements, anchor_version
 from acms.log.merges import KEPT, MergeConflict, Merges, MergeStrategy, Origin, Vector, vector_covers
 from acms.model import Entry, Kind, Span, State
 
@@ -83,12 +83,12 @@ class Log:
         self.common = common
         self.entries = entries
         self.replacing = {entry.version: entry for entry in replacing}
-        self.cover = Cover(replacing, searchable=True)
-        self.merges = Merges(retractions, self.cover)
+        self.replacements = Replacements(replacing, searchable=True)
+        self.merges = Merges(retractions, self.replacements)
         #: The versions of every context that this side has seen.
         self.seen: Vector = self.merges.vector(runs)
         self.facts = facts
-        self.current_facts = FactHistory(facts, self.cover)
+        self.current_facts = FactHistory(facts, self.replacements)
 
     def compare(self, known: Vector) -> None:
         """Build the slots, one for each message, and the base facts.
@@ -97,10 +97,10 @@ class Log:
         """
         self._known = known
         known_replacing = self._select_known(self.replacing.values())
-        self._base_cover = self.cover
+        self._base_replacements = self.replacements
         if len(known_replacing) < len(self.replacing):
-            self._base_cover = Cover(known_replacing, searchable=True)
-        self.base_facts = FactHistory(self._select_known(self.facts), self._base_cover)
+            self._base_replacements = Replacements(known_replacing, searchable=True)
+        self.base_facts = FactHistory(self._select_known(self.facts), self._base_replacements)
         # Messages that this side kept in the conflicts of merges that the other side does not know.
         kept_here: set[Origin | None] = set()
         for record in self.merges.standing:
@@ -123,13 +123,13 @@ class Log:
         """Return the slot of an original message, with the entries active there now and as the other side knows it."""
         base = None
         if vector_covers(self._known, self.origin(entry)):
-            base = self._find_active(entry, self._base_cover)
-        current = self._find_active(entry, self.cover)
+            base = self._find_active(entry, self._base_replacements)
+        current = self._find_active(entry, self.replacements)
         return Slot(entry, current, base, (entry.context, entry.version) in kept_here)
 
-    def _find_active(self, entry: Entry, cover: Cover) -> Entry | None:
+    def _find_active(self, entry: Entry, replacements: Replacements) -> Entry | None:
         """Return the message that is active at the position of an entry, or None."""
-        by = cover.replaced_by(entry.version)
+        by = replacements.replaced_by(entry.version)
         if by is not None:
             found = self.replacing.get(by)
         elif self.is_undone(entry):
@@ -150,7 +150,7 @@ class Log:
 
     def find_retraction(self, entry: Entry) -> Entry | None:
         """Return the retraction that made an entry inactive, or None if there is none."""
-        found = self.replacing.get(self.cover.replaced_by(entry.version) or 0)
+        found = self.replacing.get(self.replacements.replaced_by(entry.version) or 0)
         return found if found is not None and found.kind is Kind.RETRACTION else None
 
 

@@ -25,7 +25,7 @@ from acms.cli.base import (
 from acms.cli.render import Column, Screen
 from acms.errors import MergeConflictError, SessionNotFoundError, ValidationError
 from acms.log.encoding import parse_entry_id
-from acms.log.in_force import Cover
+from acms.log.in_force import Replacements
 from acms.log.settings import read_setting
 from acms.model import Kind
 from acms.ports import StorageBackend
@@ -353,13 +353,13 @@ async def _read_notes(storage: StorageBackend, branch: Branch) -> BranchNotes:
     tags = {name: tag["version"] for name, tag in read_setting(settings, "tags", {}).items()}
     summaries = await storage.read(context, kinds=(Kind.SUMMARY,), after=branch.fork or 0, deleted=deleted)
     replacing = await storage.read(context, replacing=True, deleted=deleted) if summaries else []
-    cover = Cover(replacing)
+    replacements = Replacements(replacing)
     compactions: list[dict[str, Any]] = []
     for entry in summaries:
         if entry.covers is None or not entry.replaces:
             continue
         first, last = entry.covers
-        is_active = cover.replaced_by(entry.version) is None
+        is_active = replacements.replaced_by(entry.version) is None
         compactions.append({"version": entry.version, "first": first, "last": last, "in_force": is_active})
     return BranchNotes(tags, compactions)
 

@@ -34,7 +34,7 @@ from acms.jobs import requests
 from acms.jobs.worker import POLL, Handler
 from acms.log import in_force, read, summary_levels, trust, validation
 from acms.log import policy as policy_levels
-from acms.log.in_force import Cover, is_record
+from acms.log.in_force import Replacements, is_record
 from acms.log.policy import CompactionPolicy, merge_policy
 from acms.log.summary_levels import Level
 from acms.model import (
@@ -63,7 +63,7 @@ from acms.model import (
 from acms.observability.events import Compacted
 from acms.observability.logging import emit_event, log_event
 from acms.ports import StorageBackend, Summarizer, SummaryRequest, TokenCounter, Turn
-from acms.privacy import stage as sinks
+from acms.privacy import redactor as sinks
 from acms.privacy.modes import privacy_of_sources
 from acms.providers.tokens import token_counter
 from acms.results import Compaction, Lost
@@ -153,7 +153,7 @@ async def wait_for_compaction(
             job_id=current.id,
             options=("acms jobs retry", "ask for it again"),
         )
-    found = await read_compactions(storage, context, None, job.id, stage=shared.stage)
+    found = await read_compactions(storage, context, None, job.id, redactor=shared.redactor)
     return found[-1] if found else None  # an imported log may have summaries by an older job of this id
 
 
@@ -174,14 +174,14 @@ async def revert_rewrite(shared: SharedSession, writer: Writer, version: int) ->
                 options=(f"retract {entry.id}",),
             )
         head = await storage.head(context)
-        cover = await read.cover_at(storage, context, head, head.version)
-        replacing_version = cover.replaced_by(version)
+        replacements = await read.replacements_at(storage, context, head, head.version)
+        replacing_version = replacements.replaced_by(version)
         if replacing_version is not None:
-            newer = next(other for other in cover.replacing if other.version == replacing_version)
+            newer = next(other for other in replacements.replacing if other.version == replacing_version)
             if await is_undone_by(shared, entry, newer):
                 return replacing_version
             raise superseded_error(version, replacing_version)
-        await refuse_expired(storage, context, [entry], cover)
+        await refuse_expired(storage, context, [entry], replacements)
         receipt = await append_undo(shared, writer, context, entry, head)
         if receipt is not None:
             return receipt.versions[0]
@@ -200,12 +200,12 @@ async def read_compactions(
     at: int | None,
     job: str | None = None,
     *,
-    stage: sinks.Stage = sinks.OPEN,
+    redactor: sinks.Redactor = sinks.OPEN,
 ) -> list[Compaction]:
     """Return the compactions of a log up to a version, oldest first; with `job` only those of that job."""
     head = await storage.head(context)
     version = read.version_of(head, at)
-    cover = await read.cover_at(storage, context, head, version)
+    replacements = await read.replacements_at(storage, context, head, version)
     compactions: list[Compaction] = []
     for entry in await storage.read(context, at=version, kinds=(Kind.SUMMARY,)):
         if not entry.replaces or (job is not None and entry.data.get("job") != job):
@@ -215,7 +215,7 @@ async def read_compactions(
             Compaction(
                 version=entry.version,
                 id=entry.id,
-                summary=stage.redact_entry(entry).content,
+                summary=redactor.redact_entry(entry).content,
                 replaces=entry.covers or (entry.version, entry.version),
                 spans=entry.replaces,
                 tokens_before=int(data.get("before", 0)),
@@ -228,7 +228,7 @@ async def read_compactions(
                 renews=tuple(data.get(RENEWS, ())),
                 trust=trust.trust_of_entry(entry),
                 created_at=entry.created_at,
-                in_force=cover.replaced_by(entry.version) is None and entry.state is not State.ERASED,
+                in_force=replacements.replaced_by(entry.version) is None and entry.state is not State.ERASED,
             )
         )
     return compactions
@@ -253,13 +253,13 @@ async def expand_summary(
         raise EntryNotFoundError(f"there is no summary at v{version}")
     # Entries that were already inactive before the summary are not part of it.
     replacing_before = await storage.read(context, at=version - 1, replacing=True)
-    cover_before = Cover(replacing_before)
+    replacements_before = Replacements(replacing_before)
     entries: list[Entry] = []
     for first, last in summary.replaces:
         entries += await storage.read(context, at=last, after=first - 1, kinds=read.SHOWN)
     versions = {entry.version for entry in entries}
-    active_before = in_force.effective_sequence(entries, cover_before)
-    # The cover adds the active edits and summaries of the whole log: only those of the spans belong here.
+    active_before = in_force.effective_sequence(entries, replacements_before)
+    # The replacements add the active edits and summaries of the whole log: only those of the spans belong here.
     return [entry for entry in active_before if entry.version in versions]
 
 
@@ -279,7 +279,7 @@ class _Work:
     #: Seconds for which summarized messages are kept, unless the namespace overrides it; None keeps them.
     retention: float | None
     #: Redacts its entries.
-    stage: sinks.Stage
+    redactor: sinks.Redactor
     #: Whether a model writes the summary: it may omit required details.
     model: bool
 
@@ -321,7 +321,7 @@ def make_compaction_handler(
             summarizer=await resolve_summarizer(summarizer),
             config=config,
             retention=retention,
-            stage=sinks.create_redaction_stage(storage, mode, counter),
+            redactor=sinks.create_redaction_stage(storage, mode, counter),
             model=summarizer is not None,
         )
         return await _compact_log(work, lease)
@@ -337,11 +337,11 @@ async def _compact_log(work: _Work, lease: Lease) -> Done | Retry | Failed | Non
     """
     storage, context = work.storage, work.context.id
     head = await storage.head(context)
-    cover = await read.cover_at(storage, context, head, head.version)
-    entries = await read.read_stretches(storage, context, cover, head.version)
-    outdated = await _find_outdated(storage, head, cover)
+    replacements = await read.replacements_at(storage, context, head, head.version)
+    entries = await read.read_stretches(storage, context, replacements, head.version)
+    outdated = await _find_outdated(storage, head, replacements)
     choose = partial(
-        _choose_stretch, entries, cover, work, outdated, force=bool(lease.job.payload.get("force"))
+        _choose_stretch, entries, replacements, work, outdated, force=bool(lease.job.payload.get("force"))
     )
     # A longer log takes milliseconds, in which the event loop must not wait.
     stretch = await asyncio.to_thread(choose) if len(entries) > 1_000 else choose()
@@ -361,17 +361,17 @@ async def _compact_log(work: _Work, lease: Lease) -> Done | Retry | Failed | Non
     return await _append_summary(work, lease, stretch, messages, draft, head, jobs)
 
 
-async def _find_outdated(storage: StorageBackend, head: Head, cover: Cover) -> Outdated:
+async def _find_outdated(storage: StorageBackend, head: Head, replacements: Replacements) -> Outdated:
     """Find the active summaries of which some replaced entries were retracted or edited since.
 
     A summary can be renewed from its remaining spans if the messages of these can still be read.
     """
     remaining_spans: dict[str, tuple[Span, ...]] = {}
     unrenewable: set[str] = set()
-    for summary in cover.shown:
+    for summary in replacements.shown:
         if summary.kind is not Kind.SUMMARY:
             continue
-        changes = cover.changes(summary)
+        changes = replacements.changes(summary)
         if not changes:
             continue
         spans = span.subtract_spans(summary.replaces, changes)
@@ -385,14 +385,14 @@ async def _find_outdated(storage: StorageBackend, head: Head, cover: Cover) -> O
 
 
 def _choose_stretch(
-    entries: Sequence[Entry], cover: Cover, work: _Work, outdated: Outdated, *, force: bool
+    entries: Sequence[Entry], replacements: Replacements, work: _Work, outdated: Outdated, *, force: bool
 ) -> Stretch | str:
     """Return the stretch to summarise, or the reason why there is none.
 
     With `force`, which means that a caller requested the compaction, it may free any number of tokens. Otherwise a
     stretch that frees too little is reduced to its outdated summaries.
     """
-    found = in_force.fold_atomic_groups(in_force.effective_sequence(entries, cover), whole=True)
+    found = in_force.fold_atomic_groups(in_force.effective_sequence(entries, replacements), whole=True)
     stretch = span.choose_stretch(found, work.policy, outdated)
     if force or isinstance(stretch, str):
         return stretch
@@ -408,7 +408,7 @@ async def _build_summary(work: _Work, lease: Lease, stretch: Stretch, messages: 
     """Write the summary of a stretch from the messages behind it; return its draft, with statistics as data."""
     text, coverage = await summarize_stretch(work, stretch, messages)
     tokens = work.counter.count(text)
-    lost = await asyncio.to_thread(_find_lost, work.stage.redact_entries(messages), text)
+    lost = await asyncio.to_thread(_find_lost, work.redactor.redact_entries(messages), text)
     data: dict[str, Json] = {
         "job": lease.job.id,
         "policy": work.policy.to_json(),
@@ -484,14 +484,14 @@ async def _append_summary(
             raise result
         previous_rewrites = head.rewrites
         head = await storage.head(context)
-        cover = await read.cover_at(storage, context, head, head.version)
+        replacements = await read.replacements_at(storage, context, head, head.version)
         current = await storage.get(_ids_of(stretch.entries))
         if any(entry is None or entry.state is not State.LIVE for entry in current):
             return Failed(error="the entries to be summarized were erased or have expired", cancelled=True)
-        is_active = span.is_stretch_active(stretch, cover, current)
+        is_active = span.is_stretch_active(stretch, replacements, current)
         current_messages = await read.messages_behind(storage, context, head, stretch.entries)
         has_same_messages = _ids_of(current_messages) == _ids_of(messages)
-        outdated = await _find_outdated(storage, head, cover)
+        outdated = await _find_outdated(storage, head, replacements)
         has_new_outdated = not outdated.remaining_spans.keys() <= set(_ids_of(stretch.entries))
         if not is_active or not has_same_messages or has_new_outdated:
             return Retry(error="the entries to be summarized were rewritten", not_before=datetime.now(UTC))
@@ -526,7 +526,7 @@ async def summarize_stretch(work: _Work, stretch: Stretch, messages: Sequence[En
     """Write the text of a summary; return it, and the share of the messages' characters that the summarizer read."""
     return await shorten_turns(
         work.summarizer,
-        span.turns_of_entries(work.stage.redact_entries(messages)),
+        span.turns_of_entries(work.redactor.redact_entries(messages)),
         limit=stretch.limit,
         below=max(stretch.tokens, stretch.limit + 1),  # a renewed summary may keep its length
         counter=work.counter,

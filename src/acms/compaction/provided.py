@@ -156,9 +156,9 @@ async def _build_summary(
         await shared.known.catch_up(storage, context)
         if shared.known.under(message.key) is not None:
             return None  # it was stored when there were no entries to replace
-    cover = await read.cover_at(storage, context, head, head.version)
-    entries = await read.read_stretches(storage, context, cover, head.version)
-    active = in_force.effective_sequence(entries, cover)
+    replacements = await read.replacements_at(storage, context, head, head.version)
+    entries = await read.read_stretches(storage, context, replacements, head.version)
+    active = in_force.effective_sequence(entries, replacements)
     covered = _covered_entries(active)
     if not covered:
         return None

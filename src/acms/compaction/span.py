@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from acms.log.in_force import Cover, Units, anchor_version
+from acms.log.in_force import EntryGroups, Replacements, anchor_version
 from acms.log.policy import CompactionPolicy, is_compaction_due
 from acms.log.trust import is_instruction
 from acms.model import Entry, Kind, Privacy, Role, Span
@@ -102,7 +102,7 @@ class _Group(NamedTuple):
 
 
 def choose_stretch(
-    found: Units, policy: CompactionPolicy, outdated: Outdated = UP_TO_DATE, *, messages: bool = True
+    found: EntryGroups, policy: CompactionPolicy, outdated: Outdated = UP_TO_DATE, *, messages: bool = True
 ) -> Stretch | str:
     """Choose the active entries to summarise; return them as a stretch, or the reason why no summary is worthwhile.
 
@@ -295,10 +295,14 @@ def subtract_spans(spans: Iterable[Span], removed: Sequence[tuple[int, int, int]
     return tuple(remaining)
 
 
-def is_stretch_active(stretch: Stretch, cover: Cover, current: Iterable[Entry | None]) -> bool:
+def is_stretch_active(stretch: Stretch, replacements: Replacements, current: Iterable[Entry | None]) -> bool:
     """Return whether all entries of a stretch are still active and have content; `current` are the stored entries."""
     for chosen, entry in zip(stretch.entries, current, strict=True):
-        if entry is None or entry.state is not chosen.state or cover.replaced_by(chosen.version) is not None:
+        if (
+            entry is None
+            or entry.state is not chosen.state
+            or replacements.replaced_by(chosen.version) is not None
+        ):
             return False
     return True
 

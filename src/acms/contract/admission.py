@@ -13,7 +13,7 @@ from datetime import datetime
 from operator import is_not
 from typing import Literal
 
-from acms.contract.kv_policy import Held, find_quoting_keys, policy
+from acms.contract.kv_policy import CachedKey, find_quoting_keys, policy
 from acms.contract.renditions import Counts, release_in_chunks
 from acms.contract.schema import Candidate, KVPolicy, RiskLevel, Variant
 from acms.contract.selection import Profile, Selection, select_fragments
@@ -45,7 +45,7 @@ class Terms:
     #: Texts that belong to no candidate and must not be revealed either.
     unread: tuple[str, ...] = ()
     #: The caller's cache entries, and the capacity of that cache in keys.
-    cache: tuple[Held, ...] = ()
+    cache: tuple[CachedKey, ...] = ()
     capacity: int | None = None
     #: Share of the tokens that external text of sessions may take while other text that answers is left out.
     external_share: float = 1.0

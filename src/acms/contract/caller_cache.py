@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from acms import nouns
 from acms.contract.benefit import CITATION, OVERLAP, RECENCY
-from acms.contract.kv_policy import CAPACITY, LARGE, Held, eviction_sort_key, resolve_conflicts
+from acms.contract.kv_policy import CAPACITY, LARGE, CachedKey, eviction_sort_key, resolve_conflicts
 from acms.contract.schema import Code, Fragment, KVPolicy, Lod, Notice, RenderReply, Variant
 from acms.contract.wire import Fields, parse_integer, parse_number, parse_text
 from acms.errors import ValidationError
@@ -59,9 +59,9 @@ class Kept:
     #: Its other renditions; none once it was shortened.
     variants: tuple[Variant, ...] = ()
 
-    def held(self, turn: int) -> Held:
+    def held(self, turn: int) -> CachedKey:
         """Return its key, level, cost, benefit, age and entities as of a turn, without its text."""
-        return Held(self.key, self.lod, self.cost, self.benefit, turn - self.used, self.entities)
+        return CachedKey(self.key, self.lod, self.cost, self.benefit, turn - self.used, self.entities)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class KVCache:
         """Return the fragment under a key without counting it as used, or None if there is none."""
         return self._units.get(key)
 
-    def held(self) -> tuple[Held, ...]:
+    def held(self) -> tuple[CachedKey, ...]:
         """Return the keys with their costs, benefits and ages as of the next turn; never a text."""
         return tuple(one.held(self._turn + 1) for one in self._units.values())
 

@@ -27,7 +27,7 @@ from acms.contract import recovery
 from acms.contract import reply as replying
 from acms.contract.admission import Admitted, Terms, admit_candidates, build_ledger
 from acms.contract.entities import extract_entities, gaze_of_request
-from acms.contract.kv_policy import Held, Holds, parse_cache_keys
+from acms.contract.kv_policy import CachedKey, ListsKeys, parse_cache_keys
 from acms.contract.providers import Answer, Call, KnowledgeSource, Provider, ask_providers, build_providers
 from acms.contract.recovery import Outcome, Situation
 from acms.contract.renditions import release_in_chunks
@@ -106,7 +106,7 @@ class _Rendering(NamedTuple):
     #: Under which answers are read, one slice of one answer at a time.
     reading: asyncio.Lock
     #: The entries of the caller's cache, and its capacity in keys.
-    cache: tuple[Held, ...]
+    cache: tuple[CachedKey, ...]
     capacity: int | None
 
     def log(self, name: str, *, level: int = logging.DEBUG, **fields: object) -> None:
@@ -201,7 +201,7 @@ class ACS:
         *,
         action: Action | str | None = None,
         attempt: int = 1,
-        cache: Holds | Iterable[Held | str] | None = None,
+        cache: ListsKeys | Iterable[CachedKey | str] | None = None,
         lenient: bool = False,
     ) -> RenderReply:
         """Answer a request (`render_request.v0`); raise `ValidationError` with the name of an invalid field.
@@ -232,7 +232,7 @@ class ACS:
             earlier=earlier,
             reading=asyncio.Lock(),
             cache=held,
-            capacity=cache.capacity if isinstance(cache, Holds) else None,
+            capacity=cache.capacity if isinstance(cache, ListsKeys) else None,
         )
         with correlation(rendering.id) if correlation_id.get() is None else nullcontext():
             return await self._logged_reply(rendering)

@@ -22,8 +22,8 @@ from acms.errors import ValidationError
 from acms.privacy.detect import safe_key
 
 __all__ = [
-    "Held",
-    "Holds",
+    "CachedKey",
+    "ListsKeys",
     "Resolved",
     "evict_score",
     "eviction_sort_key",
@@ -48,7 +48,7 @@ WINDOW = 20
 _HALF = WINDOW // 2
 
 
-class Held(NamedTuple):
+class CachedKey(NamedTuple):
     """A key of a cache, with its cost, benefit and age."""
 
     key: str
@@ -63,7 +63,7 @@ class Held(NamedTuple):
 
 
 @runtime_checkable
-class Holds(Protocol):
+class ListsKeys(Protocol):
     """A cache that can list its keys."""
 
     @property
@@ -71,7 +71,7 @@ class Holds(Protocol):
         """Largest number of keys, not counting pinned ones."""
         ...
 
-    def held(self) -> tuple[Held, ...]:
+    def held(self) -> tuple[CachedKey, ...]:
         """Return the keys with their costs, benefits and ages."""
         ...
 
@@ -84,17 +84,17 @@ class Resolved(NamedTuple):
     conflicts: tuple[str, ...]
 
 
-def parse_cache_keys(cache: Holds | Iterable[Held | str] | None) -> tuple[Held, ...]:
+def parse_cache_keys(cache: ListsKeys | Iterable[CachedKey | str] | None) -> tuple[CachedKey, ...]:
     """Return the entries of a caller's cache, which is given as a cache, as entries, as plain keys, or as None."""
     if cache is None:
         return ()
-    entries: object = cache.held() if isinstance(cache, Holds) else cache
+    entries: object = cache.held() if isinstance(cache, ListsKeys) else cache
     if not isinstance(entries, Iterable) or isinstance(entries, str | bytes | Mapping):
         raise ValidationError("must be a cache or a list of keys", field="cache")
-    by_key: dict[str, Held] = {}
+    by_key: dict[str, CachedKey] = {}
     for index, entry in enumerate(entries):
-        held = Held(entry) if isinstance(entry, str) else entry
-        if not isinstance(held, Held):
+        held = CachedKey(entry) if isinstance(entry, str) else entry
+        if not isinstance(held, CachedKey):
             raise ValidationError("must be a key", field=f"cache[{index}]")
         by_key.setdefault(held.key, held)
     return tuple(by_key.values())
@@ -130,7 +130,7 @@ def policy(
     tokens_max: int,
     gaze: Sequence[str] = (),
     benefits: Mapping[str, float] | None = None,
-    cache: Holds | Iterable[Held | str] | None = None,
+    cache: ListsKeys | Iterable[CachedKey | str] | None = None,
     capacity: int | None = None,
     safe: Callable[[str], bool] = safe_key,
 ) -> KVPolicy:
@@ -145,7 +145,7 @@ def policy(
     Pins are in the order of the reply, keys to compress by falling cost, keys to evict by falling evict score.
     """
     if capacity is None:
-        capacity = cache.capacity if isinstance(cache, Holds) else CAPACITY
+        capacity = cache.capacity if isinstance(cache, ListsKeys) else CAPACITY
     units = _collect_keys(selected, benefits or {}, parse_cache_keys(cache))
     safe_keys = [key for key in units if safe(key)]
     texts = [fragment.text for fragment in selected if fragment.text is not None]
@@ -166,9 +166,9 @@ def policy(
 
 
 def _choose_evictions(
-    evictable: Iterable[Held],
+    evictable: Iterable[CachedKey],
     keys_of_reply: Collection[str],
-    pinned: Sequence[Held],
+    pinned: Sequence[CachedKey],
     *,
     to_remain: int,
     total: int,
@@ -185,36 +185,36 @@ def _choose_evictions(
     return [unit.key for unit in by_score if unit.key in evict]
 
 
-def _is_compressible(unit: Held) -> bool:
+def _is_compressible(unit: CachedKey) -> bool:
     return unit.cost >= LARGE and MEDIUM <= unit.benefit < GOOD
 
 
-def _is_obsolete(unit: Held, keys_of_reply: Collection[str], pinned: Iterable[Held]) -> bool:
+def _is_obsolete(unit: CachedKey, keys_of_reply: Collection[str], pinned: Iterable[CachedKey]) -> bool:
     """Return whether a key is stale, or not in the reply and redundant with a pinned one."""
     if _score_for_eviction(unit) >= STALE:
         return True
     return unit.key not in keys_of_reply and any(_is_redundant(unit, other) for other in pinned)
 
 
-def eviction_sort_key(unit: Held) -> tuple[float, int, str]:
+def eviction_sort_key(unit: CachedKey) -> tuple[float, int, str]:
     """Return the sort key of eviction: highest score first, then oldest use, then id."""
     return -_score_for_eviction(unit), -unit.turns, unit.key
 
 
-def _score_for_eviction(unit: Held) -> float:
+def _score_for_eviction(unit: CachedKey) -> float:
     return evict_score(turns=unit.turns, cost=unit.cost, benefit=unit.benefit)
 
 
 def _collect_keys(
-    selected: Iterable[Fragment], benefits: Mapping[str, float], cache: Iterable[Held]
-) -> dict[str, Held]:
+    selected: Iterable[Fragment], benefits: Mapping[str, float], cache: Iterable[CachedKey]
+) -> dict[str, CachedKey]:
     """Return every key of the reply and of the cache; values from the reply take precedence."""
     cached = {held.key: held for held in cache}
-    units: dict[str, Held] = {}
+    units: dict[str, CachedKey] = {}
     for fragment in selected:
         known = cached.get(fragment.id)
         benefit = benefits.get(fragment.id, known.benefit if known else 0.0)
-        units[fragment.id] = Held(
+        units[fragment.id] = CachedKey(
             fragment.id, fragment.lod, fragment.cost_tokens, benefit, 0, fragment.entities
         )
     for key, held in cached.items():
@@ -246,7 +246,7 @@ def _choose_pins(
     return pins
 
 
-def _is_redundant(unit: Held, pinned: Held) -> bool:
+def _is_redundant(unit: CachedKey, pinned: CachedKey) -> bool:
     """Return whether a pinned key covers this one: all its entities, at least its detail, at least its benefit."""
     own = _normalize_names(unit.entities)
     if not own or not own <= _normalize_names(pinned.entities):

@@ -322,7 +322,7 @@ class Memory:
         `lead` is put before the text, and `about` only adds entities. A blocked entry has no text, and only the
         entities that the request names.
         """
-        mode = strictest_mode(self._mode, self._session.stage.mode or Privacy.ALLOW, row.privacy)
+        mode = strictest_mode(self._mode, self._session.redactor.mode or Privacy.ALLOW, row.privacy)
         candidate = Candidate(
             id=row.id,
             source=Layer.L2,

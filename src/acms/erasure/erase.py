@@ -18,7 +18,7 @@ from acms.errors import ACMSError, EntryNotFoundError, LegalHoldError, SessionNo
 from acms.facts.statements import fold_text, mentions_value
 from acms.jobs.requests import COMPACT, PRIVACY
 from acms.log import policy, validation
-from acms.log.in_force import Cover, is_record
+from acms.log.in_force import Replacements, is_record
 from acms.log.known import hash_sensitive_key
 from acms.log.policy import CompactionPolicy
 from acms.log.provenance import COPIED, COPIES, Link, Reached, Run, source_spans
@@ -734,7 +734,7 @@ async def _iter_replaced_messages(
 class _Coverage(NamedTuple):
     """The superseded versions of a context, and the versions of its active summaries."""
 
-    cover: Cover
+    replacements: Replacements
     summaries: frozenset[int]
 
     def is_active(self, summary: Entry) -> bool:
@@ -742,13 +742,15 @@ class _Coverage(NamedTuple):
 
     def is_replaced(self, version: int) -> bool:
         """Return whether an active summary replaces a version."""
-        return self.cover.replaced_by(version) in self.summaries
+        return self.replacements.replaced_by(version) in self.summaries
 
 
 async def _read_coverage(storage: StorageBackend, context: Context) -> _Coverage:
-    cover = Cover(await storage.read(context.id, replacing=True, deleted=True))
-    summaries = [entry for entry in cover.shown if entry.kind is Kind.SUMMARY and entry.state is State.LIVE]
-    return _Coverage(cover, frozenset(entry.version for entry in summaries))
+    replacements = Replacements(await storage.read(context.id, replacing=True, deleted=True))
+    summaries = [
+        entry for entry in replacements.shown if entry.kind is Kind.SUMMARY and entry.state is State.LIVE
+    ]
+    return _Coverage(replacements, frozenset(entry.version for entry in summaries))
 
 
 def _is_replaced_everywhere(message: Entry, coverage: Iterable[tuple[Context, _Coverage]]) -> bool:

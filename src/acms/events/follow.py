@@ -11,7 +11,7 @@ from acms.events.pages import PAGE_ENTRIES, Page, Span, page_reader
 from acms.log.validation import PAGE
 from acms.model import UNFINISHED, WEBHOOK, Head, Job, JobQuery
 from acms.ports import StorageBackend
-from acms.privacy.stage import Stage
+from acms.privacy.redactor import Redactor
 from acms.results import LogEvent
 from acms.session_state import SharedSession
 from acms.storage import handles
@@ -92,7 +92,7 @@ class Followed:
         storage: StorageBackend,
         context: str,
         cursor: Cursor,
-        stage: Stage,
+        redactor: Redactor,
         *,
         handle: StorageBackend | None = None,
         ended: Callable[[], bool] = _never_ended,
@@ -100,7 +100,7 @@ class Followed:
         self._storage = storage
         self._context = context
         self.cursor = cursor
-        self._stage = stage
+        self._redactor = redactor
         #: The handle that reports the appends of this process.
         self._handle = handle or storage
         self._ended = ended
@@ -167,7 +167,7 @@ class Followed:
             epoch=head.epoch,
             limit=min(self._limit, head.version - after),
         )
-        page = await page_reader(self._handle).read(span, self._stage)
+        page = await page_reader(self._handle).read(span, self._redactor)
         self._limit = min(PAGE_ENTRIES, 2 * max(1, len(page.entries)))
         return page
 
@@ -178,7 +178,7 @@ async def session_events(
     """Yield the events of a session's log behind a cursor; see `acms.ACMS.events`."""
     context = await shared.written()
     cursor = await parse_cursor(shared.storage, context, after)
-    followed = Followed(shared.storage, context, cursor, shared.stage, handle=shared.handle)
+    followed = Followed(shared.storage, context, cursor, shared.redactor, handle=shared.handle)
     events = followed.events(follow=follow)
     try:
         async for event in events:

@@ -15,7 +15,7 @@ from time import monotonic
 
 from acms.model import Entry
 from acms.ports import StorageBackend
-from acms.privacy.stage import Stage
+from acms.privacy.redactor import Redactor
 from acms.runtime.threads import off_loop
 from acms.storage import handles
 
@@ -70,25 +70,25 @@ class PageReader:
         self._storage = storage
         self._one_at_a_time = asyncio.Lock()
         #: Pages being read, and those read in the last `FRESH` seconds.
-        self._pages: dict[tuple[Span, Stage], asyncio.Future[Page]] = {}
+        self._pages: dict[tuple[Span, Redactor], asyncio.Future[Page]] = {}
 
-    async def read(self, span: Span, stage: Stage) -> Page:
+    async def read(self, span: Span, redactor: Redactor) -> Page:
         """Return a page, which other streams may hold as well."""
-        key = (span, stage)
+        key = (span, redactor)
         reading = self._pages.get(key)
         if reading is None:
-            reading = self._pages[key] = asyncio.ensure_future(self._load(span, stage))
+            reading = self._pages[key] = asyncio.ensure_future(self._load(span, redactor))
             reading.add_done_callback(partial(self._keep, key))
         return await asyncio.shield(reading)
 
-    def _keep(self, key: tuple[Span, Stage], reading: asyncio.Future[Page]) -> None:
+    def _keep(self, key: tuple[Span, Redactor], reading: asyncio.Future[Page]) -> None:
         """Keep a page while it is fresh; drop one that could not be read."""
         if reading.cancelled() or reading.exception() is not None:
             del self._pages[key]
         else:
             asyncio.get_running_loop().call_later(FRESH, self._pages.pop, key)
 
-    async def _load(self, span: Span, stage: Stage) -> Page:
+    async def _load(self, span: Span, redactor: Redactor) -> Page:
         """Read a page from the store and redact it, off the event loop if that is much work.
 
         `read` calls it once for all streams that ask for the page.
@@ -99,7 +99,7 @@ class PageReader:
             )
             found = found[: _count_fitting(found)]
             entries = await off_loop(
-                partial(stage.redact_entries, found), stage.count_unredacted_characters(found)
+                partial(redactor.redact_entries, found), redactor.count_unredacted_characters(found)
             )
             return Page(entries=entries, read_at=monotonic())
 

@@ -15,7 +15,7 @@ from acms.errors import ACMSError, ConflictError, SessionNotFoundError
 from acms.log import read
 from acms.log.encoding import parse_entry_id
 from acms.log.facts import REVOKED, FactHistory, address_of, has_address
-from acms.log.in_force import ENDED, Cover
+from acms.log.in_force import ENDED, Replacements
 from acms.model import (
     Append,
     Context,
@@ -119,11 +119,11 @@ def filter_active(
         is_about_facts = entry.kind is Kind.FACT or entry.data.get("reason") in (*ENDED, REVOKED)
         if is_known_to_fork or not is_about_facts:
             effective.append(entry)
-    cover = Cover(effective)
-    history = FactHistory(facts, cover)
+    replacements = Replacements(effective)
+    history = FactHistory(facts, replacements)
     active: list[Entry] = []
     for entry in entries:
-        if cover.replaced_by(entry.version) is not None:
+        if replacements.replaced_by(entry.version) is not None:
             continue
         if entry.kind is Kind.FACT:
             entry = _inherit_replacements(entry, history.chain(entry))
@@ -145,18 +145,22 @@ def _inherit_replacements(fact: Entry, predecessors: Sequence[Entry]) -> Entry:
 
 
 def draft_adoptions(
-    entries: Iterable[Entry], own: Sequence[Entry], cover: Cover, fork_version: int, open_episode: int
+    entries: Iterable[Entry],
+    own: Sequence[Entry],
+    replacements: Replacements,
+    fork_version: int,
+    open_episode: int,
 ) -> list[Draft]:
     """Draft copies of a parent's entries for a fork, which cite the originals.
 
-    `own` are the entries that only the fork has, `cover` holds the replaced entries of the fork, `fork_version` is the
-    last version that it shares with the parent, and `open_episode` the ordinal of the first episode that had not ended
-    there. Entries that were adopted before are left out, and those that the fork has decided about itself: it replaced
-    the same entries, filled the same address, or reflected on the same episode.
+    `own` are the entries that only the fork has, `replacements` holds the replaced entries of the fork, `fork_version`
+    is the last version that it shares with the parent, and `open_episode` the ordinal of the first episode that had not
+    ended there. Entries that were adopted before are left out, and those that the fork has decided about itself: it
+    replaced the same entries, filled the same address, or reflected on the same episode.
     """
     cited = {id for entry in own for id in entry.sources}
     active_facts = [
-        entry for entry in own if entry.kind is Kind.FACT and cover.replaced_by(entry.version) is None
+        entry for entry in own if entry.kind is Kind.FACT and replacements.replaced_by(entry.version) is None
     ]
     filled_addresses = set(filter(has_address, map(address_of, active_facts)))
     reflected_episodes = {entry.episode for entry in own if is_mark(entry)}
@@ -168,11 +172,11 @@ def draft_adoptions(
             is_needless = entry.episode in reflected_episodes or continues_in_fork
         elif entry.kind is Kind.RETRACTION:
             # Without a span, it ended only entries that the fork never had.
-            is_needless = not replaces or _is_replaced_after(replaces, cover, fork_version)
+            is_needless = not replaces or _is_replaced_after(replaces, replacements, fork_version)
         else:
             is_exclusive = entry.data.get("cardinality") == "one"
             is_filled = is_exclusive and address_of(entry) in filled_addresses
-            is_needless = is_filled or _is_replaced_after(replaces, cover, fork_version)
+            is_needless = is_filled or _is_replaced_after(replaces, replacements, fork_version)
         if entry.id in cited or is_needless:
             continue
         draft = Draft(**{name: getattr(entry, name) for name in _FIELDS})
@@ -181,11 +185,11 @@ def draft_adoptions(
     return drafts
 
 
-def _is_replaced_after(spans: Iterable[Span], cover: Cover, fork: int) -> bool:
+def _is_replaced_after(spans: Iterable[Span], replacements: Replacements, fork: int) -> bool:
     """Return whether an entry of some spans was replaced after the version `fork`, that is, by the fork itself."""
     for first, last in spans:
         for version in range(first, last + 1):
-            replacement = cover.replaced_by(version)
+            replacement = replacements.replaced_by(version)
             if replacement is not None and replacement > fork:
                 return True
     return False
@@ -245,8 +249,8 @@ async def adopt_late(storage: StorageBackend, context: str, finish: Lease | None
         head = await storage.head(child.id)
         late = await _read_late_entries(storage, child)
         own = await storage.read(child.id, at=head.version, kinds=_LEARNED, after=child.fork)
-        cover = await read.cover_at(storage, child.id, head, head.version)
-        drafts = draft_adoptions(late, own, cover, child.fork, await _open_episode(storage, child))
+        replacements = await read.replacements_at(storage, child.id, head, head.version)
+        drafts = draft_adoptions(late, own, replacements, child.fork, await _open_episode(storage, child))
         if not drafts:
             return False
         expect = Expect(rewrites=head.rewrites)

@@ -15,7 +15,7 @@ from typing import Any
 from acms.facts.faults import TEXT_FIELDS, find_type_error
 from acms.knowledge import Decision, Fact, Proposal, Reflection
 from acms.log import trust
-from acms.log.in_force import Cover, effective_sequence
+from acms.log.in_force import Replacements, effective_sequence
 from acms.model import EMPTY, Context, Draft, Entry, EpisodeStatus, Json, Kind, Origin, Privacy, Role, State
 from acms.nouns import episode_id
 from acms.ports import Turn
@@ -120,7 +120,7 @@ def find_next_batch(
     context: str,
     entries: Sequence[Entry],
     edits: Sequence[Entry],
-    cover: Cover,
+    replacements: Replacements,
     before: Progress,
     upto: int,
     limits: Limits,
@@ -133,7 +133,7 @@ def find_next_batch(
     since then. `before` is the progress so far, and `upto` the version up to which edits are read with this batch. With
     `force` no episode is too short, and edits alone are enough.
     """
-    new_edits = _select_new_edits(edits, cover, before)
+    new_edits = _select_new_edits(edits, replacements, before)
     if force:
         limits = replace(limits, min_messages=1)
     chosen: list[Episode] = []
@@ -149,7 +149,7 @@ def find_next_batch(
     if not chosen and not edits_are_enough:
         return None
     messages_by_episode: dict[int, list[Entry]] = {episode.ordinal: [] for episode in chosen}
-    for entry in effective_sequence(entries, cover, after=before.last):
+    for entry in effective_sequence(entries, replacements, after=before.last):
         is_chosen = entry.kind is Kind.MESSAGE and entry.episode in messages_by_episode
         if is_chosen and _is_readable(entry):
             messages_by_episode[entry.episode].append(entry)
@@ -159,11 +159,11 @@ def find_next_batch(
     return Batch(edits=tuple(new_edits), parts=tuple(parts), upto=upto, before=before)
 
 
-def _select_new_edits(edits: Iterable[Entry], cover: Cover, before: Progress) -> list[Entry]:
+def _select_new_edits(edits: Iterable[Entry], replacements: Replacements, before: Progress) -> list[Entry]:
     """Return the active edits of episodes that were reflected on which no reflector has read yet."""
     selected: list[Entry] = []
     for edit in edits:
-        is_new = edit.version > before.upto and cover.replaced_by(edit.version) is None
+        is_new = edit.version > before.upto and replacements.replaced_by(edit.version) is None
         if is_new and 0 < edit.episode <= before.episode and _is_readable(edit):
             selected.append(edit)
     return selected
@@ -187,19 +187,23 @@ def _is_readable(entry: Entry) -> bool:
     return entry.state is State.LIVE and entry.privacy is not Privacy.BLOCK
 
 
-def is_batch_current(batch: Batch, cover: Cover, current: Iterable[Entry | None]) -> bool:
+def is_batch_current(batch: Batch, replacements: Replacements, current: Iterable[Entry | None]) -> bool:
     """Return whether all entries of a batch are still active and have content; `current` are the stored entries."""
     for entry, stored in zip(batch.entries, current, strict=True):
-        if stored is None or stored.state is not State.LIVE or cover.replaced_by(entry.version) is not None:
+        if (
+            stored is None
+            or stored.state is not State.LIVE
+            or replacements.replaced_by(entry.version) is not None
+        ):
             return False
     return True
 
 
-def superseded_ids_by_version(batch: Batch, cover: Cover) -> dict[int, frozenset[str]]:
+def superseded_ids_by_version(batch: Batch, replacements: Replacements) -> dict[int, frozenset[str]]:
     """Return the ids of the batch's inactive entries, by the version that replaced or retracted them."""
     ids: dict[int, frozenset[str]] = {}
     for entry in batch.entries:
-        version = cover.replaced_by(entry.version)
+        version = replacements.replaced_by(entry.version)
         if version is not None:
             ids[version] = ids.get(version, frozenset()) | {entry.id}
     return ids

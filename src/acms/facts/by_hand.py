@@ -113,7 +113,7 @@ async def store_fact(
 
     added = await _append_changes(shared, context, choose, read)
     wanted = added[0] if added else same_id
-    facts = await request.read_facts(shared.storage, context, None, history=True, stage=shared.stage)
+    facts = await request.read_facts(shared.storage, context, None, history=True, redactor=shared.redactor)
     return next(fact for fact in facts if fact.id == wanted)
 
 
@@ -158,7 +158,7 @@ async def withdraw_facts(shared: SharedSession, subject: str, attribute: str, sc
         return [Proposal(action="remove", fact_id=id) for id in withdrawn]
 
     await _append_changes(shared, context, choose, ())
-    facts = await request.read_facts(shared.storage, context, None, history=True, stage=shared.stage)
+    facts = await request.read_facts(shared.storage, context, None, history=True, redactor=shared.redactor)
     return [fact for fact in facts if fact.id in withdrawn]
 
 

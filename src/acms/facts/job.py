@@ -25,7 +25,7 @@ from acms.facts.request import FactLog, ensure_profile, read_active_facts
 from acms.jobs.requests import REFLECT, model_name, privacy_of, reflection_kind
 from acms.jobs.worker import Handler
 from acms.knowledge import Decision, Fact, Proposal, Reflection
-from acms.log.in_force import Cover
+from acms.log.in_force import Replacements
 from acms.log.policy import PRIVATE
 from acms.log.read import find_profile
 from acms.log.validation import UNNAMED
@@ -44,7 +44,7 @@ from acms.model import (
 from acms.observability.events import Reflected
 from acms.observability.logging import emit_event, log_event
 from acms.ports import ReflectionRequest, Reflector, StorageBackend, TokenCounter, Turn
-from acms.privacy.stage import Stage, create_redaction_stage
+from acms.privacy.redactor import Redactor, create_redaction_stage
 from acms.providers.tokens import token_counter
 from acms.recall.index_cache import record_new_profile
 from acms.runtime.chance import chance
@@ -127,7 +127,7 @@ class _Work:
     name: str
     config: ACMSConfig
     #: Redaction of content sent to the reflector.
-    stage: Stage
+    redactor: Redactor
     lease: Lease
     pace: Pace
 
@@ -180,9 +180,9 @@ def make_reflection_handler(
         configured = config.privacy.mode
         least = configured if modes is None else modes.get(lease.job.context)
         mode = privacy_of(lease.job, configured, least)
-        stage = create_redaction_stage(storage, mode, counter)
+        redactor = create_redaction_stage(storage, mode, counter)
         work = _Work(
-            storage, context, counter, reflector, has_seed_signature, name, config, stage, lease, pace
+            storage, context, counter, reflector, has_seed_signature, name, config, redactor, lease, pace
         )
         try:
             await _run_reflection(work)
@@ -249,8 +249,10 @@ async def _read_progress(storage: StorageBackend, context: str) -> Progress:
 
 def _redact_facts(work: _Work, log: FactLog) -> list[Fact]:
     """Return the active facts as a reflector may read them, without blocked ones."""
-    blocked = {entry.id for entry in log.entries if work.stage.redact_entry(entry).privacy is Privacy.BLOCK}
-    return [fact for fact in work.stage.redact_facts(log.facts, log.entries) if fact.id not in blocked]
+    blocked = {
+        entry.id for entry in log.entries if work.redactor.redact_entry(entry).privacy is Privacy.BLOCK
+    }
+    return [fact for fact in work.redactor.redact_facts(log.facts, log.entries) if fact.id not in blocked]
 
 
 async def _find_next_batch(work: _Work, before: Progress, head: Head) -> tuple[Batch | None, FactLog]:
@@ -276,7 +278,7 @@ async def _find_next_batch(work: _Work, before: Progress, head: Head) -> tuple[B
             context, at=head.version, after=before.last, kinds=(Kind.MESSAGE, Kind.EPISODE), limit=size
         )
         batch = backlog.find_next_batch(
-            context, entries, edits, log.cover, before, head.version, limits, force=work.force
+            context, entries, edits, log.replacements, before, head.version, limits, force=work.force
         )
         has_episodes = batch is not None and batch.parts
         if len(entries) < size or has_episodes:
@@ -315,7 +317,7 @@ def _read_own_words(work: _Work, batch: Batch, facts: Iterable[Fact]) -> list[tu
     contents = {fact.content for fact in facts}
     speakers = {entry.actor for entry in batch.entries if entry.actor}
     messages: list[tuple[Entry, str]] = []
-    for entry in map(work.stage.redact_entry, batch.entries):
+    for entry in map(work.redactor.redact_entry, batch.entries):
         if entry.privacy is Privacy.BLOCK:
             continue
         text = remove_rendered_text(entry.content, known=contents, speakers=speakers)
@@ -521,7 +523,7 @@ async def _check_batch_current(work: _Work, batch: Batch, before: Head) -> None:
         return
     replacing = await work.storage.read(before.context, at=head.version, replacing=True)
     current = await work.storage.get([entry.id for entry in batch.entries])
-    if not backlog.is_batch_current(batch, Cover(replacing, searchable=True), current):
+    if not backlog.is_batch_current(batch, Replacements(replacing, searchable=True), current):
         raise _BatchChanged
 
 
@@ -538,7 +540,7 @@ async def _check_profile(work: _Work, batch: Batch, before: Head) -> None:
     if head.rewrites == before.rewrites:
         return
     replacing = await work.storage.read(before.context, at=head.version, replacing=True)
-    superseded = backlog.superseded_ids_by_version(batch, Cover(replacing, searchable=True))
+    superseded = backlog.superseded_ids_by_version(batch, Replacements(replacing, searchable=True))
     for entry in replacing:
         if entry.version in superseded:
             rewrite = Rewrite((), superseded[entry.version])

@@ -13,12 +13,12 @@ from acms.jobs import requests
 from acms.knowledge import Fact
 from acms.log import facts as rules
 from acms.log import read, validation
-from acms.log.in_force import Cover
+from acms.log.in_force import Replacements
 from acms.log.validity import at_moment
 from acms.model import UNFINISHED, Append, ContextDraft, Entry, Head, Job, JobDraft, JobQuery, JobState, Kind
 from acms.observability.logging import log_event
 from acms.ports import StorageBackend
-from acms.privacy.stage import OPEN, Stage
+from acms.privacy.redactor import OPEN, Redactor
 
 if TYPE_CHECKING:
     from acms.session_state import SharedSession
@@ -35,7 +35,7 @@ async def read_facts(
     history: bool = False,
     as_of: datetime | None = None,
     valid_at: datetime | None = None,
-    stage: Stage = OPEN,
+    redactor: Redactor = OPEN,
 ) -> list[Fact]:
     """Return the active facts at a version, redacted for output, oldest first; with `history` the retired ones too.
 
@@ -51,12 +51,12 @@ async def read_facts(
     if not entries:
         return []
     replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
-    facts = rules.collect_facts(entries, Cover(replacing), replacing)
+    facts = rules.collect_facts(entries, Replacements(replacing), replacing)
     if valid_at is not None:
         facts = at_moment(facts, valid_at, rules.find_rival_pairs(facts))
     elif not history:
         facts = [fact for fact in facts if fact.retired is None]
-    redacted = stage.redact_facts(facts, entries)
+    redacted = redactor.redact_facts(facts, entries)
     return [fact for fact in redacted if _is_about(fact, subject, attribute, fact_type)]
 
 
@@ -80,7 +80,7 @@ class FactLog(NamedTuple):
     #: The stored facts, active and retired.
     entries: list[Entry]
     #: The messages behind a compaction count as active: they are read in their original wording.
-    cover: Cover
+    replacements: Replacements
     #: The active facts.
     facts: list[Fact]
 
@@ -89,9 +89,9 @@ async def read_active_facts(storage: StorageBackend, context: str, head: Head) -
     """Return the facts of a log at its head."""
     entries = await storage.read(context, at=head.version, kinds=(Kind.FACT,))
     replacing = await storage.read(context, at=head.version, replacing=True) if head.rewrites else []
-    cover = Cover(replacing, searchable=True)
-    facts = [fact for fact in rules.collect_facts(entries, cover, replacing) if fact.retired is None]
-    return FactLog(context, head, entries, cover, facts)
+    replacements = Replacements(replacing, searchable=True)
+    facts = [fact for fact in rules.collect_facts(entries, replacements, replacing) if fact.retired is None]
+    return FactLog(context, head, entries, replacements, facts)
 
 
 async def ensure_profile(storage: StorageBackend, namespace: str, counter: str) -> str:

@@ -285,7 +285,7 @@ def message_of_parts(role: Role, parts: Sequence[Part], names: dict[str, str]) -
 
 async def _find_original(session: ACMS, id: str, dialect: Dialect[M]) -> M | None:
     try:
-        return original_of_entry(session.stage.redact_entry(await session.get(id)), dialect)
+        return original_of_entry(session.redactor.redact_entry(await session.get(id)), dialect)
     except EntryNotFoundError:  # recalled from another session
         return None
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from acms.knowledge import Doubt, Fact
 from acms.log.encoding import parse_entry_id
-from acms.log.in_force import Cover
+from acms.log.in_force import Replacements
 from acms.model import Entry, Kind, Span
 
 _VALUE_WORDS = 6
@@ -270,17 +270,17 @@ def _doubt_of_summary(summary: Entry, mentions: Iterable[tuple[int, frozenset[st
     return None
 
 
-def outdated_summary_labels(cover: Cover) -> dict[int, str]:
+def outdated_summary_labels(replacements: Replacements) -> dict[int, str]:
     """Return the labels of summaries whose messages were retracted or edited since, by version.
 
-    `cover` is the searchable one: a summary that a later one replaced is labelled too, because a prompt may go on
-    showing it for a while.
+    `replacements` are those for searching: a summary that a later one replaced is labelled too, because a prompt may
+    go on showing it for a while.
     """
-    summaries = [entry for entry in cover.replacing if entry.kind is Kind.SUMMARY]
-    by_version = {entry.version: entry for entry in cover.replacing} if summaries else {}
+    summaries = [entry for entry in replacements.replacing if entry.kind is Kind.SUMMARY]
+    by_version = {entry.version: entry for entry in replacements.replacing} if summaries else {}
     labels: dict[int, str] = {}
     for summary in summaries:
-        for first, _, by in cover.changes(summary):
+        for first, _, by in replacements.changes(summary):
             change = by_version[by]
             if change.kind in (Kind.MESSAGE, Kind.RETRACTION):
                 reason = "updated" if change.kind is Kind.MESSAGE else ""

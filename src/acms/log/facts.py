@@ -17,7 +17,7 @@ from typing import Any
 from acms.knowledge import Fact, Retired
 from acms.log import trust
 from acms.log.doubt import MENTIONS, annotate_doubts
-from acms.log.in_force import Cover
+from acms.log.in_force import Replacements
 from acms.log.validity import Period, ends_older_period, validity_periods
 from acms.model import Draft, Entry, Kind, Span, State
 
@@ -109,19 +109,19 @@ def _text_field(entry: Entry, name: str) -> str:
 class FactHistory:
     """The facts of a log at a version: which are active, and what retired the others."""
 
-    def __init__(self, entries: Iterable[Entry], cover: Cover) -> None:
-        """Take every fact up to a version, and the cover at that version."""
+    def __init__(self, entries: Iterable[Entry], replacements: Replacements) -> None:
+        """Take every fact up to a version, and the replacements in force at that version."""
         facts = [entry for entry in entries if entry.kind is Kind.FACT]
         self.entries = sorted(facts, key=attrgetter("version"))
-        self._cover = cover
+        self._replacements = replacements
         known = {entry.version: entry for entry in self.entries}
         #: By version: the fact with effect that supersedes it.
         self._successors: dict[int, Entry] = {}
-        for successor in cover.retiring:
+        for successor in replacements.retiring:
             if successor.kind is Kind.FACT:
                 for version in _versions_in_spans(successor.replaces, known):
                     self._successors.setdefault(version, successor)
-        self._effect = {entry.version for entry in cover.retiring}
+        self._effect = {entry.version for entry in replacements.retiring}
         self._supersede_rivals()
         #: By version of a successor: the facts that it supersedes.
         self._superseded: dict[int, list[Entry]] = {}
@@ -155,7 +155,7 @@ class FactHistory:
 
     def uncovered(self, entry: Entry) -> bool:
         """Whether a fact has its content and no entry has replaced or retracted it."""
-        return entry.state is State.LIVE and self._cover.replaced_by(entry.version) is None
+        return entry.state is State.LIVE and self._replacements.replaced_by(entry.version) is None
 
     def chain(self, entry: Entry) -> list[Entry]:
         """Return the facts that a fact supersedes, directly or indirectly, newest first."""
@@ -173,18 +173,18 @@ class FactHistory:
         superseded = list(self._superseded.get(entry.version, ()))
         if (
             entry.replaces and entry.version not in self._effect
-        ):  # it is retired: the cover does not show them
+        ):  # it is retired: the replacements do not show them
             inside = _versions_in_spans(entry.replaces, {one.version: one for one in self.entries})
             superseded += [one for one in self.entries if one.version in inside]
         return superseded
 
     def retired(self, entry: Entry, by_version: Mapping[int, Entry]) -> Retired | None:
         """Return why a fact is not in force; `by_version` has every entry that replaces something."""
-        replacement = self._cover.replaced_by(entry.version)
+        replacement = self._replacements.replaced_by(entry.version)
         successor = self._successors.get(entry.version)
         if successor is not None:
             # The entry that ended the successor may also have ended what the successor had replaced.
-            successor_replacement = self._cover.replaced_by(successor.version)
+            successor_replacement = self._replacements.replaced_by(successor.version)
             if replacement in (None, successor.version, successor_replacement):
                 return _make_retired("updated", successor)
         if replacement is None:
@@ -223,17 +223,19 @@ def _versions_in_spans(spans: Iterable[Span], known: Mapping[int, Entry]) -> set
     return found
 
 
-def active_facts(entries: Iterable[Entry], cover: Cover) -> list[Entry]:
+def active_facts(entries: Iterable[Entry], replacements: Replacements) -> list[Entry]:
     """Return the facts in force, oldest first."""
-    return FactHistory(entries, cover).in_force
+    return FactHistory(entries, replacements).in_force
 
 
-def collect_facts(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) -> list[Fact]:
+def collect_facts(
+    entries: Iterable[Entry], replacements: Replacements, replacing: Iterable[Entry]
+) -> list[Fact]:
     """Return every fact that has its content, oldest first, each with the entry that retired it.
 
     `replacing` are the entries that replace or retract others.
     """
-    history = FactHistory(entries, cover)
+    history = FactHistory(entries, replacements)
     by_version = {entry.version: entry for entry in replacing}
     originals: dict[str, str] = {}
     mentions: dict[str, Iterable[str]] = {}
@@ -342,7 +344,9 @@ def simulate_append(drafts: Iterable[Draft], version: int) -> list[Entry]:
     return entries
 
 
-def find_collision(entries: Sequence[Entry], before: Cover, after: Cover) -> tuple[Entry, Entry] | None:
+def find_collision(
+    entries: Sequence[Entry], before: Replacements, after: Replacements
+) -> tuple[Entry, Entry] | None:
     """Return a fact that a change of the log makes active again, and a rival that is active then; or None.
 
     `before` and `after` are the covers without and with the change. Rivals share an address that holds one value.
@@ -370,7 +374,7 @@ def are_rivals(one: Entry, other: Entry) -> bool:
 
 
 def find_revoked_facts(
-    entries: Sequence[Entry], cover: Cover, gone: frozenset[str], *, whole: bool = False
+    entries: Sequence[Entry], replacements: Replacements, gone: frozenset[str], *, whole: bool = False
 ) -> list[Entry]:
     """Return the active facts to retire along with some messages: the facts that were made from them.
 
@@ -383,7 +387,7 @@ def find_revoked_facts(
             return bool(entry.sources) and gone.issuperset(entry.sources)
         return not gone.isdisjoint(entry.sources)
 
-    history = FactHistory(entries, cover)
+    history = FactHistory(entries, replacements)
     retired: list[Entry] = []
     remaining: list[Entry] = []
     for entry in history.in_force:

@@ -4,7 +4,7 @@ Supports Chat Completions (`content` as text, parts or None, `tool_calls`, the r
 Responses, and messages of Anthropic (text or blocks). Each known part becomes a part of the log; its other fields are
 kept after it, verbatim, in a `Raw` part of the vendor `EXTRA_FIELDS`, which no codec sends. An unknown part is a `Raw`
 of its vendor. Marks of a prompt cache belong to a request, not to the message, and are dropped. Bytes are never stored:
-a `Keep` passed by the caller receives them and returns their reference; without one they are refused.
+a `KeepMedia` passed by the caller receives them and returns their reference; without one they are refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from acms.errors import ValidationError
 from acms.log import validation
-from acms.log.inline_media import Keep, Location, keep_media_bytes, refer_to_media, replace_inline_bytes
+from acms.log.inline_media import KeepMedia, Location, keep_media_bytes, refer_to_media, replace_inline_bytes
 from acms.log.native_items import EXTRA_FIELDS, RESPONSES, call_of_result, read_call, read_result
 from acms.model import Json, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 
@@ -24,7 +24,7 @@ __all__ = [
     "FIELDS",
     "KNOWN",
     "REASONING_FIELDS",
-    "Keep",
+    "KeepMedia",
     "Turn",
     "of_gemini",
     "parse_provider_message",
@@ -67,7 +67,7 @@ def encode_strict_json(value: Json) -> str:
 
 
 def parse_provider_message(
-    message: Mapping[str, Any], field: str = "", *, keep: Keep | None = None, strict: bool = False
+    message: Mapping[str, Any], field: str = "", *, keep: KeepMedia | None = None, strict: bool = False
 ) -> list[Turn]:
     """Parse a message of a provider, or one of ACMS, into messages of a log.
 

@@ -56,13 +56,13 @@ def is_sealed(entry: Entry) -> bool:
     return entry.kind is Kind.SUMMARY and not entry.content and bool(entry.parts)
 
 
-class Cover:
+class Replacements:
     """The inactive versions of a log, and the entry that replaced or retracted each of them."""
 
     __slots__ = ("_by", "_first", "_last", "_searchable", "replacing", "retiring", "sealed", "shown")
 
     def __init__(self, replacing: Iterable[Entry], *, searchable: bool = False) -> None:
-        """Build the cover from every entry up to a version that replaces others.
+        """Collect the replacements from every entry up to a version that replaces others.
 
         The newest entry takes precedence: an entry that is itself replaced has no effect, so undoing a summary makes
         its span active again. Facts are an exception: entries replaced by a superseded or ended fact stay inactive.
@@ -112,20 +112,20 @@ class Cover:
             return False
         return entry.kind is not Kind.SUMMARY or not self._hides_nothing(entry)
 
-    def apply_newer(self, newer: Sequence[Entry]) -> Cover:
-        """Return a new cover with newer entries, oldest first, applied too.
+    def apply_newer(self, newer: Sequence[Entry]) -> Replacements:
+        """Return new replacements with newer entries, oldest first, applied too.
 
-        The result equals a cover built from all entries. Only the newer ones are processed, unless they may reactivate
-        older entries.
+        The result equals the replacements collected from all entries. Only the newer ones are processed, unless they
+        may reactivate older entries.
         """
-        cover = copy(self)
+        replacements = copy(self)
         for name in ("_by", "_first", "_last", "replacing", "retiring", "sealed", "shown"):
-            setattr(cover, name, list(getattr(self, name)))
+            setattr(replacements, name, list(getattr(self, name)))
         for entry in newer:
-            was_applied = cover._try_to_apply(entry)
+            was_applied = replacements._try_to_apply(entry)
             if not was_applied:
-                return Cover([*self.replacing, *newer], searchable=self._searchable)
-        return cover
+                return Replacements([*self.replacing, *newer], searchable=self._searchable)
+        return replacements
 
     def batch(self, entry: Entry) -> list[Entry]:
         """Return the replacing entries that were appended after an entry, in the same append."""
@@ -135,12 +135,12 @@ class Cover:
         """Return the replacing entries after a version, oldest first."""
         return self.replacing[bisect_right(self.replacing, version, key=_version) :]
 
-    def asked(self, began: int) -> Cover:
-        """Return the cover without the automatic summaries after the version `began`."""
+    def asked(self, began: int) -> Replacements:
+        """Return the replacements without the automatic summaries after the version `began`."""
         if not any(map(is_automatic_summary, self.after(began))):
             return self
         effective = [one for one in self.replacing if one.version <= began or not is_automatic_summary(one)]
-        return Cover(effective, searchable=self._searchable)
+        return Replacements(effective, searchable=self._searchable)
 
     def _try_to_apply(self, entry: Entry) -> bool:
         """Apply the newest entry; return False if older entries may become active again: only a rebuild finds them."""
@@ -288,21 +288,21 @@ class Cover:
             first = end + 1
 
 
-def read_as(cover: Cover) -> Callable[[int], tuple[Entry | None, Entry | None]]:
+def read_as(replacements: Replacements) -> Callable[[int], tuple[Entry | None, Entry | None]]:
     """Return a function that returns the edit and the end of a message by its version.
 
     The edit is the entry read instead of the message, and the end the entry that retracted it; each may be None.
-    `cover` is the searchable one, in which summaries end no message. For an ended message the edit is its newest one,
-    even if that edit had been undone.
+    `replacements` are those for searching, in which summaries end no message. For an ended message the edit is its
+    newest one, even if that edit had been undone.
     """
-    by_version = {entry.version: entry for entry in cover.replacing}
+    by_version = {entry.version: entry for entry in replacements.replacing}
     edits: dict[int, Entry] = {}
-    for entry in cover.replacing:
+    for entry in replacements.replacing:
         if entry.kind is Kind.MESSAGE:
             edits.update((first, entry) for first, _ in entry.replaces)
 
     def read(version: int) -> tuple[Entry | None, Entry | None]:
-        by = cover.replaced_by(version)
+        by = replacements.replaced_by(version)
         if by is None:
             return None, None
         cause = by_version[by]
@@ -346,7 +346,9 @@ def anchor_version(entry: Entry) -> int:
     return entry.version
 
 
-def effective_sequence(entries: Sequence[Entry], cover: Cover, *, after: int = 0) -> list[Entry]:
+def effective_sequence(
+    entries: Sequence[Entry], replacements: Replacements, *, after: int = 0
+) -> list[Entry]:
     """Return the effective sequence above a version; `entries` ascend and hold at least every entry above it.
 
     Erased and expired entries are left out. An answer that arrived after a summary replaced its call belongs to no tool
@@ -358,26 +360,26 @@ def effective_sequence(entries: Sequence[Entry], cover: Cover, *, after: int = 0
         for entry in newer
         if entry.kind is Kind.MESSAGE and not entry.replaces and entry.state is State.LIVE
     ]
-    if not cover:
+    if not replacements:
         return sequence
-    sequence = [entry for entry in sequence if cover.replaced_by(entry.version) is None]
-    for entry in cover.shown:
+    sequence = [entry for entry in sequence if replacements.replaced_by(entry.version) is None]
+    for entry in replacements.shown:
         if entry.state is State.LIVE and anchor_version(entry) > after:
             sequence.append(entry)
-    alone = _find_answers_to_summarized(sequence, entries, cover, after)
+    alone = _find_answers_to_summarized(sequence, entries, replacements, after)
     sequence = [replace(entry, group=None) if entry.version in alone else entry for entry in sequence]
     return sorted(sequence, key=lambda entry: (anchor_version(entry), entry.version))
 
 
 def _find_answers_to_summarized(
-    sequence: Sequence[Entry], entries: Sequence[Entry], cover: Cover, after: int
+    sequence: Sequence[Entry], entries: Sequence[Entry], replacements: Replacements, after: int
 ) -> set[int]:
     """Return the versions of active answers to calls that a summary replaced.
 
     `entries` may lack the versions of long inactive runs. A call that is missing there was replaced by a summary,
     unless a retraction made such a run, or entries up to `after` are missing too.
     """
-    summaries = {entry.version for entry in cover.shown if entry.kind is Kind.SUMMARY}
+    summaries = {entry.version for entry in replacements.shown if entry.kind is Kind.SUMMARY}
     grouped = [entry for entry in sequence if entry.group is not None]
     called = {entry.group for entry in grouped if _has_tool_calls(entry)}
     answers = [entry for entry in grouped if entry.group not in called]
@@ -385,7 +387,7 @@ def _find_answers_to_summarized(
         return set()
     calls = {entry.group: entry.version for entry in entries if entry.group and _has_tool_calls(entry)}
     retracted: list[Span] = []
-    for entry in cover.retiring:
+    for entry in replacements.retiring:
         if entry.kind is Kind.RETRACTION:
             retracted += entry.replaces
     unread_is_summarized = not after and all(last - first < LONG_RUN for first, last in retracted)
@@ -393,7 +395,7 @@ def _find_answers_to_summarized(
     for entry in answers:
         call = calls.get(entry.group or "")
         if call is not None:
-            is_summarized = cover.replaced_by(call) in summaries
+            is_summarized = replacements.replaced_by(call) in summaries
         else:
             is_summarized = unread_is_summarized and min(summaries) < entry.version
         if is_summarized:
@@ -405,7 +407,7 @@ def _has_tool_calls(entry: Entry) -> bool:
     return any(isinstance(part, ToolCall) for part in entry.parts)
 
 
-class Doc(NamedTuple):
+class IndexedEntry(NamedTuple):
     """An entry as the index knows it: everything that planning asks of it but the text."""
 
     id: str
@@ -422,10 +424,10 @@ class Doc(NamedTuple):
     external: bool = False
 
 
-E = TypeVar("E", Entry, Doc)
+E = TypeVar("E", Entry, IndexedEntry)
 
 
-class Unit(NamedTuple, Generic[E]):
+class EntryGroup(NamedTuple, Generic[E]):
     """Entries that are shown together or not at all, in the order they are read, or their documents from the index."""
 
     entries: tuple[E, ...]
@@ -449,14 +451,14 @@ class Lone:
     __slots__ = ("_entries", "_read", "markers", "version")
     complete = True
 
-    def __init__(self, read: Callable[[int], Doc], version: int, markers: tuple[str, ...]) -> None:
+    def __init__(self, read: Callable[[int], IndexedEntry], version: int, markers: tuple[str, ...]) -> None:
         self._read = read
         self.version = version
         self.markers = markers
-        self._entries: tuple[Doc, ...] | None = None
+        self._entries: tuple[IndexedEntry, ...] | None = None
 
     @property
-    def entries(self) -> tuple[Doc, ...]:
+    def entries(self) -> tuple[IndexedEntry, ...]:
         """Return its entry."""
         found = self._entries
         if found is None:
@@ -473,10 +475,10 @@ class Lone:
 
 
 @dataclass(frozen=True, slots=True)
-class Units:
+class EntryGroups:
     """A sequence as units."""
 
-    units: list[Unit[Entry]]
+    units: list[EntryGroup[Entry]]
     #: Entries that cannot be shown, and why.
     hidden: list[tuple[Entry, str]]
     #: Entries whose tool call lies before the sequence: read further back to place them.
@@ -487,7 +489,7 @@ NO_CALL = "its tool call is not in force"
 """Why the answer of a tool cannot be shown."""
 
 
-def fold_atomic_groups(sequence: Sequence[Entry], *, whole: bool) -> Units:
+def fold_atomic_groups(sequence: Sequence[Entry], *, whole: bool) -> EntryGroups:
     """Fold an effective sequence into units; `whole` is true if it starts at the beginning of the log.
 
     A tool group is positioned at its newest answer, so nothing before it moves when a late answer arrives. A group with
@@ -497,24 +499,24 @@ def fold_atomic_groups(sequence: Sequence[Entry], *, whole: bool) -> Units:
     for entry in sequence:
         if entry.group is not None:
             groups.setdefault(entry.group, []).append(entry)
-    units: list[Unit[Entry]] = []
+    units: list[EntryGroup[Entry]] = []
     hidden: list[tuple[Entry, str]] = []
     unresolved: list[Entry] = []
     for entry in sequence:
         if entry.group is None:
-            units.append(Unit((entry,)))
+            units.append(EntryGroup((entry,)))
             continue
         members = groups[entry.group]
         if entry is not members[-1]:
             continue
         calls, answered = _call_ids(members)
         if calls:
-            units.append(Unit(tuple(members), complete=calls <= answered))
+            units.append(EntryGroup(tuple(members), complete=calls <= answered))
         elif whole:
             hidden += [(member, NO_CALL) for member in members]
         else:
             unresolved += members
-    return Units(units, hidden, unresolved)
+    return EntryGroups(units, hidden, unresolved)
 
 
 def _call_ids(members: Iterable[Entry]) -> tuple[set[str], set[str]]:
@@ -543,7 +545,7 @@ def group_spans(target: Entry, members: Iterable[Entry]) -> tuple[Span, ...]:
     return tuple(sorted(spans))
 
 
-def rendered_role(entry: Entry | Doc) -> Role | None:
+def rendered_role(entry: Entry | IndexedEntry) -> Role | None:
     """Return the role under which an entry is shown.
 
     A tool result without a call is shown as user text. So is a message with an instructing role but without the trust
@@ -560,7 +562,7 @@ FACT = "fact"
 """The speaker of a fact in a prompt."""
 
 
-def display_name_of(entry: Entry | Doc) -> str | None:
+def display_name_of(entry: Entry | IndexedEntry) -> str | None:
     """Return the name under which an entry is shown, or None if its role is shown instead."""
     return FACT if entry.kind is Kind.FACT else entry.actor
 
@@ -633,7 +635,7 @@ class Stale:
         """Return a demotion by the entry at a version, for a message that only repeats a demoted one."""
         return self._demote(version, ())
 
-    def of(self, docs: Iterable[Doc | Entry]) -> Demotion | None:
+    def of(self, docs: Iterable[IndexedEntry | Entry]) -> Demotion | None:
         """Return the demotion of the first demoted entry, or None."""
         for doc in docs:
             # The version comes first, since it needs no reading of the document.
@@ -649,10 +651,10 @@ class Stale:
 NONE = Stale({})
 
 
-def find_demotions(cover: Cover) -> Stale:
+def find_demotions(replacements: Replacements) -> Stale:
     """Return the demotions of the entries with effect: undoing one of them restores everything."""
     demoted: dict[str, tuple[int, tuple[Span, ...]]] = {}
-    for entry in cover.retiring:  # the newest first
+    for entry in replacements.retiring:  # the newest first
         for id, written in entry.data.get("demotes", ()):
             spans = tuple((start, end) for start, end in written)
             if id in demoted:

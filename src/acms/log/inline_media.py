@@ -12,7 +12,7 @@ from acms.errors import ValidationError
 from acms.log import validation
 from acms.model import Json, Media
 
-Keep: TypeAlias = Callable[[bytes, str], str]
+KeepMedia: TypeAlias = Callable[[bytes, str], str]
 """Keeps the bytes of media somewhere, given with their type, and returns the reference they are found under."""
 
 _HINT = (
@@ -25,7 +25,7 @@ class Location(NamedTuple):
     """Where a value is in what the caller wrote, and what becomes of bytes."""
 
     field: str
-    keep: Keep | None
+    keep: KeepMedia | None
     vendor: str = "anthropic"
 
     def at(self, step: str) -> Location:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 
 from acms.log.encoding import dump
-from acms.log.in_force import Cover, read_as
-from acms.log.read import cover_at
+from acms.log.in_force import Replacements, read_as
+from acms.log.read import replacements_at
 from acms.model import (
     Entry,
     Head,
@@ -196,8 +196,8 @@ class Known:
         self._by_key: dict[str, Row] = {}
         #: The messages as they read now; None until they are asked for.
         self._rows: list[Row] | None = None
-        #: The searchable cover of the log.
-        self.cover = Cover(())
+        #: the replacements for searching of the log.
+        self.replacements = Replacements(())
 
     async def catch_up(self, storage: StorageBackend, context: str) -> Head:
         """Read the entries since the last call; return the head of the log."""
@@ -208,14 +208,14 @@ class Known:
         if known is not None and known.version == head.version:
             return head
         rows = await self._read_rows(storage, head, 0 if known is None else known.version)
-        cover = self.cover
+        replacements = self.replacements
         if head.rewrites != (0 if known is None else known.rewrites):
-            cover = await cover_at(storage, context, head, head.version, searchable=True)
+            replacements = await replacements_at(storage, context, head, head.version, searchable=True)
         if self._head is not known:  # another task has read the entries meanwhile
             return await self.catch_up(storage, context)
         self._originals += rows
         self._by_key |= {row.key: row for row in rows if row.key is not None}
-        self._head, self.cover, self._rows = head, cover, None
+        self._head, self.replacements, self._rows = head, replacements, None
         return head
 
     async def _read_rows(self, storage: StorageBackend, head: Head, after: int) -> list[Row]:
@@ -247,14 +247,14 @@ class Known:
     def rows(self) -> list[Row]:
         """Return the messages as they read now, oldest first."""
         if self._rows is None:
-            self._rows = self._current_rows() if self.cover.replacing else self._originals
+            self._rows = self._current_rows() if self.replacements.replacing else self._originals
         return self._rows
 
     def _current_rows(self) -> list[Row]:
         """Return the messages with their newest edits, and those that were retracted as rows that are not live."""
-        read = read_as(self.cover)
+        read = read_as(self.replacements)
         edits: dict[int, list[Entry]] = {}
-        for entry in self.cover.replacing:
+        for entry in self.replacements.replacing:
             if entry.kind is Kind.MESSAGE:
                 for first, _ in entry.replaces:
                     edits.setdefault(first, []).append(entry)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from acms.log.encoding import parse_entry_id
-from acms.log.in_force import MERGED, SEEN, UNDO, Cover, is_record
+from acms.log.in_force import MERGED, SEEN, UNDO, Replacements, is_record
 from acms.model import Entry, Kind
 from acms.prompt_types import prefix_speaker
 from acms.results import LINE, Change
@@ -37,10 +37,10 @@ def vector_covers(vector: Vector, origin: Origin) -> bool:
 class Merges:
     """The merges of a log up to a version."""
 
-    def __init__(self, retractions: Iterable[Entry], cover: Cover) -> None:
-        """Take every retraction up to a version, and the cover at that version."""
+    def __init__(self, retractions: Iterable[Entry], replacements: Replacements) -> None:
+        """Take every retraction up to a version, and the replacements in force at that version."""
         undone_ids: set[str] = set()
-        for entry in cover.retiring:
+        for entry in replacements.retiring:
             if entry.kind is Kind.RETRACTION and entry.data.get("reason") == UNDO:
                 undone_ids.update(entry.sources)
         records = [entry for entry in retractions if is_record(entry)]

@@ -10,7 +10,7 @@ from acms.errors import SessionNotFoundError, ValidationError
 from acms.knowledge import Fact
 from acms.log.doubt import doubt_labels, outdated_summary_labels, versions_of_ids
 from acms.log.facts import collect_facts, valid_times
-from acms.log.in_force import LONG_RUN, Cover, effective_sequence
+from acms.log.in_force import LONG_RUN, Replacements, effective_sequence
 from acms.log.validation import PROFILE
 from acms.log.validity import Period
 from acms.model import Context, Entry, Head, Kind, Span, State
@@ -35,23 +35,26 @@ def check_version(head: Head, at: int | None) -> None:
 
 
 @runtime_checkable
-class HasCovers(Protocol):
+class HasReplacements(Protocol):
     """A store that caches covers."""
 
-    async def cover(self, context: str, head: Head, version: int, *, searchable: bool) -> Cover:
-        """Return the cover at a version."""
+    async def replacements(self, context: str, head: Head, version: int, *, searchable: bool) -> Replacements:
+        """Return the replacements in force at a version."""
         ...
 
 
-async def cover_at(
+async def replacements_at(
     storage: StorageBackend, context: str, head: Head, version: int, *, searchable: bool = False
-) -> Cover:
-    """Return the cover at a version, for reading or with `searchable` for searching; callers must not modify it."""
+) -> Replacements:
+    """Return the replacements in force at a version, for reading or with `searchable` for searching.
+
+    The result is shared: callers must not modify it.
+    """
     if not head.rewrites:
-        return Cover(())
-    if isinstance(storage, HasCovers):
-        return await storage.cover(context, head, version, searchable=searchable)
-    return Cover(await storage.read(context, at=version, replacing=True), searchable=searchable)
+        return Replacements(())
+    if isinstance(storage, HasReplacements):
+        return await storage.replacements(context, head, version, searchable=searchable)
+    return Replacements(await storage.read(context, at=version, replacing=True), searchable=searchable)
 
 
 async def valid_times_at(
@@ -63,12 +66,12 @@ async def valid_times_at(
     with the reason of the doubt.
     """
     made = await storage.read(context, at=version, kinds=(Kind.FACT,))
-    cover = await cover_at(storage, context, head, version, searchable=True)
+    replacements = await replacements_at(storage, context, head, version, searchable=True)
     times: dict[int, Period] = {}
     if made:
-        facts = collect_facts(made, cover, cover.replacing)
+        facts = collect_facts(made, replacements, replacements.replacing)
         times = await _fact_times(storage, context, version, facts)
-    for summary, label in outdated_summary_labels(cover).items():
+    for summary, label in outdated_summary_labels(replacements).items():
         times.setdefault(summary, Period(doubt=label))
     return times
 
@@ -109,11 +112,11 @@ def _message_ends(
 
 
 async def read_stretches(
-    storage: StorageBackend, context: str, cover: Cover, version: int, *, after: int = 0
+    storage: StorageBackend, context: str, replacements: Replacements, version: int, *, after: int = 0
 ) -> list[Entry]:
     """Read the messages and summaries of a log above a version, without the long inactive runs."""
     found: list[Entry] = []
-    for first, last in cover.stretches(version):
+    for first, last in replacements.stretches(version):
         if last > after:
             found += await storage.read(context, at=last, after=max(first - 1, after), kinds=SHOWN)
     return found
@@ -142,14 +145,14 @@ async def read_active_sequence(
     """Return the effective sequence at a version, or its newest entries."""
     head = await storage.head(context)
     version = version_of(head, at)
-    cover = await cover_at(storage, context, head, version)
+    replacements = await replacements_at(storage, context, head, version)
     if newest is None:
-        return effective_sequence(await read_stretches(storage, context, cover, version), cover)
+        return effective_sequence(await read_stretches(storage, context, replacements, version), replacements)
     size = newest + 16
     while True:
         entries = await storage.read(context, at=version, newest=size)
         after = entries[0].version - 1 if entries else 0
-        found = effective_sequence(entries, cover, after=after)
+        found = effective_sequence(entries, replacements, after=after)
         if after == 0 or len(found) >= newest:
             return found[max(0, len(found) - newest) :]
         size *= 2
@@ -165,43 +168,45 @@ async def messages_behind(
     """
     if all(entry.kind is not Kind.SUMMARY for entry in entries):
         return tuple(entries)
-    cover = await cover_at(storage, context, head, head.version, searchable=True)
+    replacements = await replacements_at(storage, context, head, head.version, searchable=True)
     found: list[Entry] = []
     for entry in entries:
         if entry.kind is Kind.SUMMARY:
-            found += await _expand_summary(storage, context, cover, entry)
+            found += await _expand_summary(storage, context, replacements, entry)
         else:
             found.append(entry)
     return tuple(found)
 
 
 async def _expand_summary(
-    storage: StorageBackend, context: str, cover: Cover, summary: Entry
+    storage: StorageBackend, context: str, replacements: Replacements, summary: Entry
 ) -> Sequence[Entry]:
     """Return the active messages that a summary replaced, or the summary if one of them has lost its content."""
     messages: list[Entry] = []
     for first, last in summary.replaces:
         rows = await storage.read(context, at=last, after=first - 1, kinds=SHOWN)
         messages += [row for row in rows if row.kind is Kind.MESSAGE]
-    if any(one.state is not State.LIVE and cover.replaced_by(one.version) is None for one in messages):
+    if any(one.state is not State.LIVE and replacements.replaced_by(one.version) is None for one in messages):
         return [summary]
     inside = {message.version for message in messages}
-    return [entry for entry in effective_sequence(messages, cover) if entry.version in inside]
+    return [entry for entry in effective_sequence(messages, replacements) if entry.version in inside]
 
 
 async def count_active(
-    storage: StorageBackend, context: str, head: Head, version: int, cover: Cover
+    storage: StorageBackend, context: str, head: Head, version: int, replacements: Replacements
 ) -> tuple[int, int]:
     """Count the messages in force at a version, and the tokens of these and of the summaries in force."""
     if head.epoch:  # an entry in the tree lost its content: only the entries show which
-        sequence = effective_sequence(await read_stretches(storage, context, cover, version), cover)
+        sequence = effective_sequence(
+            await read_stretches(storage, context, replacements, version), replacements
+        )
         messages = sum(1 for entry in sequence if entry.kind is Kind.MESSAGE)
         return messages, sum(entry.tokens for entry in sequence)
     messages, tokens = await _message_counts(storage, context, version)
-    for first, last in _merge_close_spans(cover.spans()):
+    for first, last in _merge_close_spans(replacements.spans()):
         if last - first < LONG_RUN:
             rows = await storage.read(context, at=last, after=first - 1, kinds=(Kind.MESSAGE,))
-            inactive = [row.tokens for row in rows if cover.replaced_by(row.version) is not None]
+            inactive = [row.tokens for row in rows if replacements.replaced_by(row.version) is not None]
             messages -= len(inactive)
             tokens -= sum(inactive)
         else:
@@ -210,7 +215,7 @@ async def count_active(
             messages_at_end, tokens_at_end = await _message_counts(storage, context, last)
             messages -= messages_at_end - messages_before
             tokens -= tokens_at_end - tokens_before
-    summaries = [entry.tokens for entry in cover.shown if entry.kind is Kind.SUMMARY]
+    summaries = [entry.tokens for entry in replacements.shown if entry.kind is Kind.SUMMARY]
     return messages, tokens + sum(summaries)
 
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from acms.knowledge import Fact
-from acms.log.in_force import Unit
+from acms.log.in_force import EntryGroup
 from acms.model import Entry, Kind, Role
 
 _FIRST = datetime.min.replace(tzinfo=UTC)
@@ -95,7 +95,9 @@ class Labels(NamedTuple):
             period = period._replace(doubt="")
         return period.warning(self.moment)
 
-    def by_id(self, units: Sequence[Unit[Entry]], lead: Iterable[Unit[Entry]] = ()) -> dict[str, str]:
+    def by_id(
+        self, units: Sequence[EntryGroup[Entry]], lead: Iterable[EntryGroup[Entry]] = ()
+    ) -> dict[str, str]:
         """Return the labels of the newest messages of a log and of the entries in front of them, by id.
 
         A message put in doubt by a message below it has no doubt label. The user message that waits for an answer has

@@ -58,7 +58,7 @@ class Local:
 
     async def entry(self, id: str) -> Entry:
         """Apply the privacy stage of the session."""
-        return self.session.stage.redact_entry(await self.session.get(id))
+        return self.session.redactor.redact_entry(await self.session.get(id))
 
     async def render(
         self, request: Mapping[str, Json], action: str | None, attempt: int

@@ -22,14 +22,14 @@ SHRINKABLE = 3
 """Priority of history, and of text that the caller lets shrink without a priority."""
 
 
-class Keep(StrEnum):
+class KeptEnd(StrEnum):
     """Which end of a content stays when it is cut."""
 
     START = "start"
     END = "end"
 
 
-class Atom(NamedTuple):
+class MessageGroup(NamedTuple):
     """Messages shown together or not at all: one message, or a tool call with all its answers."""
 
     messages: tuple[PromptMessage, ...]
@@ -56,7 +56,7 @@ class Piece(NamedTuple):
     tokens: int | None = None
 
 
-class Composed(NamedTuple):
+class ComposedMessage(NamedTuple):
     """One message written from pieces: nothing when no piece is left."""
 
     role: Role
@@ -78,15 +78,15 @@ class Omit(NamedTuple):
 class Truncate(NamedTuple):
     """Keep a content within a cap of tokens, always, and shrink it further when the budget is short.
 
-    Whole atoms (or pieces) go first, from the end that is not kept; the last one left is cut on a token boundary.
+    Whole groups (or pieces) go first, from the end that is not kept; the last one left is cut on a token boundary.
     """
 
     tokens: int | None = None
-    keep: Keep = Keep.END
+    keep: KeptEnd = KeptEnd.END
 
 
 class Window(NamedTuple):
-    """Keep the newest contiguous atoms that fit, at least the mandatory ones; move the start in steps."""
+    """Keep the newest contiguous groups that fit, at least the mandatory ones; move the start in steps."""
 
     #: Share of its budget that is freed when the start must move, so that it does not move again soon.
     slack: float = 0.5
@@ -99,7 +99,7 @@ class Summarise(NamedTuple):
 
     #: Name of the stored summary.
     id: str
-    #: The stored text, and for how many leading atoms it stands; "" and 0 when there is none that matches.
+    #: The stored text, and for how many leading groups it stands; "" and 0 when there is none that matches.
     text: str = ""
     covers: int = 0
     #: Tokens a summary may have.
@@ -128,13 +128,13 @@ class Scope:
     moves: bool = False
 
 
-Node: TypeAlias = Scope | Atom | Composed
+Node: TypeAlias = Scope | MessageGroup | ComposedMessage
 
 
 # ── results of a fit ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Placed(NamedTuple):
+class PlacedMessage(NamedTuple):
     """One message as it will be sent, and where it came from."""
 
     message: PromptMessage
@@ -146,8 +146,8 @@ class Placed(NamedTuple):
     tokens: int = 0
     #: Whether it changes from turn to turn.
     moves: bool = False
-    #: Messages of one atom share this number: nothing may come between them.
-    atom: int = 0
+    #: Messages of one group share this number: nothing may come between them.
+    group: int = 0
     #: Pieces shown, of a composed message.
     pieces: tuple[Piece, ...] = ()
     #: Entries shown, by versions; 0 for the caller's text.
@@ -155,7 +155,7 @@ class Placed(NamedTuple):
     last: int = 0
 
 
-class Left(NamedTuple):
+class Omission(NamedTuple):
     """Something that was left out or cut, and the rule that did it."""
 
     #: Ids of entries, keys of pins; the path of the scope for the caller's text.
@@ -180,15 +180,15 @@ class Step(NamedTuple):
     after: int
 
 
-class Fitted(NamedTuple):
+class FittedPrompt(NamedTuple):
     """A prompt within its budget."""
 
-    placed: tuple[Placed, ...]
+    placed: tuple[PlacedMessage, ...]
     #: Raw tokens of the whole request, base included.
     tokens: int
-    left: tuple[Left, ...]
+    left: tuple[Omission, ...]
     steps: tuple[Step, ...]
-    #: Stored summaries to be written once the prompt is rendered: (id, text, atoms it replaces).
+    #: Stored summaries to be written once the prompt is rendered: (id, text, groups it replaces).
     summaries: tuple[tuple[str, str, int], ...] = ()
 
 
@@ -198,5 +198,5 @@ class NeedSummary(NamedTuple):
     id: str
     #: The summary of the messages before them, or "" if there were none.
     existing: str
-    atoms: tuple[Atom, ...]
+    groups: tuple[MessageGroup, ...]
     tokens: int

@@ -2,7 +2,7 @@
 
 Providers require the answers to a call directly behind it, and one answer to each call. Logs hold them late,
 interleaved, twice, or not at all, and a caller may write the answer to a call that the history ends with. A *unit*
-(`Atom`) is a group of messages that are shown together or not at all.
+(`MessageGroup`) is a group of messages that are shown together or not at all.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from operator import is_
 from typing import NamedTuple
 
 from acms.model import Part, Role, Text, ToolCall, ToolResult
-from acms.plan.nodes import Atom, Node, Scope
+from acms.plan.nodes import MessageGroup, Node, Scope
 from acms.prompt_types import PromptMessage
 from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap_text
 
 
-def join_answers(units: Sequence[Atom]) -> list[Atom]:
+def join_answers(units: Sequence[MessageGroup]) -> list[MessageGroup]:
     """Move every tool answer into the unit of its call, directly behind the call and in the order of the calls.
 
     An answer belongs to the nearest unanswered call before it that has its id, and its group where both have one. A
@@ -30,18 +30,18 @@ def join_answers(units: Sequence[Atom]) -> list[Atom]:
     """
     pairing = _Pairing()
     drafts = [pairing.read(unit) for unit in units]
-    joined: list[Atom] = []
+    joined: list[MessageGroup] = []
     for draft in drafts:
-        joined += [draft] if isinstance(draft, Atom) else draft.build()
+        joined += [draft] if isinstance(draft, MessageGroup) else draft.build()
     return merge_parallel_calls(joined)
 
 
-def merge_parallel_calls(units: Sequence[Atom]) -> list[Atom]:
+def merge_parallel_calls(units: Sequence[MessageGroup]) -> list[MessageGroup]:
     """Merge adjacent units of one call each into one unit if all calls were made before the first answer came.
 
     The first version of such a unit is that of its call, the last version that of its answer.
     """
-    merged: list[Atom] = []
+    merged: list[MessageGroup] = []
     latest_call = earliest_answer = 0  # versions in the newest merged unit
     for unit in units:
         if not _is_single_call(unit):
@@ -58,7 +58,7 @@ def merge_parallel_calls(units: Sequence[Atom]) -> list[Atom]:
     return merged
 
 
-def _is_single_call(unit: Atom) -> bool:
+def _is_single_call(unit: MessageGroup) -> bool:
     """Return whether a unit consists of a message that makes one call, and the answer to it."""
     messages = unit.messages
     if len(messages) != 2 or messages[1].role is not Role.TOOL or not unit.first:
@@ -67,13 +67,13 @@ def _is_single_call(unit: Atom) -> bool:
     return len(calls) == 1 and not is_placeholder(messages[1])
 
 
-def _merge_call(merged: Atom, unit: Atom) -> Atom:
+def _merge_call(merged: MessageGroup, unit: MessageGroup) -> MessageGroup:
     """Add the call and the answer of a unit to a unit of parallel calls, which has as many answers as calls."""
     call, answer = unit.messages
     half = len(merged.messages) // 2
     calls, answers = merged.messages[:half], merged.messages[half:]
     calls = (call, *calls) if unit.first < merged.first else (*calls, call)
-    return Atom(
+    return MessageGroup(
         (*calls, *answers, answer),
         first=min(merged.first, unit.first),
         last=max(merged.last, unit.last),
@@ -88,7 +88,7 @@ def pair_tool_calls(tree: Scope) -> Scope:
     An answer moves into the unit of its call, in the scope of the call: both are shown or left out together. An answer
     that the caller wrote makes the unit of a logged call mandatory. Idempotent.
     """
-    drafts: list[Atom | _Draft] = []
+    drafts: list[MessageGroup | _Draft] = []
     _read_scope(tree, _Pairing(), drafts)
     return _rebuild_scope(tree, iter(drafts))
 
@@ -101,22 +101,22 @@ def is_placeholder(message: PromptMessage) -> bool:
     return isinstance(part, ToolResult) and part.output == NO_RESULT
 
 
-def _read_scope(scope: Scope, pairing: _Pairing, drafts: list[Atom | _Draft]) -> None:
+def _read_scope(scope: Scope, pairing: _Pairing, drafts: list[MessageGroup | _Draft]) -> None:
     """Read the units of a scope and of the scopes in it, in order; append each to `drafts`."""
     for node in scope.children:
-        if isinstance(node, Atom):
+        if isinstance(node, MessageGroup):
             drafts.append(pairing.read(node))
         elif isinstance(node, Scope):
             _read_scope(node, pairing, drafts)
 
 
-def _rebuild_scope(scope: Scope, drafts: Iterator[Atom | _Draft]) -> Scope:
+def _rebuild_scope(scope: Scope, drafts: Iterator[MessageGroup | _Draft]) -> Scope:
     """Return a scope with its units replaced by the next drafts, in order; the scope itself if nothing changed."""
     children: list[Node] = []
     for node in scope.children:
-        if isinstance(node, Atom):
+        if isinstance(node, MessageGroup):
             draft = next(drafts)
-            children += [draft] if isinstance(draft, Atom) else draft.build()
+            children += [draft] if isinstance(draft, MessageGroup) else draft.build()
         elif isinstance(node, Scope):
             children.append(_rebuild_scope(node, drafts))
         else:
@@ -129,9 +129,9 @@ def _rebuild_scope(scope: Scope, drafts: Iterator[Atom | _Draft]) -> Scope:
 def _merge_parallel_runs(children: Sequence[Node]) -> list[Node]:
     """Merge the parallel calls in each run of adjacent units among the nodes of a scope."""
     merged: list[Node] = []
-    run: list[Atom] = []
+    run: list[MessageGroup] = []
     for node in children:
-        if isinstance(node, Atom):
+        if isinstance(node, MessageGroup):
             run.append(node)
             continue
         merged += merge_parallel_calls(run)
@@ -140,7 +140,7 @@ def _merge_parallel_runs(children: Sequence[Node]) -> list[Node]:
     return [*merged, *merge_parallel_calls(run)]
 
 
-def _needs_no_pairing(unit: Atom) -> bool:
+def _needs_no_pairing(unit: MessageGroup) -> bool:
     """Return whether a unit has no tool calls or answers, or is already a call with all its answers."""
     for index, message in enumerate(unit.messages):
         if message.role is Role.TOOL:
@@ -206,14 +206,14 @@ class _Draft:
 
     __slots__ = ("answer_units", "messages", "unit")
 
-    def __init__(self, unit: Atom) -> None:
+    def __init__(self, unit: MessageGroup) -> None:
         self.unit = unit
         #: Messages in order.
         self.messages: list[_DraftMessage] = []
         #: Units that gave an answer to a call of this one.
-        self.answer_units: list[Atom] = []
+        self.answer_units: list[MessageGroup] = []
 
-    def build(self) -> list[Atom]:
+    def build(self) -> list[MessageGroup]:
         """Return a list of the unit with all its answers, or an empty list if no message is left."""
         messages = self._order_messages()
         unit = self.unit
@@ -229,7 +229,7 @@ class _Draft:
             if other.first:
                 first = min(first or other.first, other.first)
                 last = max(last, other.last)
-        return [Atom(tuple(messages), first, last, unit.before, mandatory)]
+        return [MessageGroup(tuple(messages), first, last, unit.before, mandatory)]
 
     def _order_messages(self) -> list[PromptMessage]:
         """Return the messages with answers behind their calls; calls made before any answer came stay together."""
@@ -254,7 +254,7 @@ class _Pairing:
         #: Number of the message being read.
         self._number = 0
 
-    def read(self, unit: Atom) -> Atom | _Draft:
+    def read(self, unit: MessageGroup) -> MessageGroup | _Draft:
         """Read a unit; return the unit itself if it needs no pairing, else a draft to build once all units are read."""
         if _needs_no_pairing(unit):
             return unit

@@ -8,7 +8,7 @@ from binascii import a2b_base64
 from collections.abc import Iterator
 from functools import cache
 
-from acms.privacy.detector_types import Detection, Work
+from acms.privacy.detector_types import Detection, ScanBudget
 from acms.privacy.looks import (
     DIGIT,
     EXPRESSION,
@@ -119,7 +119,7 @@ _ROW_LENGTH = 1200
 """Characters of a row."""
 
 
-def find_column_values(text: str, start: int, end: int, kind: str, work: Work) -> list[Detection]:
+def find_column_values(text: str, start: int, end: int, kind: str, work: ScanBudget) -> list[Detection]:
     """Return the values below a name that is a column header, in CSV or in a Markdown table.
 
     The name of a secret of a kind is at `start` to `end`. The table ends with a row that has other columns.
@@ -181,7 +181,7 @@ def _index_commands() -> list[tuple[re.Pattern[str], list[tuple[str, int]]]]:
     return [(compile_pattern(sign), literals) for sign, literals in found.items()]
 
 
-def find_command_secrets(text: str, low: str, work: Work) -> Iterator[Detection]:
+def find_command_secrets(text: str, low: str, work: ScanBudget) -> Iterator[Detection]:
     """Find the passwords and keys that commands, calls and addresses contain, by rows of data."""
     rows = load_table_rows("commands")
     for sign, literals in _index_commands():

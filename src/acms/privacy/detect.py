@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from acms.model import Privacy
 from acms.privacy import apart, identity, personal, tokens
-from acms.privacy.detector_types import Detection, Exhausted, Work
+from acms.privacy.detector_types import Detection, Exhausted, ScanBudget
 from acms.privacy.named import find_named_secrets, lower_keeping_offsets
 
 RULES = "2026-11-29"
@@ -81,12 +81,12 @@ def find_sensitive_spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sens
     if is_word and not _DIGITS.search(text):
         return []  # most names are a word, and a reply looks at hundreds
     try:
-        return _search_until_clean(text, mode, Work(len(text)))
+        return _search_until_clean(text, mode, ScanBudget(len(text)))
     except Exhausted:
         return [Sensitive(0, len(text), "secret", clear=True)]
 
 
-def _search_until_clean(text: str, mode: Privacy, work: Work) -> list[Sensitive]:
+def _search_until_clean(text: str, mode: Privacy, work: ScanBudget) -> list[Sensitive]:
     """Search a text, then the pieces between what was found, for `ROUNDS` rounds; existing marks are left out."""
     found: list[Sensitive] = []
     pieces = [(0, len(text))]
@@ -144,7 +144,7 @@ def safe_key(key: str) -> bool:
     return not find_sensitive_spans(key)
 
 
-def _run_detectors(text: str, mode: Privacy, work: Work) -> list[Detection]:
+def _run_detectors(text: str, mode: Privacy, work: ScanBudget) -> list[Detection]:
     """Return the findings of all detectors that may find something: cheap tests of the text rule out the others."""
     low = lower_keeping_offsets(text)
     found = [*tokens.find_tokens(text, work), *find_named_secrets(text, low, work)]
@@ -167,7 +167,7 @@ def _run_detectors(text: str, mode: Privacy, work: Work) -> list[Detection]:
     return found
 
 
-def _find_personal_data(text: str, has_digits: bool, work: Work) -> list[Detection]:
+def _find_personal_data(text: str, has_digits: bool, work: ScanBudget) -> list[Detection]:
     """Find the kinds that are removed only under `redact`."""
     found: list[Detection] = []
     if "@" in text or "at" in text:

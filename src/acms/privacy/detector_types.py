@@ -35,7 +35,7 @@ class Exhausted(Exception):
     """A text took more work than any text of its length should."""
 
 
-class Work:
+class ScanBudget:
     """A limit on the work for one text, in characters, counted before detectors read them.
 
     Detectors are linear, so no text should come near the limit; a text that exceeds it is removed whole.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from acms.privacy.detector_types import Detection, Work
+from acms.privacy.detector_types import Detection, ScanBudget
 from acms.privacy.rules import compile_pattern, get_word_set, load_table_rows, one_of
 
 
@@ -102,7 +102,7 @@ _NOT_ONE = re.compile(
 _APART = re.compile(r"[ .+-]")
 
 
-def find_national_ids(text: str, low: str, work: Work) -> Iterator[Detection]:
+def find_national_ids(text: str, low: str, work: ScanBudget) -> Iterator[Detection]:
     """Find national identity numbers."""
     for row in load_table_rows("numbers"):
         names = row["names"]
@@ -129,7 +129,7 @@ _VALUE = re.compile(
 )
 
 
-def find_passports(text: str, low: str, work: Work) -> Iterator[Detection]:
+def find_passports(text: str, low: str, work: ScanBudget) -> Iterator[Detection]:
     """Find passport numbers by their shape, at most 40 characters after the word on the same line."""
     for name in _PASSPORT.finditer(low):
         work.spend(100)

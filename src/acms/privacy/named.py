@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from acms.privacy import apart, prose
-from acms.privacy.detector_types import Detection, Name, Work
+from acms.privacy.detector_types import Detection, Name, ScanBudget
 from acms.privacy.looks import (  # fmt: skip
     COUNTED,
     COUNTER,
@@ -69,7 +69,7 @@ def lower_keeping_offsets(text: str) -> str:
     return low if len(low) == len(text) else text.replace("İ", "i").lower()
 
 
-def find_secret_names(text: str, low: str, work: Work) -> Iterator[Name]:
+def find_secret_names(text: str, low: str, work: ScanBudget) -> Iterator[Name]:
     """Find names of secrets."""
     for found in (_PLAIN if low.isascii() else _ALL).finditer(low):
         work.spend(100)
@@ -241,7 +241,7 @@ _SET = load_pattern("set before")
 _LOGIN = load_pattern("login before")
 
 
-def find_named_secrets(text: str, low: str, work: Work) -> list[Detection]:
+def find_named_secrets(text: str, low: str, work: ScanBudget) -> list[Detection]:
     """Find passwords, keys, tokens and secrets that are named in prose, code, configuration, headers and commands."""
     found: list[Detection] = []
     searched = 0
@@ -258,7 +258,7 @@ def find_named_secrets(text: str, low: str, work: Work) -> list[Detection]:
     return found
 
 
-def _find_secret(text: str, low: str, name: Name, work: Work) -> Detection | None:
+def _find_secret(text: str, low: str, name: Name, work: ScanBudget) -> Detection | None:
     """Return the value of a name: assigned by a sign, in a sentence after or before it, or in an answer."""
     if name.kind == "header":
         return apart.find_header_credential(text, name.end, name.word)

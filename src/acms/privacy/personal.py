@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 
-from acms.privacy.detector_types import Detection, Work
+from acms.privacy.detector_types import Detection, ScanBudget
 from acms.privacy.identity import check_luhn
 from acms.privacy.looks import names_itself
 from acms.privacy.rules import get_word_set, load_pattern, load_word_lists
@@ -62,7 +62,7 @@ def _is_dummy_email(name: str, domain: str) -> bool:
     return _BOX.fullmatch(name) is not None or (name.lower() == "user" and "exam" not in site["site"].lower())
 
 
-def find_emails(text: str, work: Work) -> Iterator[Detection]:
+def find_emails(text: str, work: ScanBudget) -> Iterator[Detection]:
     """Find email addresses."""
     previous = 0
     for domain in _DOMAIN.finditer(text):
@@ -101,7 +101,7 @@ _USER = load_pattern("user")
 _HOST = re.compile(r"@[A-Za-z0-9][\w.-]{0,120}+(?::\d{2,5}|/)|@(?:tcp|udp|unix)\(")
 
 
-def find_host_logins(text: str, work: Work) -> Iterator[Detection]:
+def find_host_logins(text: str, work: ScanBudget) -> Iterator[Detection]:
     """Find `user:password@host:port` without a scheme."""
     after = 0
     for host in _HOST.finditer(text):
@@ -135,7 +135,7 @@ _COUNTED = re.compile(r"00\d{0,3}[ .\-/]+0")
 _CODES = load_pattern("phone codes")
 
 
-def find_phone_numbers(text: str, work: Work) -> Iterator[Detection]:
+def find_phone_numbers(text: str, work: ScanBudget) -> Iterator[Detection]:
     """Find telephone numbers: international ones, national ones in groups, and any that the text calls one."""
     for match in _DIGITS.finditer(text):
         work.spend(100)
@@ -228,7 +228,7 @@ _IBAN = re.compile(r"[A-Z]{2}[0-9]{2}(?:[ \u00a0-]?[A-Z0-9]){11,30}+")
 _SMALL = re.compile(r"[a-z]{2}[0-9]{2}(?:[ \u00a0-]?[a-z0-9]){11,30}+")
 
 
-def find_ibans(text: str, work: Work) -> Iterator[Detection]:
+def find_ibans(text: str, work: ScanBudget) -> Iterator[Detection]:
     """Find international bank account numbers with valid length and checksum."""
     for match in chain(_IBAN.finditer(text), _SMALL.finditer(text) if "iban" in text.lower() else ()):
         work.spend(50)
@@ -259,7 +259,7 @@ _PAID = load_pattern("card paid")
 _ISSUERS = load_pattern("card issuers")
 
 
-def find_card_numbers(text: str, work: Work) -> Iterator[Detection]:
+def find_card_numbers(text: str, work: ScanBudget) -> Iterator[Detection]:
     """Find numbers of payment cards: a known issuer, the usual grouping, a valid Luhn checksum."""
     for match in _CARD.finditer(text):
         work.spend(50)

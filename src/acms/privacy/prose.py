@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from acms.privacy.detector_types import Detection, Name, Work
+from acms.privacy.detector_types import Detection, Name, ScanBudget
 from acms.privacy.looks import (
     COUNTED,
     COUNTER,
@@ -43,7 +43,7 @@ _STOPS = (".", "?", "!", ";")
 _POSTPOSED = re.compile(r"""["'”」』]?(?:(?P<enter>[とを]入力|と打)|[にへ])""")
 
 
-def find_phrased_secret(text: str, low: str, name: Name, work: Work) -> Detection | None:
+def find_phrased_secret(text: str, low: str, name: Name, work: ScanBudget) -> Detection | None:
     """Return the value that a sentence gives for a name."""
     work.spend(300)
     return _find_after(text, low, name) or _find_before(text, low, name) or _find_answer(text, low, name)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from acms.privacy.detector_types import Detection, Work
+from acms.privacy.detector_types import Detection, ScanBudget
 from acms.privacy.looks import looks_random, names_itself, shannon_entropy, skip_match
 from acms.privacy.rules import compile_pattern, load_pattern, load_table_rows, one_of
 
@@ -29,7 +29,7 @@ _KEY_LENGTH = 20_000
 """Characters of a key: RSA keys of 16,384 bits have 13,000."""
 
 
-def private_keys(text: str, work: Work) -> Iterator[Detection]:
+def private_keys(text: str, work: ScanBudget) -> Iterator[Detection]:
     """Find keys in PEM, PGP and PuTTY form; a truncated key extends as far as its lines look like a key."""
     begins = [(match.start(), match.end(), False) for match in _BEGIN.finditer(text)]
     ends = [(match.start(), match.end(), True) for match in _END.finditer(text)]
@@ -83,7 +83,7 @@ _CREDENTIALS = re.compile(r"""://([^\s/?#:@"'`<>]{0,128}+):([^\s/"'`<>]{1,256})@
 VARIABLE = load_pattern("variable")
 
 
-def find_credential_urls(text: str, work: Work) -> Iterator[Detection]:
+def find_credential_urls(text: str, work: ScanBudget) -> Iterator[Detection]:
     """Find `scheme://user:password@host…`, whole."""
     at = text.find("://")
     while at >= 0:
@@ -156,7 +156,7 @@ def _load_formats() -> _Formats:
     return _Formats(heads, shapes, infixes)
 
 
-def find_tokens(text: str, work: Work) -> Iterator[Detection]:
+def find_tokens(text: str, work: ScanBudget) -> Iterator[Detection]:
     """Find tokens that are identified by their prefix or by a literal inside them."""
     for run in _RUN.finditer(text):
         work.spend(run.end() - run.start())

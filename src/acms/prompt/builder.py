@@ -24,9 +24,9 @@ from acms.observability.events import Event
 from acms.plan.nodes import (
     RECALL,
     SHRINKABLE,
-    Atom,
-    Composed,
-    Keep,
+    ComposedMessage,
+    KeptEnd,
+    MessageGroup,
     Node,
     Omit,
     Scope,
@@ -191,7 +191,7 @@ class Builder(Recipe):
         content: Content,
         tokens: int,
         *,
-        keep: str | Keep = Keep.END,
+        keep: str | KeptEnd = KeptEnd.END,
         priority: int = SHRINKABLE,
         role: str | Role = Role.USER,
     ) -> Self:
@@ -200,7 +200,7 @@ class Builder(Recipe):
         Whole messages go first, from the end that is not kept; the last one is cut. `role` is that of plain texts.
         """
         cap = validation.validate_integer(tokens, "tokens", most=validation.BUDGET)
-        strategy = Truncate(cap, validation.parse_choice(keep, Keep, "keep"))
+        strategy = Truncate(cap, validation.parse_choice(keep, KeptEnd, "keep"))
         return self._with_shrinking("truncate", content, strategy, priority, role=role)
 
     def omit(self, content: Content, *, priority: int = SHRINKABLE, role: str | Role = Role.USER) -> Self:
@@ -390,9 +390,10 @@ class Builder(Recipe):
 
     def raw(self, node: Node | PromptMessage) -> Self:
         """Add a message or a node of the prompt tree as it is."""
-        if not isinstance(node, PromptMessage | Scope | Atom | Composed):
+        if not isinstance(node, PromptMessage | Scope | MessageGroup | ComposedMessage):
             raise ValidationError(
-                f"must be a PromptMessage, Scope, Atom or Composed, not {type(node).__name__}", field="node"
+                f"must be a PromptMessage, Scope, MessageGroup or ComposedMessage, not {type(node).__name__}",
+                field="node",
             )
         made, steps = self._read(node, "node")
         return made._with(*steps)

@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 
 from acms.knowledge import DOUBT
 from acms.log.encoding import is_summary, parse_entry_id
-from acms.log.in_force import Cover, is_automatic_summary, is_sealed
+from acms.log.in_force import Replacements, is_automatic_summary, is_sealed
 from acms.log.native_items import EXTRA_FIELDS
 from acms.log.validity import Period, label_of
 from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
-from acms.plan.nodes import Atom, Composed, Fitted, Piece, Placed
+from acms.plan.nodes import ComposedMessage, FittedPrompt, MessageGroup, Piece, PlacedMessage
 from acms.ports import Codec
 from acms.prompt.cache_forecast import find_hoisted_roles
 from acms.prompt.manifest import Quote, Segment, canonical
@@ -151,7 +151,9 @@ def _segment_from_json(segment: Any) -> Segment:
 # ── whether a window can go on ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def is_window_valid(window: CacheWindow, shown: Cover, searchable: Cover, entries: Sequence[Entry]) -> bool:
+def is_window_valid(
+    window: CacheWindow, shown: Replacements, searchable: Replacements, entries: Sequence[Entry]
+) -> bool:
     """Return whether nothing that a window shows was replaced or retracted since it began.
 
     `shown` covers the entries superseded or retracted in the log, `searchable` those that a recall cannot find,
@@ -164,8 +166,8 @@ def is_window_valid(window: CacheWindow, shown: Cover, searchable: Cover, entrie
     shown, searchable = shown.asked(window.began), searchable.asked(window.began)
     front_ids = {id for id, _ in window.lead}
     for entry in entries:
-        cover = shown if entry.id in front_ids else searchable
-        if cover.replaced_by(entry.version) is not None:
+        replacements = shown if entry.id in front_ids else searchable
+        if replacements.replaced_by(entry.version) is not None:
             return False
         if is_sealed(entry) and shown.outdates(entry):
             return False
@@ -206,38 +208,38 @@ def is_label_current(shown: str | None, period: Period, entry: Entry, moment: da
 # ── positions among the messages ────────────────────────────────────────────────────────────────────────────────────
 
 
-def is_question(atom: Atom) -> bool:
-    """Return whether an atom is a message of the user, and no summary."""
-    message = atom.messages[0]
+def is_question(group: MessageGroup) -> bool:
+    """Return whether an group is a message of the user, and no summary."""
+    message = group.messages[0]
     return message.role is Role.USER and not any(map(is_summary, message.sources))
 
 
-def find_turn_start(atoms: Sequence[Atom], *, question_follows: bool) -> int:
+def find_turn_start(groups: Sequence[MessageGroup], *, question_follows: bool) -> int:
     """Return the index of the newest question, before which recalled text is placed.
 
-    Return the number of atoms if the newest question was answered (by a text with no tool call after it), or if there
-    is none. `question_follows` says that the caller wrote a question after the atoms.
+    Return the number of groups if the newest question was answered (by a text with no tool call after it), or if there
+    is none. `question_follows` says that the caller wrote a question after the groups.
     """
     if question_follows:
-        return len(atoms)
+        return len(groups)
     called = False
-    for index in reversed(range(len(atoms))):
-        if is_question(atoms[index]):
+    for index in reversed(range(len(groups))):
+        if is_question(groups[index]):
             return index
-        message = atoms[index].messages[0]
+        message = groups[index].messages[0]
         called = called or any(isinstance(part, ToolCall) for part in message.parts)
         if message.role is Role.ASSISTANT and message.text and not called:
             break
-    return len(atoms)
+    return len(groups)
 
 
-def find_last_exchange(atoms: Sequence[Atom], costs: Sequence[int], end: int, most: int) -> int:
+def find_last_exchange(groups: Sequence[MessageGroup], costs: Sequence[int], end: int, most: int) -> int:
     """Return the index of the last question before `end` that was answered.
 
     Of its answer alone if both take more than `most` tokens, and `end` if that does too.
     """
     starts = [
-        index for index in range(end - 1) if is_question(atoms[index]) and not is_question(atoms[index + 1])
+        index for index in range(end - 1) if is_question(groups[index]) and not is_question(groups[index + 1])
     ]
     for start in (*starts[-1:], max(0, end - 1)):
         if sum(costs[start:end]) <= most:
@@ -245,34 +247,42 @@ def find_last_exchange(atoms: Sequence[Atom], costs: Sequence[int], end: int, mo
     return end
 
 
-def call_tokens_by_turn(atoms: Sequence[Atom], costs: Sequence[int]) -> list[int]:
+def call_tokens_by_turn(groups: Sequence[MessageGroup], costs: Sequence[int]) -> list[int]:
     """Return the tokens of each turn's tool calls and their answers, oldest first."""
     turns = [0]
-    for atom, cost in zip(atoms, costs, strict=True):
-        if atom.messages[0].role is Role.USER:
+    for group, cost in zip(groups, costs, strict=True):
+        if group.messages[0].role is Role.USER:
             turns.append(0)
-        elif len(atom.messages) > 1:
+        elif len(group.messages) > 1:
             turns[-1] += cost
     return turns
 
 
-def index_after_version(atoms: Sequence[Atom], after: int) -> int:
-    """Return the index of the first of the atoms that were all written after a version."""
-    index = len(atoms)
-    while index and atoms[index - 1].first > after:
+def index_after_version(groups: Sequence[MessageGroup], after: int) -> int:
+    """Return the index of the first of the groups that were all written after a version."""
+    index = len(groups)
+    while index and groups[index - 1].first > after:
         index -= 1
     return index
 
 
-def skip_answers(atoms: Sequence[Atom], start: int, most: int) -> int:
+def has_recalled(query: str, window: CacheWindow, groups: Sequence[MessageGroup], index: int) -> bool:
+    """Return whether a question was recalled at the beginning of its turn, which is at `index`, or since."""
+    tag = tag_of_query(query)
+    return any(
+        block.tag == tag and index_after_version(groups, block.after) >= index for block in window.blocks
+    )
+
+
+def skip_answers(groups: Sequence[MessageGroup], start: int, most: int) -> int:
     """Return the first index from `start` on, at most `most`, that does not answer an omitted message."""
-    while 0 < start < most and atoms[start].messages[0].role is Role.ASSISTANT:
+    while 0 < start < most and groups[start].messages[0].role is Role.ASSISTANT:
         start += 1
     return start
 
 
 def find_newest_start(costs: Sequence[int], share: int, budget: int, turn_start: int) -> int:
-    """Return the index of the first of the newest atoms that fit `share` tokens.
+    """Return the index of the first of the newest groups that fit `share` tokens.
 
     Those of the newest turn, from `turn_start` on, are taken as far as they fit the whole budget.
     """
@@ -288,26 +298,28 @@ def find_newest_start(costs: Sequence[int], share: int, budget: int, turn_start:
     return min(start, len(costs) - 1)
 
 
-def question_of(front: Sequence[Atom]) -> str:
-    """Return the newest user message among the atoms in front of a history, or "" if there is none."""
-    return next((atom.messages[0].text for atom in reversed(front) if is_question(atom)), "")
+def question_of(front: Sequence[MessageGroup]) -> str:
+    """Return the newest user message among the groups in front of a history, or "" if there is none."""
+    return next((group.messages[0].text for group in reversed(front) if is_question(group)), "")
 
 
-def ends_with_call(atoms: Sequence[Atom]) -> bool:
-    """Return whether the newest atom is a tool call with its answer."""
-    return bool(atoms) and len(atoms[-1].messages) > 1
+def ends_with_call(groups: Sequence[MessageGroup]) -> bool:
+    """Return whether the newest group is a tool call with its answer."""
+    return bool(groups) and len(groups[-1].messages) > 1
 
 
-def interleave_blocks(atoms: Sequence[Atom], blocks: Sequence[tuple[int, Composed]]) -> list[Atom | Composed]:
-    """Return atoms with blocks among them: each before everything that was written after its version."""
-    blocks_by_index: dict[int, list[Composed]] = {}
+def interleave_blocks(
+    groups: Sequence[MessageGroup], blocks: Sequence[tuple[int, ComposedMessage]]
+) -> list[MessageGroup | ComposedMessage]:
+    """Return groups with blocks among them: each before everything that was written after its version."""
+    blocks_by_index: dict[int, list[ComposedMessage]] = {}
     for after, block in blocks:
-        blocks_by_index.setdefault(index_after_version(atoms, after), []).append(block)
-    nodes: list[Atom | Composed] = []
-    for index, atom in enumerate(atoms):
+        blocks_by_index.setdefault(index_after_version(groups, after), []).append(block)
+    nodes: list[MessageGroup | ComposedMessage] = []
+    for index, group in enumerate(groups):
         nodes += blocks_by_index.get(index, ())
-        nodes.append(atom)
-    return nodes + blocks_by_index.get(len(atoms), [])
+        nodes.append(group)
+    return nodes + blocks_by_index.get(len(groups), [])
 
 
 def tag_of_query(query: str) -> int:
@@ -360,12 +372,12 @@ def select_answers(items: Sequence[ContextItem], least: int, cutoff: float) -> l
 
 
 def collect_visible_texts(
-    atoms: Sequence[Atom], blocks: Sequence[Block], entries: Mapping[str, Quotable]
+    groups: Sequence[MessageGroup], blocks: Sequence[Block], entries: Mapping[str, Quotable]
 ) -> dict[str, str]:
     """Return the shown text of each entry, by its id."""
     shown: list[tuple[Sequence[str], str]] = []
-    for atom in atoms:
-        for message in atom.messages:
+    for group in groups:
+        for message in group.messages:
             shown.append((message.sources, "\n".join(map(_text_of_part, message.parts))))
     for block in blocks:
         for piece in block.pieces:
@@ -431,15 +443,15 @@ def _is_visible(content: str, record: Record, shown: str) -> bool:
     return text in shown
 
 
-def visible_ids(atoms: Iterable[Atom]) -> frozenset[str]:
-    """Return the ids of the entries that atoms show."""
-    return frozenset(id for atom in atoms for message in atom.messages for id in message.sources)
+def visible_ids(groups: Iterable[MessageGroup]) -> frozenset[str]:
+    """Return the ids of the entries that groups show."""
+    return frozenset(id for group in groups for message in group.messages for id in message.sources)
 
 
 # ── what a fit left out ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def list_lost_entries(fitted: Fitted, path: str) -> set[str]:
+def list_lost_entries(fitted: FittedPrompt, path: str) -> set[str]:
     """Return the ids of the entries that a fit left out of the history at a path of the prompt tree."""
     lost: set[str] = set()
     for left in fitted.left:
@@ -449,12 +461,12 @@ def list_lost_entries(fitted: Fitted, path: str) -> set[str]:
 
 
 def drop_lost_entries(
-    window: CacheWindow, nodes: Sequence[Atom | Composed], lost: AbstractSet[str]
+    window: CacheWindow, nodes: Sequence[MessageGroup | ComposedMessage], lost: AbstractSet[str]
 ) -> CacheWindow:
-    """Return a window without the entries that were left out of its nodes: it starts at the first atom still shown."""
-    first: Atom | None = None
+    """Return a window without the entries that were left out of its nodes: it starts at the first group still shown."""
+    first: MessageGroup | None = None
     for node in nodes:
-        if isinstance(node, Atom) and node.first and lost.isdisjoint(visible_ids([node])):
+        if isinstance(node, MessageGroup) and node.first and lost.isdisjoint(visible_ids([node])):
             first = node
             break
     blocks: list[Block] = []
@@ -472,14 +484,14 @@ def drop_lost_entries(
 # ── reasoning ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def strip_old_reasoning(atoms: Sequence[Atom], began: int) -> list[Atom]:
-    """Return atoms without the signed or encrypted reasoning from before a window, produced under another prefix."""
-    stripped: list[Atom] = []
-    for atom in atoms:
-        bound = any(_is_prefix_bound(part) for message in atom.messages for part in message.parts)
-        if atom.first <= began and bound:
-            atom = atom._replace(messages=tuple(map(_strip_reasoning, atom.messages)))
-        stripped.append(atom)
+def strip_old_reasoning(groups: Sequence[MessageGroup], began: int) -> list[MessageGroup]:
+    """Return groups without the signed or encrypted reasoning from before a window, produced under another prefix."""
+    stripped: list[MessageGroup] = []
+    for group in groups:
+        bound = any(_is_prefix_bound(part) for message in group.messages for part in message.parts)
+        if group.first <= began and bound:
+            group = group._replace(messages=tuple(map(_strip_reasoning, group.messages)))
+        stripped.append(group)
     return stripped
 
 
@@ -500,8 +512,8 @@ def _is_prefix_bound(part: Part) -> bool:
 
 
 def drop_unproven_reasoning(
-    placed: Sequence[Placed], sent: AbstractSet[str], codec: Codec, tools: Sequence[Tool]
-) -> tuple[tuple[Placed, ...], str]:
+    placed: Sequence[PlacedMessage], sent: AbstractSet[str], codec: Codec, tools: Sequence[Tool]
+) -> tuple[tuple[PlacedMessage, ...], str]:
     """Return messages without the reasoning of a log that no known request led to, and a hash of the whole request.
 
     A provider takes signed reasoning only behind the very request that it answered: tools, system, every message.

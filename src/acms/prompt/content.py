@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, Union
 
 from acms.errors import ValidationError
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
-from acms.plan.nodes import Atom, Composed, Node, Scope
+from acms.plan.nodes import ComposedMessage, MessageGroup, Node, Scope
 from acms.ports import Codec
 from acms.prompt import steps as contents
 from acms.prompt.steps import Fixed, Hint, Inside, Log, Readable, SessionAtService, Step, WrittenMessage
@@ -65,7 +65,7 @@ def _parse_content(content: object, field: str, bound: list[Recipe], depth: int 
         return [WrittenMessage(contents.build_message(Role.USER, content))]
     if isinstance(content, PromptMessage):
         return [WrittenMessage(contents.validate_message(content, field))]
-    if isinstance(content, Scope | Atom | Composed):
+    if isinstance(content, Scope | MessageGroup | ComposedMessage):
         return [Fixed(content)]
     if isinstance(content, PARTS):
         return _parse_content([content], field, bound)

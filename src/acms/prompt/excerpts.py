@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from acms.log.encoding import parse_entry_id
 from acms.model import Context, Role, Source, Text, ToolCall, ToolResult
-from acms.plan.nodes import Atom, Composed, Piece
+from acms.plan.nodes import ComposedMessage, MessageGroup, Piece
 from acms.ports import Codec, TokenCounter
 from acms.prompt_types import SEPARATOR, PromptMessage, format_paragraph, prefix_speaker
 from acms.results import ContextItem, is_external
@@ -141,17 +141,17 @@ def _add_result(call: Piece, item: ContextItem) -> Piece:
     )
 
 
-def write_short_calls(atoms: Sequence[Atom], counter: TokenCounter, most: int) -> tuple[Piece, ...]:
+def write_short_calls(groups: Sequence[MessageGroup], counter: TokenCounter, most: int) -> tuple[Piece, ...]:
     """Return tool calls with their results as pieces of one line each, the newest as far as `most` tokens hold them.
 
     Of arguments the short values stay, such as paths; of a result its first and its last line. A model that does not
     see its earlier calls repeats them.
     """
     pieces: list[Piece] = []
-    for atom in atoms:
+    for group in groups:
         calls: list[str] = []
         results: list[str] = []
-        for message in atom.messages:
+        for message in group.messages:
             for part in message.parts:
                 if isinstance(part, ToolCall):
                     arguments = condense.condense_arguments(part.arguments, SHORT_CALL, counter)
@@ -160,7 +160,7 @@ def write_short_calls(atoms: Sequence[Atom], counter: TokenCounter, most: int) -
                     results.append(f" {ARROW} {_shorten_result(part.output)}")
         if not calls:
             continue
-        sources = tuple([id for message in atom.messages for id in message.sources])
+        sources = tuple([id for message in group.messages for id in message.sources])
         text = format_paragraph(TOOL_CALL, ", ".join(calls) + "".join(results))
         pieces.append(
             Piece(
@@ -183,16 +183,16 @@ def _shorten_result(output: str) -> str:
     return f"{lines[0][:SHORT_LINE].rstrip()} {condense.CUT} {lines[-1][-SHORT_LINE:].lstrip()}"
 
 
-def write_block(pieces: tuple[Piece, ...], codec: Codec, *, first: bool = True) -> Composed:
+def write_block(pieces: tuple[Piece, ...], codec: Codec, *, first: bool = True) -> ComposedMessage:
     """Return recalled pieces as one message of quoted text, or as separate blocks where the format supports them.
 
     The first block of a request explains its purpose; later ones refer to it.
     """
     if codec.search_results:
-        return Composed(Role.USER, pieces, separator="\n", kind="recall", cited=True)
+        return ComposedMessage(Role.USER, pieces, separator="\n", kind="recall", cited=True)
     explained = chat_messages.EXCERPTS if first else chat_messages.MORE_EXCERPTS
     opening = f"{chat_messages.RECALLED[0]}{explained}{SEPARATOR}"
-    return Composed(Role.USER, pieces, opening, SEPARATOR, chat_messages.RECALLED[1], "recall")
+    return ComposedMessage(Role.USER, pieces, opening, SEPARATOR, chat_messages.RECALLED[1], "recall")
 
 
 def write_frame(codec: Codec) -> PromptMessage:

@@ -16,13 +16,13 @@ from typing import Any, TypeAlias
 from acms.errors import FitError
 from acms.model import Role
 from acms.plan.nodes import (
-    Atom,
-    Composed,
-    Fitted,
-    Keep,
-    Left,
+    ComposedMessage,
+    FittedPrompt,
+    KeptEnd,
+    MessageGroup,
     NeedSummary,
-    Placed,
+    Omission,
+    PlacedMessage,
     Scope,
     Step,
     Truncate,
@@ -38,13 +38,13 @@ Summarising: TypeAlias = Generator[NeedSummary, str | None, None]
 """A step that may ask for summaries."""
 
 # Prompts have thousands of these: without keywords and defaults they are made in a third of the time.
-_new_placed: Any = partial(tuple.__new__, Placed)
-_new_left: Any = partial(tuple.__new__, Left)
+_new_placed: Any = partial(tuple.__new__, PlacedMessage)
+_new_left: Any = partial(tuple.__new__, Omission)
 
 
 def fit_prompt(
     tree: Scope, codec: Codec, limit: int | None, *, tools: Sequence[Tool] = (), budget: int | None = None
-) -> Generator[NeedSummary, str | None, Fitted]:
+) -> Generator[NeedSummary, str | None, FittedPrompt]:
     """Fit a prompt into `limit` raw tokens, base included; with None, reduce only sections over their ceiling.
 
     Yield a request for each summary needed, to be answered with a text or None, and return the prompt. Raise `FitError`
@@ -66,8 +66,8 @@ class _Fit:
         self._limit = None if limit is None else limit - self._base
         self._root = build_section_tree(tree, codec, None if self._limit is None else max(0, self._limit))
         self._steps: list[Step] = []
-        self._placed: list[Placed] = []
-        self._left: list[Left] = []
+        self._placed: list[PlacedMessage] = []
+        self._left: list[Omission] = []
         self._summaries: list[tuple[str, str, int]] = []
 
     def run(self, budget: int | None) -> Summarising:
@@ -123,7 +123,7 @@ class _Fit:
         """Leave whole units out from the start, whatever they are; the last one stays."""
         leaves = [leaf for leaf in section.leaves() if not leaf.gone]
         for leaf in leaves:
-            if section.used > ceiling and isinstance(leaf.node, Composed):
+            if section.used > ceiling and isinstance(leaf.node, ComposedMessage):
                 drop_pieces(section, leaf, ceiling, self._codec)
             if section.used <= ceiling:
                 return
@@ -214,10 +214,10 @@ class _Fit:
 
     # ── results ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def build_fitted(self) -> Fitted:
+    def build_fitted(self) -> FittedPrompt:
         """Return the prompt as it is now."""
         self._write_section(self._root)
-        return Fitted(
+        return FittedPrompt(
             tuple(self._placed),
             self._base + self._root.used,
             tuple(self._left),
@@ -230,7 +230,7 @@ class _Fit:
         strategy = section.scope.strategy
         is_window = isinstance(strategy, Window)
         # Uncounted messages stand at the end that is not kept: before all others, or after them.
-        keeps_end = is_window or (isinstance(strategy, Truncate) and strategy.keep is Keep.END)
+        keeps_end = is_window or (isinstance(strategy, Truncate) and strategy.keep is KeptEnd.END)
         if keeps_end:
             self._write_uncounted(section, is_window=is_window)
         if section.answered:
@@ -239,19 +239,19 @@ class _Fit:
         if summary is not None and summary.messages and not summary.gone:
             message, number = summary.messages[0], len(self._placed)
             self._placed.append(
-                Placed(message, section.path, "summary", summary.tokens, section.moves, number)
+                PlacedMessage(message, section.path, "summary", summary.tokens, section.moves, number)
             )
         for part in section.parts:
             if isinstance(part, Section):
                 self._write_section(part)
-            elif isinstance(part.node, Composed):
+            elif isinstance(part.node, ComposedMessage):
                 self._write_composed(part, part.node)
             else:
-                self._write_atom(part, part.node)
+                self._write_group(part, part.node)
         if not keeps_end:
             self._write_uncounted(section, is_window=is_window)
 
-    def _write_composed(self, leaf: Leaf, node: Composed) -> None:
+    def _write_composed(self, leaf: Leaf, node: ComposedMessage) -> None:
         """Record which pieces of a composed message are shown and which are not."""
         if leaf.rule:
             self._left += self._list_omitted_pieces(leaf, node)
@@ -261,10 +261,10 @@ class _Fit:
         message = leaf.messages[0] if leaf.messages else compose_message(node, leaf.pieces)
         kind = "cut" if leaf.cut else "pieces"
         self._placed.append(
-            Placed(message, section.path, kind, leaf.tokens, section.moves, number, leaf.pieces)
+            PlacedMessage(message, section.path, kind, leaf.tokens, section.moves, number, leaf.pieces)
         )
 
-    def _list_omitted_pieces(self, leaf: Leaf, node: Composed) -> Iterator[Left]:
+    def _list_omitted_pieces(self, leaf: Leaf, node: ComposedMessage) -> Iterator[Omission]:
         """Yield the pieces of a composed message that are not shown, or only in part."""
         shown = {} if leaf.gone else {piece.id: piece.text for piece in leaf.pieces}
         for piece in node.pieces:
@@ -281,12 +281,12 @@ class _Fit:
         """Record the messages that were never counted, with the tokens of their text where these are known."""
         rule = "window" if is_window else "truncate"
         reason = "older than all that there is room for" if is_window else "beyond all that there is room for"
-        for atom in section.uncounted:
-            tokens = sum([message.tokens or 0 for message in atom.messages])
-            ids = _collect_entry_ids(atom.messages) or (section.path,)
+        for group in section.uncounted:
+            tokens = sum([message.tokens or 0 for message in group.messages])
+            ids = _collect_entry_ids(group.messages) or (section.path,)
             self._left.append(_new_left((ids, section.path, rule, reason, tokens, True)))
 
-    def _write_atom(self, leaf: Leaf, node: Atom) -> None:
+    def _write_group(self, leaf: Leaf, node: MessageGroup) -> None:
         """Record which messages of a unit are shown, and if it was cut or left out."""
         path, moves = leaf.section.path, leaf.section.moves
         if leaf.rule:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from acms.model import Text
-from acms.plan.nodes import Atom, Composed, Keep, Piece, Scope, Truncate, Window
+from acms.plan.nodes import ComposedMessage, KeptEnd, MessageGroup, Piece, Scope, Truncate, Window
 from acms.ports import Codec
 from acms.prompt_types import PromptMessage, omit_repeated_dates
 from acms.text.chat_messages import wrap_passage
@@ -33,7 +33,7 @@ class Leaf:
     rule = ""
     reason = ""
 
-    def __init__(self, node: Atom | Composed, section: Section, tokens: int) -> None:
+    def __init__(self, node: MessageGroup | ComposedMessage, section: Section, tokens: int) -> None:
         self.node = node
         self.section = section
         #: Raw tokens of the shown content, and of the content with nothing left out.
@@ -43,7 +43,7 @@ class Leaf:
     def mandatory(self) -> bool:
         """Whether it stays when its section shrinks."""
         node = self.node
-        return type(node) is Atom and node.mandatory
+        return type(node) is MessageGroup and node.mandatory
 
     def write(
         self, messages: tuple[PromptMessage, ...], costs: tuple[int, ...], rule: str, reason: str
@@ -92,7 +92,7 @@ class Section:
         self.parts: list[Section | Leaf] = []
         self.used = 0
         #: Units at one end that could not be shown whatever else is left out: never counted.
-        self.uncounted: tuple[Atom, ...] = ()
+        self.uncounted: tuple[MessageGroup, ...] = ()
         self.moves: bool = scope.moves or (parent is not None and parent.moves)
         #: Tokens it may have at most, by a ceiling or its own cap.
         self.allowed = cap
@@ -157,7 +157,7 @@ def build_section_tree(tree: Scope, codec: Codec, room: int | None) -> Section:
     return _build_section(tree, tree.id, None, codec, room, plain=True)
 
 
-def compose_message(node: Composed, pieces: Sequence[Piece]) -> PromptMessage:
+def compose_message(node: ComposedMessage, pieces: Sequence[Piece]) -> PromptMessage:
     """Return a composed message of some of its pieces."""
     if node.cited:
         texts = [wrap_passage(" ".join(piece.sources), piece.text) for piece in pieces]
@@ -189,14 +189,14 @@ def _build_section(
     bound = smallest_limit(room, section.allowed)
     end = _end_to_keep(section) if plain and len(scope.children) > 1 else None
     if end is not None and bound is not None:
-        atoms = [node for node in scope.children if isinstance(node, Atom)]
-        if len(atoms) == len(scope.children):
-            _count_within_bound(section, atoms, max(bound, scope.floor), end, codec)
+        groups = [node for node in scope.children if isinstance(node, MessageGroup)]
+        if len(groups) == len(scope.children):
+            _count_within_bound(section, groups, max(bound, scope.floor), end, codec)
             return section
     for node in scope.children:
         part: Leaf | Section
-        if isinstance(node, Atom):
-            part = _build_atom_leaf(node, section, codec.cost)
+        if isinstance(node, MessageGroup):
+            part = _build_group_leaf(node, section, codec.cost)
         elif isinstance(node, Scope):
             inner_path = f"{path}/{node.id}"
             part = _build_section(node, inner_path, section, codec, bound, plain=plain and strategy is None)
@@ -209,36 +209,36 @@ def _build_section(
     return section
 
 
-def _end_to_keep(section: Section) -> Keep | None:
+def _end_to_keep(section: Section) -> KeptEnd | None:
     """Return the end from which a section keeps whole units, None for one that does not."""
     strategy = section.scope.strategy
     if isinstance(strategy, Window):
-        return Keep.END
+        return KeptEnd.END
     return strategy.keep if isinstance(strategy, Truncate) else None
 
 
 def _count_within_bound(
-    section: Section, atoms: Sequence[Atom], bound: int, keep: Keep, codec: Codec
+    section: Section, groups: Sequence[MessageGroup], bound: int, keep: KeptEnd, codec: Codec
 ) -> None:
     """Count units from the end that is kept until they cost more than there is room for."""
     left = bound
-    uncounted: list[Atom] = []
-    for atom in reversed(atoms) if keep is Keep.END else atoms:
-        if left < 0 and not atom.mandatory:
-            uncounted.append(atom)
+    uncounted: list[MessageGroup] = []
+    for group in reversed(groups) if keep is KeptEnd.END else groups:
+        if left < 0 and not group.mandatory:
+            uncounted.append(group)
             continue
-        leaf = _build_atom_leaf(atom, section, codec.cost)
+        leaf = _build_group_leaf(group, section, codec.cost)
         left -= leaf.tokens
         section.used += leaf.tokens
         section.parts.append(leaf)
-    if keep is Keep.END:
+    if keep is KeptEnd.END:
         section.parts.reverse()
         uncounted.reverse()
     section.uncounted = tuple(uncounted)
 
 
-def _build_atom_leaf(node: Atom, section: Section, cost: Callable[[PromptMessage], int]) -> Leaf:
-    """Return an atom with its cost, and that of each of its messages if there are several."""
+def _build_group_leaf(node: MessageGroup, section: Section, cost: Callable[[PromptMessage], int]) -> Leaf:
+    """Return an group with its cost, and that of each of its messages if there are several."""
     messages = node.messages
     if len(messages) == 1:
         return Leaf(node, section, cost(messages[0]))
@@ -248,7 +248,7 @@ def _build_atom_leaf(node: Atom, section: Section, cost: Callable[[PromptMessage
     return leaf
 
 
-def _build_composed_leaf(node: Composed, section: Section, codec: Codec, bound: int | None) -> Leaf:
+def _build_composed_leaf(node: ComposedMessage, section: Section, codec: Codec, bound: int | None) -> Leaf:
     """Return a composed message, without the pieces whose stated costs show that they cannot fit."""
     pieces = node.pieces
     if bound is not None and len(pieces) > 1:

@@ -18,7 +18,7 @@ from typing import Any
 from acms.errors import ACMSError
 from acms.log.encoding import parse_entry_id
 from acms.model import Entry, Json, Privacy, Role
-from acms.privacy.stage import Stage
+from acms.privacy.redactor import Redactor
 from acms.prompt.manifest import Manifest, Quote, Segment, Sent, Whole, Written
 from acms.prompt.manifest_writer import ACTOR, fingerprint_message, hash_payload, revive_message
 from acms.prompt_types import SEPARATOR, PromptMessage, Tool
@@ -51,7 +51,7 @@ def foreign_sources(manifest: Manifest, own: AbstractSet[str]) -> list[str]:
 
 
 def keep_request(
-    manifest: Manifest, own: AbstractSet[str], stage: Stage, actors: Mapping[str, str]
+    manifest: Manifest, own: AbstractSet[str], redactor: Redactor, actors: Mapping[str, str]
 ) -> Manifest:
     """Return a manifest as it may be kept.
 
@@ -59,15 +59,15 @@ def keep_request(
     """
     messages: list[Sent] = []
     # The hash of the payload is kept only if the request can be written again word for word.
-    changed = stage.mode is not None
+    changed = redactor.mode is not None
     for sent in manifest.messages:
         if any(_is_foreign(id, own) for id in _list_sources(sent)):
             kept = _keep_foreign(sent, actors)
         else:
-            kept = _keep_own(sent, stage)
+            kept = _keep_own(sent, redactor)
         changed = changed or kept.hash != sent.hash
         messages.append(kept)
-    tools = tuple([_keep_tool(tool, stage) for tool in manifest.tools])
+    tools = tuple([_keep_tool(tool, redactor) for tool in manifest.tools])
     payload = "" if changed else manifest.payload
     return replace(manifest, messages=tuple(messages), tools=tools, payload=payload)
 
@@ -104,11 +104,11 @@ def _list_sources(sent: Sent) -> list[str]:
     return ids
 
 
-def _keep_own(sent: Sent, stage: Stage) -> Sent:
+def _keep_own(sent: Sent, redactor: Redactor) -> Sent:
     """Keep a message that shows nothing of other logs; its literal texts in the mode of the session."""
-    if stage.mode is None:
+    if redactor.mode is None:
         return sent
-    return _change_literals(sent, lambda text, _next_entry_id: (stage.redact_text(text),))
+    return _change_literals(sent, lambda text, _next_entry_id: (redactor.redact_text(text),))
 
 
 def _keep_foreign(sent: Sent, actors: Mapping[str, str]) -> Sent:
@@ -175,24 +175,24 @@ def _hash_of_ids(sent: Sent) -> str:
     return sha256(identity.encode()).hexdigest()[:32]
 
 
-def _keep_tool(tool: Tool, stage: Stage) -> Tool:
+def _keep_tool(tool: Tool, redactor: Redactor) -> Tool:
     """Return a tool as it may be kept in the privacy mode; with "block" its parameters are dropped."""
-    if stage.mode is None:
+    if redactor.mode is None:
         return tool
-    if stage.mode is Privacy.BLOCK:
-        return Tool(name=tool.name, description=stage.redact_text(tool.description), parameters={})
-    parameters = _redact_strings(tool.parameters, stage)
-    return replace(tool, description=stage.redact_text(tool.description), parameters=parameters)
+    if redactor.mode is Privacy.BLOCK:
+        return Tool(name=tool.name, description=redactor.redact_text(tool.description), parameters={})
+    parameters = _redact_strings(tool.parameters, redactor)
+    return replace(tool, description=redactor.redact_text(tool.description), parameters=parameters)
 
 
-def _redact_strings(value: Any, stage: Stage) -> Any:
+def _redact_strings(value: Any, redactor: Redactor) -> Any:
     """Return a JSON value with each string in it redacted; names of fields stay."""
     if isinstance(value, str):
-        return stage.redact_text(value)
+        return redactor.redact_text(value)
     if isinstance(value, Mapping):
-        return {name: _redact_strings(one, stage) for name, one in value.items()}
+        return {name: _redact_strings(one, redactor) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_redact_strings(one, stage) for one in value]
+        return [_redact_strings(one, redactor) for one in value]
     return value
 
 

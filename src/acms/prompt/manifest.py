@@ -18,7 +18,7 @@ from acms.errors import ValidationError
 from acms.log.encoding import parse_entry_id
 from acms.log.trust import LEADING
 from acms.model import Json, Privacy, Role, Source
-from acms.plan.nodes import Left, Step
+from acms.plan.nodes import Omission, Step
 from acms.prompt_types import CacheMark, Redacted, Tool, Verdict
 
 __all__ = [
@@ -143,7 +143,7 @@ class Manifest:
     reads: tuple[Read, ...] = ()
     #: Every candidate of every recall, shown or not.
     candidates: tuple[Verdict, ...] = ()
-    left: tuple[Left, ...] = ()
+    left: tuple[Omission, ...] = ()
     steps: tuple[Step, ...] = ()
     #: Entries that were redacted or withheld, in the order of the prompt; a replay does it again.
     redactions: tuple[Redacted, ...] = ()
@@ -287,7 +287,7 @@ def _candidate_to_json(candidate: Verdict, words: dict[str, int]) -> list[Json]:
     return row
 
 
-def _left_to_json(left: Left, words: dict[str, int]) -> list[Json]:
+def _left_to_json(left: Omission, words: dict[str, int]) -> list[Json]:
     named = [_index_word(word, words) for word in (left.path, left.rule, left.reason)]
     return [list(left.ids), *named, left.tokens, int(left.gone)]
 
@@ -434,9 +434,9 @@ def version_of_id(id: str) -> int:
     return 0 if parsed is None else parsed[1]
 
 
-def _parse_left(row: Sequence[Json], words: list[str]) -> Left:
+def _parse_left(row: Sequence[Json], words: list[str]) -> Omission:
     ids, path, rule, reason, tokens, gone = row
-    return Left(
+    return Omission(
         tuple(map(_require_text, ids)),
         words[path],
         words[rule],

@@ -19,7 +19,7 @@ from acms.errors import EntryNotFoundError, ValidationError
 from acms.log.encoding import parse_entry_id, parts_from_json, parts_to_json
 from acms.log.summary_levels import LEVELS, read_shorter_levels
 from acms.model import Json, Part, Text
-from acms.plan.nodes import Left, Piece, Placed, Step
+from acms.plan.nodes import Omission, Piece, PlacedMessage, Step
 from acms.ports import Codec
 from acms.privacy.modes import describe_redaction, list_redactions
 from acms.prompt.manifest import (
@@ -71,7 +71,7 @@ class Quotable(Protocol):
 
 
 def write_manifest(
-    placed: Sequence[Placed],
+    placed: Sequence[PlacedMessage],
     *,
     codec: Codec,
     count: Count,
@@ -82,7 +82,7 @@ def write_manifest(
     marks: Sequence[CacheMark] = (),
     entries: Mapping[str, Quotable] = MappingProxyType({}),
     reads: Sequence[Read] = (),
-    left: Sequence[Left] = (),
+    left: Sequence[Omission] = (),
     steps: Sequence[Step] = (),
 ) -> Manifest:
     """Return the manifest of a prompt as it was laid out and given to a codec; `add_candidates` adds the candidates.
@@ -158,7 +158,7 @@ def _round(value: float) -> float:
     return float(round(value, 4))  # an integer would be written in another way than it is read back
 
 
-def _build_sent(placed: Placed, entries: Mapping[str, Quotable]) -> Sent:
+def _build_sent(placed: PlacedMessage, entries: Mapping[str, Quotable]) -> Sent:
     """Return the record of a message: its parts as quotations of the entries that it shows."""
     message = placed.message
     sources = message.sources
@@ -536,7 +536,7 @@ def _collect_verdicts(manifest: Manifest) -> dict[str, Verdict]:
     """Return a verdict on everything a manifest names; being shown takes precedence over being omitted."""
     scored = {candidate.id: candidate for candidate in manifest.candidates}
     verdicts = {candidate.id: _verdict_of_candidate(candidate) for candidate in manifest.candidates}
-    left_by_id: dict[str, Left] = {}
+    left_by_id: dict[str, Omission] = {}
     for left in manifest.left:
         for id in left.ids:
             left_by_id[id] = left
@@ -561,7 +561,7 @@ def _collect_verdicts(manifest: Manifest) -> dict[str, Verdict]:
 
 
 def _reason_to_show(
-    message: Sent, number: int, rule: str, candidate: Verdict | None, left: Left | None
+    message: Sent, number: int, rule: str, candidate: Verdict | None, left: Omission | None
 ) -> str:
     """Return why an entry is in a message, and why only in part."""
     reason = f"in message {number} ({message.path})"

@@ -10,14 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from acms.errors import TokenBudgetExceededError
-from acms.log.in_force import Unit
+from acms.log.in_force import EntryGroup
 from acms.model import Entry, Json, Kind, Role
 from acms.ports import Frame, TokenCounter
 from acms.prompt.cache_window import MOST_BUDGETS_SEARCHED
 from acms.prompt.tool_outputs import LEAST_SHOWN
 from acms.recall.pipeline import (
-    Gathered,
     Gone,
+    LogSpan,
     build_recall_result,
     build_window_candidate,
     cost_of,
@@ -33,7 +33,7 @@ from acms.recall.planner import (
     SUMMARIES_SHARE,
     Candidate,
     Choice,
-    Steps,
+    PlanSteps,
     build_choice_ledger,
     choose_newest_suffix,
     fit_to_budget,
@@ -66,9 +66,9 @@ class ChatPlan:
 class Material:
     """The material of a prompt: leading units, the newest ones, and candidates of the past if these are not all."""
 
-    gathered: Gathered
-    leading: Sequence[Unit[Entry]]
-    rest: Sequence[Unit[Entry]]
+    gathered: LogSpan
+    leading: Sequence[EntryGroup[Entry]]
+    rest: Sequence[EntryGroup[Entry]]
     ranked: Ranked | None = None
     candidates: CandidateSet | None = None
     facts: Sequence[FactIndex] = ()
@@ -104,7 +104,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
     frame = chat_messages.ChatFrame(reader.counter)
     while True:
         gathered = await _gather_turn(reader, context, at, frame, asked.budget)
-        leading = await load_instructions(reader.storage, reader.stage, gathered)
+        leading = await load_instructions(reader.storage, reader.redactor, gathered)
         leading_versions = {entry.version for unit in leading for entry in unit.entries}
         units = (*gathered.older, *gathered.units)
         rest = [unit for unit in units if unit.entries[0].version not in leading_versions]
@@ -150,11 +150,11 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
 
 async def _gather_turn(
     reader: Reader, context: str, at: int | None, frame: chat_messages.ChatFrame, budget: int
-) -> Gathered:
+) -> LogSpan:
     """Read the newest messages that a budget could hold, and on to the question before them if they are tool calls."""
     wanted = budget
     while True:
-        gathered = await gather_newest(reader.storage, context, at, frame, wanted, reader.stage)
+        gathered = await gather_newest(reader.storage, context, at, frame, wanted, reader.redactor)
         units = gathered.units
         # Only a turn that ends with tool calls can begin further back.
         has_turn_start = not _ends_with_call(units) or _find_turn_start(units) is not None
@@ -163,12 +163,12 @@ async def _gather_turn(
         wanted *= 4
 
 
-def _ends_with_call(units: Sequence[Unit[Entry]]) -> bool:
+def _ends_with_call(units: Sequence[EntryGroup[Entry]]) -> bool:
     """Return whether the newest unit is a call of a tool with its answer."""
     return bool(units) and len(units[-1].entries) > 1
 
 
-def _find_turn_start(units: Sequence[Unit[Entry]]) -> int | None:
+def _find_turn_start(units: Sequence[EntryGroup[Entry]]) -> int | None:
     """Return the index of the user's question after which only the assistant and its tools spoke.
 
     None if the units do not end with a tool call, or if no question is among them.
@@ -182,7 +182,7 @@ def _find_turn_start(units: Sequence[Unit[Entry]]) -> int | None:
     return index if is_question else None
 
 
-def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Frame) -> Steps[ChatPlan]:
+def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Frame) -> PlanSteps[ChatPlan]:
     """Choose and write a prompt within the budget; try again with less while the written messages exceed it."""
     if material.ranked is not None and material.candidates is not None and asked.rerank:
         from acms.recall.rerank import rerank_candidates
@@ -210,7 +210,7 @@ def _too_much(budget: int, required: int) -> TokenBudgetExceededError:
 
 def _plan_within(
     material: Material, asked: Recall, counter: TokenCounter, text: Frame, limit: int
-) -> Steps[ChatPlan]:
+) -> PlanSteps[ChatPlan]:
     """Choose and write a prompt whose messages, each counted alone, have at most `limit` tokens.
 
     Shown are the leading system messages (`kept`), the newest messages, and answers from the past before the question.
@@ -275,7 +275,7 @@ def _choose_past(
     kept: Sequence[Choice],
     room: int,
     turn_tokens: int,
-) -> Steps[_Chosen]:
+) -> PlanSteps[_Chosen]:
     """Choose answers from the past within their share, then the newest messages in the remaining tokens.
 
     `kept` are shown in any case, `room` are the tokens left beside them. `turn_tokens` are those of the newest turn

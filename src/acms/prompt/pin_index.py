@@ -16,7 +16,7 @@ from acms.errors import CorruptRecordError, SchemaVersionError, ValidationError
 from acms.log import validation
 from acms.model import Json, Role
 from acms.observability.events import PinsSkipped, PinsTruncated
-from acms.plan.nodes import Composed, Fitted, Keep, Left, Omit, Piece, Scope, Truncate
+from acms.plan.nodes import ComposedMessage, FittedPrompt, KeptEnd, Omission, Omit, Piece, Scope, Truncate
 
 INDEX_KEY = "__cria:pins:v1__"
 """Prefix of the key of an index; a colon and the namespace follow."""
@@ -318,7 +318,7 @@ def parse_pin_strategy(value: object) -> Truncate | Omit:
         tokens = validation.validate_integer(
             value["truncate_tokens"], "strategy.truncate_tokens", least=1, most=validation.BUDGET
         )
-        return Truncate(tokens, Keep.START)
+        return Truncate(tokens, KeptEnd.START)
     raise ValidationError(
         f"{value!r} is no way to shrink pins",
         field="strategy",
@@ -348,7 +348,7 @@ def build_pin_block(
     pieces = tuple(Piece(text, key, float(rank)) for (key, text), rank in zip(texts, ranks, strict=True))
     return Scope(
         id=scope_id(namespace),
-        children=(Composed(role, pieces, opening=OPENING, kind="pins"),) if pieces else (),
+        children=(ComposedMessage(role, pieces, opening=OPENING, kind="pins"),) if pieces else (),
         priority=priority,
         strategy=how,
         floor=floor if pieces else 0,
@@ -358,15 +358,17 @@ def build_pin_block(
 # ── verdicts on pins ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def list_skipped_pins(event: PinsSkipped) -> tuple[Left, ...]:
+def list_skipped_pins(event: PinsSkipped) -> tuple[Omission, ...]:
     """Return the ledger's verdicts on pins that never reached a prompt."""
     path = scope_id(event.namespace)
-    missing = [Left((key,), path, "missing", "nothing is stored under the key", 0) for key in event.missing]
-    beyond = [Left((key,), path, "max_pins", "others come before it", 0) for key in event.beyond]
+    missing = [
+        Omission((key,), path, "missing", "nothing is stored under the key", 0) for key in event.missing
+    ]
+    beyond = [Omission((key,), path, "max_pins", "others come before it", 0) for key in event.beyond]
     return (*missing, *beyond)
 
 
-def find_truncated_pins(namespace: str, fitted: Fitted) -> PinsTruncated | None:
+def find_truncated_pins(namespace: str, fitted: FittedPrompt) -> PinsTruncated | None:
     """Return which pins of a namespace a fit left out or cut; None when all are shown whole."""
     name = scope_id(namespace)
     left_out: dict[str, None] = {}

@@ -31,7 +31,16 @@ from acms.observability.events import (
 )
 from acms.observability.logging import emit_event
 from acms.observability.tracing import RenderSpan, render_span
-from acms.plan.nodes import Atom, Composed, Fitted, Left, Node, Placed, Scope, Window
+from acms.plan.nodes import (
+    ComposedMessage,
+    FittedPrompt,
+    MessageGroup,
+    Node,
+    Omission,
+    PlacedMessage,
+    Scope,
+    Window,
+)
 from acms.plan.nodes import Step as Shrunk
 from acms.plan.tool_groups import pair_tool_calls
 from acms.ports import Codec
@@ -123,7 +132,7 @@ class Rendered:
         self,
         *,
         payload: dict[str, Json],
-        placed: Sequence[Placed],
+        placed: Sequence[PlacedMessage],
         count: Count,
         budget: int | None,
         codec: Codec,
@@ -131,7 +140,7 @@ class Rendered:
         warnings: Sequence[str],
         manifest: Callable[[], Manifest],
         recalls: Sequence[Ledger],
-        left: Sequence[Left],
+        left: Sequence[Omission],
         after: Manifest | None,
         base: int = 0,
     ) -> None:
@@ -281,8 +290,8 @@ async def render_steps(
 class _FittedPrompt(NamedTuple):
     """A prompt as it is sent."""
 
-    fitted: Fitted
-    placed: tuple[Placed, ...]
+    fitted: FittedPrompt
+    placed: tuple[PlacedMessage, ...]
     payload: dict[str, Json]
     token_count: Count
     marks: tuple[CacheMark, ...]
@@ -311,7 +320,7 @@ class _Renderer:
         if budget is not None:
             self._limit = codec.limit(budget, codec.base(tools) - codec.base(()))
         self._warnings: list[str] = []
-        self._left: list[Left] = []
+        self._left: list[Omission] = []
         self._pin_namespaces: list[str] = []
         #: Answers to questions of the fit, which is made more than once.
         self._summaries: dict[tuple[str, str, int, int], str | None] = {}
@@ -416,9 +425,9 @@ class _Renderer:
             tries += 1
             if committed or tries == 3:  # again if another process stored its positions meanwhile
                 break
-        self._left += [_report_older_atom(atom, path) for atom in placed.older]
+        self._left += placed.list_older(path)
         for id, (whole, shown) in placed.condensed.items():
-            self._left.append(Left((id,), path, "condensed", CONDENSED, whole - shown, gone=False))
+            self._left.append(Omission((id,), path, "condensed", CONDENSED, whole - shown, gone=False))
         self._warnings += [*stable.warnings, *placed.list_cut_warnings()]
         if not committed:
             self._warnings.append(OVERTAKEN)
@@ -474,7 +483,7 @@ class _Renderer:
             shape += [recall.tokens, log.session.effort, options["scope"], options["min_relevance"]]
             if options["where"] or options["limit"]:
                 shape += [where, options["limit"]]
-        shape += [*log.first, str(log.session.stage.mode or "")]
+        shape += [*log.first, str(log.session.redactor.mode or "")]
         return sha256(canonical(shape).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     # ── recalls that are chosen again each turn ─────────────────────────────────────────────────────────────────────
@@ -511,7 +520,7 @@ class _Renderer:
                 left -= self._codec.cost(compose_message(block, block.pieces))
         return replace_scopes(tree, scopes)
 
-    async def _write_recall(self, session: Readable, items: ContextItems) -> Composed:
+    async def _write_recall(self, session: Readable, items: ContextItems) -> ComposedMessage:
         """Return recalled items as one block of excerpts."""
         context_id = await session.context_id()
         context = None if context_id is None else await session.storage.context(context_id)
@@ -552,7 +561,7 @@ class _Renderer:
                 changed.add(item.id)
         if changed:
             rows = await session.storage.get(sorted(changed))
-            for entry in session.stage.redact_entries([row for row in rows if row is not None]):
+            for entry in session.redactor.redact_entries([row for row in rows if row is not None]):
                 self._entries[entry.id] = entry
         for item in items:
             if item.id not in changed:
@@ -560,18 +569,18 @@ class _Renderer:
 
     # ── fit ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _fit(self, tree: Scope, resolved: Resolved, limit: int | None) -> Fitted:
+    async def _fit(self, tree: Scope, resolved: Resolved, limit: int | None) -> FittedPrompt:
         """Fit a tree: answer each request for a summary that the fit yields, the same one only once per render."""
         steps = fit_prompt(tree, self._codec, limit, tools=self._tools, budget=self._budget)
         try:
             need = next(steps)
             while True:
-                question = (need.id, need.existing, len(need.atoms), need.tokens)
+                question = (need.id, need.existing, len(need.groups), need.tokens)
                 if question not in self._summaries:
                     self._summaries[question] = await resolved.summary_runs[need.id].answer(need)
                 need = steps.send(self._summaries[question])
         except StopIteration as end:
-            fitted: Fitted = end.value
+            fitted: FittedPrompt = end.value
             return fitted
 
     async def _fit_and_count(self, tree: Scope, resolved: Resolved) -> _FittedPrompt:
@@ -592,7 +601,7 @@ class _Renderer:
             # The codec counts more than the fit did: fit again with that much less.
             limit = min(limit, fitted.tokens) - max(1, count.upper_bound - self._budget)
 
-    def _drop_repeated(self, tree: Scope, fitted: Fitted, resolved: Resolved) -> Scope | None:
+    def _drop_repeated(self, tree: Scope, fitted: FittedPrompt, resolved: Resolved) -> Scope | None:
         """Return the tree without what is shown twice, or None if nothing is."""
         without_recalls = _drop_repeated_recalls(tree, fitted.placed, resolved.recalls)
         if without_recalls is not None or not resolved.summary_runs:
@@ -605,9 +614,9 @@ class _Renderer:
         self._left += left
         return smaller_tree
 
-    def _lay_out(self, fitted: Fitted, resolved: Resolved) -> tuple[Placed, ...]:
+    def _lay_out(self, fitted: FittedPrompt, resolved: Resolved) -> tuple[PlacedMessage, ...]:
         """Return the messages in their final order, without reasoning that the provider would reject."""
-        in_place: list[Placed] = []
+        in_place: list[PlacedMessage] = []
         for one in fitted.placed:
             step = resolved.recalls.get(one.path)
             is_fixed = step is not None and step.in_place
@@ -636,13 +645,13 @@ class _Renderer:
             self._warnings.append(f"the tokens are estimated, since they could not be counted: {error}")
             return self._codec.count(payload)
 
-    async def _store_summaries(self, resolved: Resolved, fitted: Fitted) -> None:
+    async def _store_summaries(self, resolved: Resolved, fitted: FittedPrompt) -> None:
         """Store the summaries that were used: there is a prompt now."""
         for run in resolved.summary_runs.values():
             await run.commit(fitted.summaries)
             self._warnings += run.warnings
             if run.reason:
-                self._left.append(Left((run.id,), run.path, "stale", run.reason, 0))
+                self._left.append(Omission((run.id,), run.path, "stale", run.reason, 0))
                 self._warnings.append(f"the stored summary {run.id!r} was not used: {run.reason}")
 
     # ── results ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -699,7 +708,9 @@ class _Renderer:
         self._emit_results(rendered, fitted, len(left), span)
         return rendered
 
-    def _emit_results(self, rendered: Rendered, fitted: Fitted, left_out: int, span: RenderSpan) -> None:
+    def _emit_results(
+        self, rendered: Rendered, fitted: FittedPrompt, left_out: int, span: RenderSpan
+    ) -> None:
         """Emit an event for each step of the fit, and one for the finished prompt."""
         for step in fitted.steps:
             event = ScopeShrunk(
@@ -733,7 +744,7 @@ class _Renderer:
         span.done(done, rendered.messages)
 
 
-def _visible_entry_ids(placed: Iterable[Placed]) -> set[str]:
+def _visible_entry_ids(placed: Iterable[PlacedMessage]) -> set[str]:
     """Return the ids of the entries that some messages show."""
     ids: set[str] = set()
     for one in placed:
@@ -743,27 +754,20 @@ def _visible_entry_ids(placed: Iterable[Placed]) -> set[str]:
     return ids
 
 
-def _wrap_recalls(nodes: Sequence[Atom | Composed]) -> tuple[Node, ...]:
+def _wrap_recalls(nodes: Sequence[MessageGroup | ComposedMessage]) -> tuple[Node, ...]:
     """Return the nodes of a history, with each recalled block wrapped in a scope of its own."""
     number = 0
     wrapped: list[Node] = []
     for node in nodes:
-        if isinstance(node, Composed):
+        if isinstance(node, ComposedMessage):
             number += 1
             node = Scope(id="recall" if number == 1 else f"recall-{number}", children=(node,))
         wrapped.append(node)
     return tuple(wrapped)
 
 
-def _report_older_atom(atom: Atom, path: str) -> Left:
-    """Return the ledger's record of a message that is older than the start of a history."""
-    ids = tuple([id for message in atom.messages for id in message.sources])
-    tokens = sum([message.tokens or 0 for message in atom.messages])
-    return Left(ids, path, "window", "older than the newest messages, with which the history begins", tokens)
-
-
 def _drop_repeated_recalls(
-    tree: Scope, placed: Sequence[Placed], recalls: Mapping[str, Recalling]
+    tree: Scope, placed: Sequence[PlacedMessage], recalls: Mapping[str, Recalling]
 ) -> Scope | None:
     """Return the tree without recalled pieces that the history shows too, or None if there are none.
 
@@ -777,7 +781,7 @@ def _drop_repeated_recalls(
         scope = scope_at_path(tree, one.path)
         blocks: list[Node] = []
         for node in scope.children:
-            if isinstance(node, Composed):
+            if isinstance(node, ComposedMessage):
                 pieces = tuple([piece for piece in node.pieces if history.isdisjoint(piece.sources)])
                 if pieces:
                     blocks.append(node._replace(pieces=pieces))
@@ -785,7 +789,7 @@ def _drop_repeated_recalls(
     return replace_scopes(tree, scopes) if scopes else None
 
 
-def _warn_of_cuts(placed: Sequence[Placed]) -> list[str]:
+def _warn_of_cuts(placed: Sequence[PlacedMessage]) -> list[str]:
     """Return a warning for each message of a log that was cut."""
     return [
         f"a message was cut to fit ({', '.join(one.message.sources)})"

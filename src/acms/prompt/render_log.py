@@ -31,7 +31,7 @@ from acms.log.validation import RECORD_BYTES
 from acms.model import Entry, Head, Json, Role, State
 from acms.observability.logging import correlation_id, log_event, safe_error
 from acms.ports import HasRecords, StorageBackend
-from acms.privacy.stage import Stage
+from acms.privacy.redactor import Redactor
 from acms.prompt.cache_forecast import count_shared_messages, predict_cache
 from acms.prompt.kept_request import (
     drop_own_words,
@@ -90,13 +90,13 @@ class RenderLog:
         self,
         storage: StorageBackend,
         config: RenderLogConfig,
-        stage: Stage,
+        redactor: Redactor,
         find: Callable[[], Awaitable[str | None]],
         pending: set[asyncio.Task[None]],
     ) -> None:
         self._storage = storage
         self._config = config
-        self._stage = stage
+        self._redactor = redactor
         self._find = find
         #: Pending writes.
         self._pending = pending
@@ -147,7 +147,7 @@ class RenderLog:
             lineage = await self._lineage()
             sent = await in_thread(manifest)
             actors = await self._actors(foreign_sources(sent, lineage))
-            kept = await in_thread(partial(keep_request, sent, lineage, self._stage, actors))
+            kept = await in_thread(partial(keep_request, sent, lineage, self._redactor, actors))
             row = await in_thread(partial(_pack_row, kind, kept, request, at, head))
             await self._add_row(storage, row, head.epoch)
             new_head = await self._storage.head(self._context)
@@ -274,7 +274,7 @@ class RenderLog:
         previous_ids = () if previous is None else _unpack_manifest(previous.outline).entries
         stored = await self._storage.get(list(dict.fromkeys([*manifest.entries, *left_ids, *previous_ids])))
         live = [entry for entry in stored if entry is not None and entry.state is State.LIVE]
-        entries = {entry.id: entry for entry in self._stage.redact_entries(live)}
+        entries = {entry.id: entry for entry in self._redactor.redact_entries(live)}
         previews = {id: preview_text(entries[id].content, 160) for id in left_ids if id in entries}
         more = {"verdicts": verdicts, "previews": previews}
         return await off_loop(partial(_build_details, row, previous, entries, more), WORK_PER_ROW * 4)

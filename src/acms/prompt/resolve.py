@@ -9,10 +9,19 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, NamedTuple
 
 from acms.errors import ValidationError
-from acms.log.in_force import Unit
+from acms.log.in_force import EntryGroup
 from acms.model import Kind, Role
 from acms.observability.events import Event
-from acms.plan.nodes import Atom, Composed, Keep, Node, Placed, Scope, Truncate, Window
+from acms.plan.nodes import (
+    ComposedMessage,
+    KeptEnd,
+    MessageGroup,
+    Node,
+    PlacedMessage,
+    Scope,
+    Truncate,
+    Window,
+)
 from acms.plan.prefix_cache import recall_tokens
 from acms.plan.tool_groups import join_answers
 from acms.ports import Codec
@@ -33,7 +42,7 @@ from acms.prompt.steps import (
     WrittenMessage,
 )
 from acms.prompt_types import CacheMark, Tool
-from acms.recall.pipeline import Gathered
+from acms.recall.pipeline import LogSpan
 from acms.results import ContextItems
 
 if TYPE_CHECKING:
@@ -62,7 +71,7 @@ class LogRead:
     """The entries read from a log for a prompt."""
 
     view: Readable
-    gathered: Gathered
+    gathered: LogSpan
     #: Whether it contains all active entries.
     complete: bool
     lineage: tuple[tuple[str, int], ...] = ()
@@ -161,7 +170,7 @@ class Resolver:
         """Return the nodes of a step; `path` is that of its scope. A recall gets an empty scope, to be filled later."""
         match step:
             case WrittenMessage(message):
-                return (Atom((message,)),)
+                return (MessageGroup((message,)),)
             case Fixed(node):
                 return (node,)
             case Log():
@@ -201,7 +210,7 @@ class Resolver:
         if step.share is not None and self._limit is not None:
             ceiling = smallest_limit(ceiling, int(step.share * self._limit))
         cap = strategy.tokens if isinstance(strategy, Truncate) else None
-        keeps_start = isinstance(strategy, Truncate) and strategy.keep is Keep.START
+        keeps_start = isinstance(strategy, Truncate) and strategy.keep is KeptEnd.START
         # To keep the start, a log must be read whole: it is read from its end.
         tokens = None if keeps_start else smallest_limit(budget.tokens, ceiling, cap)
         inner = ContentBudget(
@@ -214,13 +223,13 @@ class Resolver:
         nodes = await self._read_content(step.steps, path, inner)
         if isinstance(strategy, Window):
             strategy = strategy._replace(length=self._window_length(step))
-            atoms = content.flatten_nodes(nodes)
+            groups = content.flatten_nodes(nodes)
             if step.newest is not None:
-                atoms = content.select_newest_atoms(atoms, step.newest)
+                groups = content.select_newest_groups(groups, step.newest)
             else:
                 summaries = self._find_summaries()
-                atoms = content.mark_summaries_mandatory(atoms, summaries, self._codec.cost, tokens)
-            nodes = tuple(content.mark_newest_mandatory(atoms))
+                groups = content.mark_summaries_mandatory(groups, summaries, self._codec.cost, tokens)
+            nodes = tuple(content.mark_newest_mandatory(groups))
         return Scope(
             id=name,
             children=nodes,
@@ -253,7 +262,7 @@ class Resolver:
         if isinstance(only, Log):
             loaded, gathered = await run.of_log(only.session, room=room)
             summary = "" if gathered.whole else step.id
-            first = next((atom.first for atom in loaded.atoms if atom.first), gathered.version + 1)
+            first = next((group.first for group in loaded.groups if group.first), gathered.version + 1)
             await self._add_log(gathered, only.session, gathered.whole, first=first, summary=summary)
         else:
             nodes = await self._read_content(step.steps, path, ContentBudget())
@@ -261,12 +270,12 @@ class Resolver:
             assert loaded is not None  # the content is whole
         return Scope(
             id=name,
-            children=tuple(content.mark_newest_mandatory(loaded.atoms)),
+            children=tuple(content.mark_newest_mandatory(loaded.groups)),
             priority=step.priority,
             strategy=loaded.strategy,
         )
 
-    async def _read_log(self, step: Log, budget: ContentBudget) -> list[Atom]:
+    async def _read_log(self, step: Log, budget: ContentBudget) -> list[MessageGroup]:
         """Read the part of a log that could be shown, and everything that is required."""
         session: Readable = step.session
         count = step.newest if budget.newest is None else budget.newest
@@ -274,25 +283,28 @@ class Resolver:
         gathered = await self._gather(session, limit, count, budget)
         units = gathered.units
         if limit is not None:
-            older = content.find_older_summaries(units, gathered.cover)
-            units = [*(Unit(tuple(session.stage.redact_entries(unit.entries))) for unit in older), *units]
+            older = content.find_older_summaries(units, gathered.replacements)
+            units = [
+                *(EntryGroup(tuple(session.redactor.redact_entries(unit.entries))) for unit in older),
+                *units,
+            ]
         sealed = None
         if count is None:
-            sealed = content.find_sealed_compaction(session, gathered.cover, self._codec.vendors)
+            sealed = content.find_sealed_compaction(session, gathered.replacements, self._codec.vendors)
         if sealed is not None:
             units = content.substitute_summary(units, sealed)
         gathered = replace(gathered, units=units)
-        atoms = self._build_atoms(gathered, session, budget)
+        groups = self._build_groups(gathered, session, budget)
         if step.first:
-            atoms = await self._with_first(step, gathered, atoms, budget)
+            groups = await self._with_first(step, gathered, groups, budget)
         messages = sum([len(unit.entries) for unit in units])
         shows_all = count is None or messages <= count
         await self._add_log(gathered, session, gathered.whole and sealed is None and shows_all)
-        return atoms
+        return groups
 
     async def _gather(
         self, session: Readable, limit: int | None, count: int | None, budget: ContentBudget
-    ) -> Gathered:
+    ) -> LogSpan:
         """Read the newest `count` messages, or those that fill `limit` tokens, or everything if both are None.
 
         The session's count decides what is read; more is read until the limit is filled by the codec's count too.
@@ -304,31 +316,33 @@ class Resolver:
             gathered = await session.said(budget=wanted, messages=count, scale=scale, slack=budget.slack)
             if wanted is None or limit is None or gathered.whole or counts_alike:
                 return gathered
-            atoms = self._build_atoms(gathered, session, budget)
-            if sum([self._codec.cost(message) for atom in atoms for message in atom.messages]) > limit:
+            groups = self._build_groups(gathered, session, budget)
+            if sum([self._codec.cost(message) for group in groups for message in group.messages]) > limit:
                 return gathered
             wanted *= 2
 
     async def _with_first(
-        self, step: Log, gathered: Gathered, atoms: Sequence[Atom], budget: ContentBudget
-    ) -> list[Atom]:
-        """Return the atoms of a log with those that `step.first` names in front, where they are never left out."""
+        self, step: Log, gathered: LogSpan, groups: Sequence[MessageGroup], budget: ContentBudget
+    ) -> list[MessageGroup]:
+        """Return the groups of a log with those that `step.first` names in front, where they are never left out."""
         session = step.session
         rows = [row for row in await session.storage.get(step.first) if row is not None]
-        units = [Unit((entry,)) for entry in session.stage.redact_entries(rows)]
-        front = self._build_atoms(replace(gathered, units=units), session, budget)
-        rest = [atom for atom in atoms if not set(step.first).intersection(atom.messages[0].sources)]
-        return [*(atom._replace(mandatory=True) for atom in front), *rest]
+        units = [EntryGroup((entry,)) for entry in session.redactor.redact_entries(rows)]
+        front = self._build_groups(replace(gathered, units=units), session, budget)
+        rest = [group for group in groups if not set(step.first).intersection(group.messages[0].sources)]
+        return [*(group._replace(mandatory=True) for group in front), *rest]
 
-    def _build_atoms(self, gathered: Gathered, session: Readable, budget: ContentBudget) -> list[Atom]:
-        """Return the units of a log as atoms, with labels on those that may be outdated."""
+    def _build_groups(
+        self, gathered: LogSpan, session: Readable, budget: ContentBudget
+    ) -> list[MessageGroup]:
+        """Return the units of a log as groups, with labels on those that may be outdated."""
         units = gathered.units
         # Where the beginning stays, only the last unit counts as recent: those before it may be shown without it.
         newest, older = units, units[:0]
         if budget.begins:
             newest, older = units[-1:], units[:-1]
         labels = gathered.labels.by_id(newest, older)
-        return content.build_atoms(units, session.counter.name, self._codec.vendors, labels)
+        return content.build_groups(units, session.counter.name, self._codec.vendors, labels)
 
     def _find_summaries(self) -> set[str]:
         """Return the ids of the summaries that were read, and of the messages that a compaction kept beside them."""
@@ -340,7 +354,7 @@ class Resolver:
         return ids
 
     async def _add_log(
-        self, gathered: Gathered, view: Readable, complete: bool, *, first: int = 0, summary: str = ""
+        self, gathered: LogSpan, view: Readable, complete: bool, *, first: int = 0, summary: str = ""
     ) -> None:
         """Note that a log was read, from version `first` on, for the manifest and the other steps."""
         lineage: tuple[tuple[str, int], ...] = ()
@@ -380,7 +394,9 @@ def tokens_for_recall(step: Recalling, codec: Codec, left: int | None = None) ->
     return tokens, frame
 
 
-def build_recall_scope(step: Recalling, name: str, tokens: int, block: Composed | None = None) -> Scope:
+def build_recall_scope(
+    step: Recalling, name: str, tokens: int, block: ComposedMessage | None = None
+) -> Scope:
     """Return the scope of a recall with the block of its pieces, or an empty one before the recall is made.
 
     It is fitted as moving content even when it is laid out in its place, so that a history leaves tokens for it.
@@ -394,11 +410,11 @@ def build_recall_scope(step: Recalling, name: str, tokens: int, block: Composed 
     )
 
 
-def lay_out_messages(placed: Sequence[Placed]) -> tuple[Placed, ...]:
+def lay_out_messages(placed: Sequence[PlacedMessage]) -> tuple[PlacedMessage, ...]:
     """Return messages with the moving ones before the newest user message, each kind in its order.
 
     So an answer in progress stays last, and the model's actions in a turn stay after the question. Without a user
-    message they go last. The messages of one atom are never separated.
+    message they go last. The messages of one group are never separated.
     """
     stable = [one for one in placed if not one.moves]
     moving = [one for one in placed if one.moves]
@@ -406,13 +422,13 @@ def lay_out_messages(placed: Sequence[Placed]) -> tuple[Placed, ...]:
         return tuple(placed)
     questions = [index for index, one in enumerate(stable) if one.message.role is Role.USER]
     end = questions[-1] if questions else len(stable)
-    while 0 < end < len(stable) and stable[end - 1].atom == stable[end].atom:
+    while 0 < end < len(stable) and stable[end - 1].group == stable[end].group:
         end -= 1
     return (*stable[:end], *moving, *stable[end:])
 
 
 def cache_marks(
-    placed: Sequence[Placed], tree: Scope, resolved: Resolved, tools: Sequence[Tool]
+    placed: Sequence[PlacedMessage], tree: Scope, resolved: Resolved, tools: Sequence[Tool]
 ) -> tuple[CacheMark, ...]:
     """Return the cache hints as message counts: the contiguous beginning of the messages before each hint.
 

@@ -10,22 +10,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from acms.log.in_force import Unit
+from acms.log.in_force import EntryGroup
 from acms.model import Entry
 from acms.prompt.steps import Readable
 
 if TYPE_CHECKING:
     from acms.ports import StorageBackend, TokenCounter
-    from acms.privacy.stage import Stage
+    from acms.privacy.redactor import Redactor
     from acms.prompt.render_log import RenderLog
-    from acms.recall.pipeline import Gathered
+    from acms.recall.pipeline import LogSpan
     from acms.results import ContextItems
 
 
 class SelectedLog:
     """A session as a prompt reads it, without the units of entries that are not to be shown."""
 
-    def __init__(self, session: Readable, shows: Callable[[Unit[Entry]], bool]) -> None:
+    def __init__(self, session: Readable, shows: Callable[[EntryGroup[Entry]], bool]) -> None:
         self._session = session
         self._shows = shows
 
@@ -55,9 +55,9 @@ class SelectedLog:
         return self._session.storage
 
     @property
-    def stage(self) -> Stage:
+    def redactor(self) -> Redactor:
         """The redaction applied to its entries."""
-        return self._session.stage
+        return self._session.redactor
 
     @property
     def render_log(self) -> RenderLog | None:
@@ -68,7 +68,7 @@ class SelectedLog:
         """Return the id of its log; None while nothing was written."""
         return await self._session.context_id()
 
-    async def said(self, *, budget: int | None = None, **how: Any) -> Gathered:
+    async def said(self, *, budget: int | None = None, **how: Any) -> LogSpan:
         """Return the active entries that are shown as units, oldest first; hidden entries do not use up the budget."""
         more = 0
         while True:

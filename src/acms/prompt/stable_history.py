@@ -15,20 +15,20 @@ from typing import Any
 from acms.errors import FitError
 from acms.log import summary_levels
 from acms.log.encoding import is_summary
-from acms.log.in_force import Unit, is_sealed
-from acms.model import Context, Entry, Kind, Role, State
-from acms.plan.nodes import Atom, Composed, Fitted, Piece
+from acms.log.in_force import EntryGroup, is_sealed
+from acms.model import Context, Entry, Kind, State
+from acms.plan.nodes import ComposedMessage, FittedPrompt, MessageGroup, Piece
 from acms.ports import Codec, HasRecords
 from acms.prompt import cache_window, excerpts
 from acms.prompt import steps as content
 from acms.prompt.cache_window import Block, CacheWindow
 from acms.prompt.fit_state import compose_message
-from acms.prompt.placed_history import HistoryRead, PlacedHistory
+from acms.prompt.placed_history import HistoryRead, PlacedHistory, label_in_front
 from acms.prompt.resolve import MARGIN, LogRead
 from acms.prompt.steps import Readable, Recalling
 from acms.prompt.tool_outputs import CallCutter
 from acms.prompt.window_record import WindowRecord, load_window_entries
-from acms.recall.pipeline import Gathered, load_instructions
+from acms.recall.pipeline import LogSpan, load_instructions
 from acms.recall.planner import SUMMARIES_SHARE
 from acms.results import ContextItem, ContextItems
 
@@ -126,7 +126,7 @@ class StableHistory:
         self.entries.update(entries)
         return window
 
-    async def commit(self, placed: PlacedHistory, fitted: Fitted, path: str, request_hash: str) -> bool:
+    async def commit(self, placed: PlacedHistory, fitted: FittedPrompt, path: str, request_hash: str) -> bool:
         """Store the positions; return False if the history must be placed again.
 
         That is if another process stored other positions meanwhile, and if a continued window was cut after all.
@@ -163,15 +163,15 @@ class StableHistory:
         self._context = await self.session.storage.context(context_id)
         window = await self._load_window(self._context)
         self._began = False
-        previous_atoms: Sequence[Atom] = ()
+        previous_groups: Sequence[MessageGroup] = ()
         if window is not None and not self._must_begin:
             read = await self._read_window(window)
             placed = await self._continue(window, read)
             if placed is not None and self._shows_enough(placed, window):
                 return placed
-            previous_atoms = cache_window.strip_old_reasoning(read.atoms, window.began)
+            previous_groups = cache_window.strip_old_reasoning(read.groups, window.began)
         self._began = True
-        return await self._begin(previous_atoms)
+        return await self._begin(previous_groups)
 
     async def _place_without_log(self) -> PlacedHistory:
         """Show matches from other sessions for a session without messages."""
@@ -184,14 +184,15 @@ class StableHistory:
         """Add the content of the newest turn after the content already shown; None if it does not fit."""
         if not self._has_same_labels(window, read):
             return None
-        cut = self._cut_new_outputs(window, read, cache_window.strip_old_reasoning(read.atoms, window.began))
+        cut = self._cut_new_outputs(window, read, cache_window.strip_old_reasoning(read.groups, window.began))
         if cut is None:
             return None
-        atoms, limits = cut
+        groups, limits = cut
         window = window._replace(outputs=tuple(sorted(limits.items())))
-        read = read._replace(atoms=atoms)
-        index = self._find_block_index(read.front, atoms)
-        if self.recall is not None and not self._has_recalled(self.recall.query, window, atoms, index):
+        read = read._replace(groups=groups)
+        index = self._find_block_index(read.front, groups)
+        query = None if self.recall is None else self.recall.query
+        if query is not None and not cache_window.has_recalled(query, window, groups, index):
             extended = await self._add_block(window, read, index)
             if extended is None:
                 return None
@@ -201,17 +202,17 @@ class StableHistory:
 
     async def _add_block(self, window: CacheWindow, read: HistoryRead, index: int) -> CacheWindow | None:
         """Return a window with a block for the newest question; None if it does not fit."""
-        atoms = read.atoms
+        groups = read.groups
         depth = self._recall_depth
-        places = [cache_window.index_after_version(atoms, block.after) for block in window.blocks]
-        if index < len(atoms) - 1 and index in places:
+        places = [cache_window.index_after_version(groups, block.after) for block in window.blocks]
+        if index < len(groups) - 1 and index in places:
             # Something else is asked in the middle of a turn: its block goes behind everything written so far.
-            index = len(atoms)
+            index = len(groups)
             depth = min(depth, int(self._tokens_left(window, read) / 2))
         if any(place >= index for place in places):  # nothing was written since: a request by itself
             self._previous = None
             return None
-        visible = cache_window.collect_visible_texts([*read.front, *atoms], window.blocks, self.entries)
+        visible = cache_window.collect_visible_texts([*read.front, *groups], window.blocks, self.entries)
         pieces = await self._find_answers(depth, visible)
         if pieces and self._cost([self._write_block(pieces)]) > self._tokens_left(window, read):
             return None
@@ -237,74 +238,65 @@ class StableHistory:
     def _tokens_left(self, window: CacheWindow, read: HistoryRead) -> int:
         return self.budget - self._cost(self._lay_out(window, read).nodes)
 
-    @staticmethod
-    def _has_recalled(query: str, window: CacheWindow, atoms: Sequence[Atom], index: int) -> bool:
-        """Return whether the question of the newest turn was recalled already: at its beginning, or since."""
-        tag = cache_window.tag_of_query(query)
-        return any(
-            block.tag == tag and cache_window.index_after_version(atoms, block.after) >= index
-            for block in window.blocks
-        )
-
-    async def _begin(self, previous_atoms: Sequence[Atom]) -> PlacedHistory:
-        """Begin a window with the newest messages and a recall; `previous_atoms` are those of the last window."""
+    async def _begin(self, previous_groups: Sequence[MessageGroup]) -> PlacedHistory:
+        """Begin a window with the newest messages and a recall; `previous_groups` are those of the last window."""
         read = await self._with_instructions(await self._read_newest())
-        whole_atoms = cache_window.strip_old_reasoning(read.atoms, read.gathered.version)
-        atoms, limits = self._cut_outputs(read, whole_atoms)
-        costs = self._costs(atoms)
-        start = min(self._choose_start(read, atoms, costs), content.find_newest_non_system(atoms))
-        with_question = self._move_question_to_front(read, start, costs, atoms)
-        end = cache_window.find_turn_start(atoms, question_follows=self.question_follows)
+        whole_groups = cache_window.strip_old_reasoning(read.groups, read.gathered.version)
+        groups, limits = self._cut_outputs(read, whole_groups)
+        costs = self._costs(groups)
+        start = min(self._choose_start(read, groups, costs), content.find_newest_non_system(groups))
+        with_question = self._move_question_to_front(read, start, costs, groups)
+        end = cache_window.find_turn_start(groups, question_follows=self.question_follows)
         budget = self.budget - self._cost(with_question.front)
         most_for_calls = min(int(self.budget * EARLIER_CALLS), budget - sum(costs[start:]))
         most_for_calls -= self.codec.cost(excerpts.write_frame(self.codec))
-        calls = excerpts.write_short_calls(whole_atoms[end:start], self.codec.counter, most_for_calls)
+        calls = excerpts.write_short_calls(whole_groups[end:start], self.codec.counter, most_for_calls)
         budget -= self._cost([self._write_block(calls)] if calls else [])
-        tool_tokens, used_tool_tokens = self._estimate_tool_tokens(whole_atoms, costs, previous_atoms)
-        reserve = self._reserve(atoms, costs, tool_tokens, used_tool_tokens)
+        tool_tokens, used_tool_tokens = self._estimate_tool_tokens(whole_groups, costs, previous_groups)
+        reserve = self._reserve(groups, costs, tool_tokens, used_tool_tokens)
         pieces, depth = tuple[Piece, ...](), 0
         take_all = reserve is not None or tool_tokens > 0
         if self.recall is not None:
             depth = left = budget - sum(costs[start:])
             if start > 0 or not read.whole:
                 depth = self._first_depth(left, reserve, tool_tokens, used_tool_tokens)
-            shown = [*with_question.front, *atoms[start:]]
+            shown = [*with_question.front, *groups[start:]]
             visible = cache_window.collect_visible_texts(shown, (), self.entries)
             pieces = await self._find_answers(depth, visible, take_all=take_all)
         most = int(budget * LEAST_FILLED) if reserve is None else budget - reserve
         if sum(costs[start:]) > budget / 2:  # the next turn will not fit in any case
             most = budget
-        start, pieces = self._extend_back(atoms, costs, start, most, pieces)
+        start, pieces = self._extend_back(groups, costs, start, most, pieces)
         if start > end:
             read = with_question
             recalled_ids = {id for piece in pieces for id in piece.sources}
-            calls = excerpts.write_short_calls(whole_atoms[end:start], self.codec.counter, most_for_calls)
+            calls = excerpts.write_short_calls(whole_groups[end:start], self.codec.counter, most_for_calls)
             pieces += tuple([call for call in calls if recalled_ids.isdisjoint(call.sources)])
         else:
             left = max(most, int(budget * CUT_EXCHANGE)) - sum(costs[start:])
             find = partial(self._find_answers, depth, take_all=take_all)
             start, limits, pieces = await self._show_last_exchange(
-                whole_atoms, end, costs, limits, start, left, pieces, find
+                whole_groups, end, costs, limits, start, left, pieces, find
             )
-        shown = self._cutter.cut(whole_atoms[start:], limits, cache_window.question_of(read.front))
+        shown = self._cutter.cut(whole_groups[start:], limits, cache_window.question_of(read.front))
         is_whole = start == 0 and read.whole
-        window = await self._new_window(read._replace(atoms=shown), limits, pieces, is_whole=is_whole)
-        placed = self._lay_out(window, read._replace(atoms=shown))
-        return placed._replace(older=tuple(atoms[:start]))
+        window = await self._new_window(read._replace(groups=shown), limits, pieces, is_whole=is_whole)
+        placed = self._lay_out(window, read._replace(groups=shown))
+        return placed._replace(older=tuple(groups[:start]))
 
     async def _new_window(
         self, read: HistoryRead, limits: Mapping[int, int], pieces: Sequence[Piece], *, is_whole: bool
     ) -> CacheWindow:
-        atoms, gathered = read.atoms, read.gathered
+        groups, gathered = read.groups, read.gathered
         blocks: tuple[Block, ...] = ()
         if self.recall is not None or pieces:
-            blocks = (self._build_block(read, self._find_block_index(read.front, atoms), pieces),)
-        starts_later = bool(atoms) and not is_whole
-        outputs = [(atom.first, limits[atom.first]) for atom in atoms if atom.first in limits]
+            blocks = (self._build_block(read, self._find_block_index(read.front, groups), pieces),)
+        starts_later = bool(groups) and not is_whole
+        outputs = [(group.first, limits[group.first]) for group in groups if group.first in limits]
         head = await self.session.storage.head(gathered.context)
         return CacheWindow(
-            start=atoms[0].before if starts_later else 0,
-            first=atoms[0].first if starts_later else 0,
+            start=groups[0].before if starts_later else 0,
+            first=groups[0].first if starts_later else 0,
             began=gathered.version,
             generation=head.epoch,
             lead=read.front_entries,
@@ -320,37 +312,39 @@ class StableHistory:
         """Share of the budget for the newest output: half if a newer question needs the rest for its own answer."""
         return 0.5 if self.question_follows else 0.85
 
-    def _cut_outputs(self, read: HistoryRead, atoms: Sequence[Atom]) -> tuple[list[Atom], dict[int, int]]:
-        """Return the atoms a window may begin with, and the most tokens for an output of each call.
+    def _cut_outputs(
+        self, read: HistoryRead, groups: Sequence[MessageGroup]
+    ) -> tuple[list[MessageGroup], dict[int, int]]:
+        """Return the groups a window may begin with, and the most tokens for an output of each call.
 
         All are whole if the whole history fits. Otherwise the newest output may take its share of the tokens that the
         question leaves, the other outputs of the turn the rest of half of the budget; all others are condensed.
         """
         budget = self.budget - self._cost(read.front)
-        condensed, limits = self._cutter.condense(atoms, {})
-        if read.whole and self._cost(atoms) <= budget:
+        condensed, limits = self._cutter.condense(groups, {})
+        if read.whole and self._cost(groups) <= budget:
             limits = dict.fromkeys(limits, self.budget)
-            return self._cutter.cut(atoms, limits), limits
-        last = len(atoms) - 1
-        turn_start = cache_window.find_turn_start(atoms, question_follows=self.question_follows)
+            return self._cutter.cut(groups, limits), limits
+        last = len(groups) - 1
+        turn_start = cache_window.find_turn_start(groups, question_follows=self.question_follows)
         turn_start = min(turn_start, max(0, last))
         turn_cost = self._cost(condensed[turn_start:])
         for index in range(last, turn_start - 1, -1):
-            atom = atoms[index]
-            if atom.first not in limits:
+            group = groups[index]
+            if group.first not in limits:
                 continue
             other_cost = turn_cost - self._cost([condensed[index]])
             available = int(budget / 2) - other_cost
             if index == last:
-                question_cost = self._cost([atoms[turn_start]]) if turn_start < last else 0
+                question_cost = self._cost([groups[turn_start]]) if turn_start < last else 0
                 available = max(available, int((budget - question_cost) * self._newest_output_share))
-            limits[atom.first] = self._cutter.limit_within(atom, available)
-            turn_cost = other_cost + self._cost(self._cutter.cut([atom], limits))
-        return self._cutter.cut(atoms, limits), limits
+            limits[group.first] = self._cutter.limit_within(group, available)
+            turn_cost = other_cost + self._cost(self._cutter.cut([group], limits))
+        return self._cutter.cut(groups, limits), limits
 
     def _cut_new_outputs(
-        self, window: CacheWindow, read: HistoryRead, atoms: Sequence[Atom]
-    ) -> tuple[list[Atom], dict[int, int]] | None:
+        self, window: CacheWindow, read: HistoryRead, groups: Sequence[MessageGroup]
+    ) -> tuple[list[MessageGroup], dict[int, int]] | None:
         """Return the same for a window that goes on: outputs already shown stay unchanged.
 
         New outputs of the current turn are whole if they fit the remaining tokens; all of them if the whole history
@@ -358,51 +352,51 @@ class StableHistory:
         """
         known = dict(window.outputs)
         question = cache_window.question_of(read.front)
-        condensed, limits = self._cutter.condense(atoms, known, question)
+        condensed, limits = self._cutter.condense(groups, known, question)
         new = [
             index
-            for index, atom in enumerate(atoms)
-            if atom.first in limits and atom.first not in known and atom.first > window.began
+            for index, group in enumerate(groups)
+            if group.first in limits and group.first not in known and group.first > window.began
         ]
         if not new:
             return condensed, limits
         if read.whole:
-            whole_limits = limits | {atoms[index].first: self.budget for index in new}
-            whole = self._cutter.cut(atoms, whole_limits, question)
-            if self._tokens_left(window, read._replace(atoms=whole)) >= 0:
+            whole_limits = limits | {groups[index].first: self.budget for index in new}
+            whole = self._cutter.cut(groups, whole_limits, question)
+            if self._tokens_left(window, read._replace(groups=whole)) >= 0:
                 return whole, whole_limits
-        left = self._tokens_left(window, read._replace(atoms=condensed))
-        turn_start = min(self._find_block_index(read.front, atoms), len(atoms) - 1)
+        left = self._tokens_left(window, read._replace(groups=condensed))
+        turn_start = min(self._find_block_index(read.front, groups), len(groups) - 1)
         least = self._newest_output_share / 2 * (self.budget - self._cost(read.front))
         for index in reversed(new):
             if index < turn_start:
                 break
-            atom = atoms[index]
+            group = groups[index]
             condensed_cost = self._cost([condensed[index]])
-            whole_fits = self._cost([atom]) - condensed_cost <= left
+            whole_fits = self._cost([group]) - condensed_cost <= left
             growth = left if whole_fits else int(left * self._newest_output_share)
             available = condensed_cost + growth
-            limits[atom.first] = self._cutter.limit_within(atom, max(available, condensed_cost))
-            is_cut = limits[atom.first] < self.budget
-            if index == len(atoms) - 1 and is_cut and available < least:
+            limits[group.first] = self._cutter.limit_within(group, max(available, condensed_cost))
+            is_cut = limits[group.first] < self.budget
+            if index == len(groups) - 1 and is_cut and available < least:
                 return None
-            left -= self._cost(self._cutter.cut([atom], limits)) - condensed_cost
-        return self._cutter.cut(atoms, limits, question), limits
+            left -= self._cost(self._cutter.cut([group], limits)) - condensed_cost
+        return self._cutter.cut(groups, limits, question), limits
 
     # ── how much ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _estimate_tool_tokens(
-        self, atoms: Sequence[Atom], costs: Sequence[int], previous_atoms: Sequence[Atom]
+        self, groups: Sequence[MessageGroup], costs: Sequence[int], previous_groups: Sequence[MessageGroup]
     ) -> tuple[int, int]:
         """Return the tokens that the tools of the newest turn may take, and the tokens they took so far.
 
         They may take as much as the tools of an earlier turn, but no more than a third of the budget; nothing if a
         question follows the log and no tool is offered, since it is answered at once. If the log ends with a question,
-        tools may be offered beside the prompt. `costs` are those of the shown atoms; the estimate uses whole ones.
+        tools may be offered beside the prompt. `costs` are those of the shown groups; the estimate uses whole ones.
         """
-        used = cache_window.call_tokens_by_turn(atoms, costs)[-1]
-        turns = cache_window.call_tokens_by_turn(atoms, self._costs(atoms))
-        previous_turns = cache_window.call_tokens_by_turn(previous_atoms, self._costs(previous_atoms))
+        used = cache_window.call_tokens_by_turn(groups, costs)[-1]
+        turns = cache_window.call_tokens_by_turn(groups, self._costs(groups))
+        previous_turns = cache_window.call_tokens_by_turn(previous_groups, self._costs(previous_groups))
         if self.question_follows and not self.has_tools:
             return 0, 0
         if self.question_follows:
@@ -421,7 +415,12 @@ class StableHistory:
         return max(0, min(depth, most))
 
     def _extend_back(
-        self, atoms: Sequence[Atom], costs: Sequence[int], start: int, budget: int, pieces: tuple[Piece, ...]
+        self,
+        groups: Sequence[MessageGroup],
+        costs: Sequence[int],
+        start: int,
+        budget: int,
+        pieces: tuple[Piece, ...],
     ) -> tuple[int, tuple[Piece, ...]]:
         """Show more of the history in the tokens that the recall left, and drop recalled pieces it now shows."""
         while True:
@@ -431,22 +430,24 @@ class StableHistory:
             while earlier and costs[earlier - 1] <= left:
                 earlier -= 1
                 left -= costs[earlier]
-            earlier = cache_window.skip_answers(atoms, earlier, start)
+            earlier = cache_window.skip_answers(groups, earlier, start)
             if earlier == start:
                 return start, pieces
             start = earlier
-            pieces = self._drop_visible_pieces(pieces, atoms[start:])
+            pieces = self._drop_visible_pieces(pieces, groups[start:])
 
-    def _drop_visible_pieces(self, pieces: tuple[Piece, ...], atoms: Sequence[Atom]) -> tuple[Piece, ...]:
+    def _drop_visible_pieces(
+        self, pieces: tuple[Piece, ...], groups: Sequence[MessageGroup]
+    ) -> tuple[Piece, ...]:
         """Return recalled pieces without those that a history shows."""
-        visible = cache_window.collect_visible_texts(atoms, (), self.entries)
+        visible = cache_window.collect_visible_texts(groups, (), self.entries)
         return tuple(
             [one for one in pieces if not cache_window.covers_content(visible.get(one.id), one.text)]
         )
 
     async def _show_last_exchange(
         self,
-        whole_atoms: Sequence[Atom],
+        whole_groups: Sequence[MessageGroup],
         end: int,
         costs: Sequence[int],
         limits: Mapping[int, int],
@@ -459,28 +460,28 @@ class StableHistory:
 
         `left` are the tokens for all. Recalled pieces repeat nothing of what the exchange shows.
         """
-        exchange = cache_window.find_last_exchange(whole_atoms[:end], costs, end, sum(costs[:end]))
+        exchange = cache_window.find_last_exchange(whole_groups[:end], costs, end, sum(costs[:end]))
 
         def fill(pieces: tuple[Piece, ...]) -> tuple[int, dict[int, int]]:
             tokens = left - self._cost([self._write_block(pieces)] if pieces else [])
             offset, filled = self._cutter.fill(
-                whole_atoms[exchange:end], costs[exchange:end], limits, start - exchange, max(0, tokens)
+                whole_groups[exchange:end], costs[exchange:end], limits, start - exchange, max(0, tokens)
             )
             return exchange + offset, filled
 
         filled_start, filled_limits = fill(pieces)
         visible = cache_window.collect_visible_texts(
-            self._cutter.cut(whole_atoms[filled_start:], filled_limits), (), self.entries
+            self._cutter.cut(whole_groups[filled_start:], filled_limits), (), self.entries
         )
         if not any(piece.id in visible for piece in pieces):
             return filled_start, filled_limits, pieces
         pieces = await find_answers(visible)
         filled_start, filled_limits = fill(pieces)
-        shown = self._cutter.cut(whole_atoms[filled_start:], filled_limits)
+        shown = self._cutter.cut(whole_groups[filled_start:], filled_limits)
         return filled_start, filled_limits, self._drop_visible_pieces(pieces, shown)
 
     def _reserve(
-        self, atoms: Sequence[Atom], costs: Sequence[int], tool_tokens: int, used_tool_tokens: int
+        self, groups: Sequence[MessageGroup], costs: Sequence[int], tool_tokens: int, used_tool_tokens: int
     ) -> int | None:
         """Return the tokens that a filled window leaves free for its turn, or None if more turns must fit.
 
@@ -495,16 +496,16 @@ class StableHistory:
         previous = self._previous
         if previous is not None:
             new_cost = 0
-            for atom, cost in zip(atoms, costs, strict=True):
-                if atom.first > previous.began:
+            for group, cost in zip(groups, costs, strict=True):
+                if group.first > previous.began:
                     new_cost += cost
             turns = max(1, len(previous.blocks))
             if new_cost <= turns * (self.budget * (1 - NEWEST) - self._recall_depth):
                 return None
         return max(tool_tokens - used_tool_tokens, used_tool_tokens // 2)
 
-    def _choose_start(self, read: HistoryRead, atoms: Sequence[Atom], costs: Sequence[int]) -> int:
-        """Return the index of the first atom that a window shows: of all if they fit, or of the newest.
+    def _choose_start(self, read: HistoryRead, groups: Sequence[MessageGroup], costs: Sequence[int]) -> int:
+        """Return the index of the first group that a window shows: of all if they fit, or of the newest.
 
         At least those of the turn are shown, and the exchange before it if it is short. A turn that leaves nothing to
         grow begins with half of the budget: with its newest messages, and a line for each call before them.
@@ -513,28 +514,28 @@ class StableHistory:
         is_whole = read.whole or (self.recall is None and read.gathered.whole)
         if is_whole and sum(costs) <= budget:
             return 0
-        last = len(atoms) - 1
-        end = cache_window.find_turn_start(atoms, question_follows=self.question_follows)
+        last = len(groups) - 1
+        end = cache_window.find_turn_start(groups, question_follows=self.question_follows)
         turn_start = min(end, max(0, last))
         share = 0.5 if self.recall is None else NEWEST
         leaves_room = turn_start == last or sum(costs[turn_start:]) <= budget * 2 / 3
         most = budget if leaves_room else int(budget * (0.5 - EARLIER_CALLS))
         start = cache_window.find_newest_start(costs, int(budget * share), most, turn_start)
-        start = cache_window.skip_answers(atoms, start, turn_start)
+        start = cache_window.skip_answers(groups, start, turn_start)
         if not leaves_room:
             return start
         most = int((budget - sum(costs[end:])) * LAST_EXCHANGE)
-        return min(start, cache_window.find_last_exchange(atoms, costs, end, most))
+        return min(start, cache_window.find_last_exchange(groups, costs, end, most))
 
     def _move_question_to_front(
-        self, read: HistoryRead, start: int, costs: Sequence[int], atoms: Sequence[Atom]
+        self, read: HistoryRead, start: int, costs: Sequence[int], groups: Sequence[MessageGroup]
     ) -> HistoryRead:
         """Put the message that began the newest turn in front, if it is older than the messages shown."""
-        turn_start = cache_window.find_turn_start(read.atoms, question_follows=self.question_follows)
+        turn_start = cache_window.find_turn_start(read.groups, question_follows=self.question_follows)
         if turn_start >= start or costs[turn_start] > self.budget // 2:
             return read
-        entry_id = atoms[turn_start].messages[0].sources[0]
-        question = self._build_front_atom(self.entries[entry_id], 0, read.gathered)
+        entry_id = groups[turn_start].messages[0].sources[0]
+        question = self._build_front_group(self.entries[entry_id], 0, read.gathered)
         return read._replace(
             front=[*read.front, question], front_entries=(*read.front_entries, (entry_id, 0))
         )
@@ -544,11 +545,11 @@ class StableHistory:
 
         They are never left out: `FitError` if they leave no room for the newest message.
         """
-        if read.whole and self._cost(read.atoms) <= self.budget:
+        if read.whole and self._cost(read.groups) <= self.budget:
             return read
         units = await self._load_front_entries(read.gathered)
-        atoms = self._build_atoms(units, read.gathered.labels.by_id([], units))
-        needed = self._cost(atoms)
+        groups = self._build_groups(units, read.gathered.labels.by_id([], units))
+        needed = self._cost(groups)
         most = int(self.budget * INSTRUCTIONS)
         if needed > most:
             raise FitError(
@@ -562,145 +563,145 @@ class StableHistory:
                     "retract some of them",
                 ),
             )
-        front_ids = cache_window.visible_ids(atoms)
-        entries = [(atom.messages[0].sources[0], 0) for atom in atoms]
+        front_ids = cache_window.visible_ids(groups)
+        entries = [(group.messages[0].sources[0], 0) for group in groups]
         return read._replace(
-            atoms=[atom for atom in read.atoms if front_ids.isdisjoint(atom.messages[0].sources)],
-            front=[*atoms, *read.front],
+            groups=[group for group in read.groups if front_ids.isdisjoint(group.messages[0].sources)],
+            front=[*groups, *read.front],
             front_entries=(*entries, *read.front_entries),
         )
 
-    async def _load_front_entries(self, gathered: Gathered) -> list[Unit[Entry]]:
+    async def _load_front_entries(self, gathered: LogSpan) -> list[EntryGroup[Entry]]:
         """Return the system messages that the log begins with, and the entries that the caller wants in front."""
-        storage, stage = self.session.storage, self.session.stage
-        units = list(await load_instructions(storage, stage, gathered))
+        storage, redactor = self.session.storage, self.session.redactor
+        units = list(await load_instructions(storage, redactor, gathered))
         if self.first:
             instruction_ids = {entry.id for unit in units for entry in unit.entries}
             rows = await storage.get([id for id in self.first if id not in instruction_ids])
             active = [row for row in rows if row is not None and self._is_active(row, gathered)]
-            units += [Unit((entry,)) for entry in stage.redact_entries(active)]
+            units += [EntryGroup((entry,)) for entry in redactor.redact_entries(active)]
         return units
 
-    def _is_active(self, entry: Entry, gathered: Gathered) -> bool:
+    def _is_active(self, entry: Entry, gathered: LogSpan) -> bool:
         """Return whether a message is of this conversation, active, and no part of a tool call."""
         if entry.group is not None or entry.state is not State.LIVE:
             return False
         is_own = entry.context in excerpts.find_own_logs(self._context)
-        return is_own and gathered.cover.replaced_by(entry.version) is None
+        return is_own and gathered.replacements.replaced_by(entry.version) is None
 
-    def _find_block_index(self, front: Sequence[Atom], atoms: Sequence[Atom]) -> int:
-        """Return the index of the atom before which a block of the newest turn stands.
+    def _find_block_index(self, front: Sequence[MessageGroup], groups: Sequence[MessageGroup]) -> int:
+        """Return the index of the group before which a block of the newest turn stands.
 
-        The turn may begin with a question in front of all atoms.
+        The turn may begin with a question in front of all groups.
         """
-        question = [atom for atom in front[-1:] if not any(map(is_summary, atom.messages[0].sources))]
-        start = cache_window.find_turn_start([*question, *atoms], question_follows=self.question_follows)
+        question = [group for group in front[-1:] if not any(map(is_summary, group.messages[0].sources))]
+        start = cache_window.find_turn_start([*question, *groups], question_follows=self.question_follows)
         return max(0, start - len(question))
 
     def _build_block(self, read: HistoryRead, index: int, pieces: Sequence[Piece]) -> Block:
-        atoms = read.atoms
-        after = read.gathered.version if index >= len(atoms) else atoms[index].first - 1
+        groups = read.groups
+        after = read.gathered.version if index >= len(groups) else groups[index].first - 1
         query = "" if self.recall is None else self.recall.query
         return cache_window.build_recall_block(after, query, pieces, self.entries)
 
-    def _write_block(self, pieces: tuple[Piece, ...], *, is_first: bool = True) -> Composed:
+    def _write_block(self, pieces: tuple[Piece, ...], *, is_first: bool = True) -> ComposedMessage:
         return excerpts.write_block(pieces, self.codec, first=is_first)
 
     def _lay_out(self, window: CacheWindow, read: HistoryRead) -> PlacedHistory:
         """Return the nodes of a history with its blocks."""
         assert self._context is not None
-        blocks: list[tuple[int, Composed]] = []
+        blocks: list[tuple[int, ComposedMessage]] = []
         for block in window.blocks:
             if block.pieces:
                 pieces = cache_window.pieces_of_block(block, self.entries)
                 blocks.append((block.after, self._write_block(pieces, is_first=not blocks)))
-        front = [atom._replace(mandatory=True) for atom in read.front]
-        atoms = content.mark_newest_mandatory(read.atoms)
+        front = [group._replace(mandatory=True) for group in read.front]
+        groups = content.mark_newest_mandatory(read.groups)
         condensed: dict[str, tuple[int, int]] = {}
-        for atom in read.atoms:
-            condensed.update(self._cutter.last_cuts.get(atom.first, {}))
+        for group in read.groups:
+            condensed.update(self._cutter.last_cuts.get(group.first, {}))
         from_start = not window.first
         gathered = replace(read.gathered, whole=read.gathered.whole and from_start)
         log = LogRead(self.session, gathered, read.whole and from_start, self._context.lineage, window.first)
-        nodes = (*front, *cache_window.interleave_blocks(atoms, blocks))
+        nodes = (*front, *cache_window.interleave_blocks(groups, blocks))
         return PlacedHistory(nodes, window if self._is_stored else None, log, condensed=condensed)
 
-    def _cost(self, nodes: Iterable[Atom | Composed]) -> int:
+    def _cost(self, nodes: Iterable[MessageGroup | ComposedMessage]) -> int:
         """Return the raw tokens of some nodes."""
         tokens = 0
         for node in nodes:
-            if isinstance(node, Atom):
+            if isinstance(node, MessageGroup):
                 tokens += sum(map(self.codec.cost, node.messages))
             else:
                 tokens += self.codec.cost(compose_message(node, node.pieces))
         return tokens
 
-    def _costs(self, atoms: Sequence[Atom]) -> list[int]:
-        return [self._cost([atom]) for atom in atoms]
+    def _costs(self, groups: Sequence[MessageGroup]) -> list[int]:
+        return [self._cost([group]) for group in groups]
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _read_window(self, window: CacheWindow) -> HistoryRead:
         """Read the part of the log that a window shows."""
         gathered = await self.session.said(since=window.start, began=window.began)
-        front = [self._build_front_atom(self.entries[id], tokens, gathered) for id, tokens in window.lead]
+        front = [self._build_front_group(self.entries[id], tokens, gathered) for id, tokens in window.lead]
         front_entries = [self.entries[id] for id, _ in window.lead]
         sealed = next((entry for entry in front_entries if is_sealed(entry)), None)
         units = gathered.units
         if sealed is not None:
             units = content.substitute_summary(units, sealed)
         labels = gathered.labels.by_id(units)
-        atoms = self._build_atoms([unit for unit in units if unit.entries[0] != sealed], labels)
-        if window.first:  # an edit has the position of the next message, as have atoms before it
-            starts = (index for index, atom in enumerate(atoms) if atom.first == window.first)
-            atoms = atoms[next(starts, len(atoms)) :]
-            atoms = [atom for atom in atoms if not any(map(is_summary, atom.messages[0].sources))]
-        return HistoryRead(gathered, atoms, front, window.lead, not window.first, labels)
+        groups = self._build_groups([unit for unit in units if unit.entries[0] != sealed], labels)
+        if window.first:  # an edit has the position of the next message, as have groups before it
+            starts = (index for index, group in enumerate(groups) if group.first == window.first)
+            groups = groups[next(starts, len(groups)) :]
+            groups = [group for group in groups if not any(map(is_summary, group.messages[0].sources))]
+        return HistoryRead(gathered, groups, front, window.lead, not window.first, labels)
 
     async def _read_newest(self) -> HistoryRead:
         """Read the newest messages that could fit the budget, and the summaries of older ones."""
-        gathered, atoms = await self._gather_turn()
+        gathered, groups = await self._gather_turn()
         labels = gathered.labels.by_id(gathered.units)
         units = [*gathered.older, *gathered.units]
-        sealed = content.find_sealed_compaction(self.session, gathered.cover, self.codec.vendors)
+        sealed = content.find_sealed_compaction(self.session, gathered.replacements, self.codec.vendors)
         if sealed is not None:
             units = content.substitute_summary(units, sealed)
         summaries = [unit.entries[0] for unit in units if unit.entries[0].kind is Kind.SUMMARY]
         if summaries:
-            atoms = self._build_atoms(
+            groups = self._build_groups(
                 [unit for unit in units if unit.entries[0].kind is not Kind.SUMMARY], labels
             )
         most = int(self.budget * SUMMARIES_SHARE)
         if self.recall is None:  # nothing else needs what the messages leave
-            most = max(most, self.budget - self._cost(self._cutter.cut(atoms, {})))
+            most = max(most, self.budget - self._cost(self._cutter.cut(groups, {})))
         front_entries = self._choose_levels(summaries, most, gathered)
         if summaries and not front_entries:
             self._warnings.append(
                 "no summary of what is older fits: even the shortest takes half of the room"
             )
-        front = [self._build_front_atom(self.entries[id], tokens, gathered) for id, tokens in front_entries]
+        front = [self._build_front_group(self.entries[id], tokens, gathered) for id, tokens in front_entries]
         is_whole = gathered.whole and not summaries
-        return HistoryRead(gathered, atoms, front, front_entries, is_whole, labels)
+        return HistoryRead(gathered, groups, front, front_entries, is_whole, labels)
 
-    async def _gather_turn(self) -> tuple[Gathered, list[Atom]]:
+    async def _gather_turn(self) -> tuple[LogSpan, list[MessageGroup]]:
         """Read back until the budget is filled and, if the log ends with tool calls, their question is read."""
         wanted = max(1, int(self.budget * MARGIN))
         while True:
             gathered = await self.session.said(budget=wanted)
-            atoms = self._build_atoms(gathered.units, gathered.labels.by_id(gathered.units))
-            turn_start = cache_window.find_turn_start(atoms, question_follows=self.question_follows)
+            groups = self._build_groups(gathered.units, gathered.labels.by_id(gathered.units))
+            turn_start = cache_window.find_turn_start(groups, question_follows=self.question_follows)
             # Only a turn that ends with tool calls can begin further back.
-            may_begin_earlier = cache_window.ends_with_call(atoms) and not self.question_follows
-            # The index is the number of atoms if no question was found.
-            has_turn_start = turn_start < len(atoms) or not may_begin_earlier
-            is_filled = self._cost(self._cutter.cut(atoms, {})) > self.budget
+            may_begin_earlier = cache_window.ends_with_call(groups) and not self.question_follows
+            # The index is the number of groups if no question was found.
+            has_turn_start = turn_start < len(groups) or not may_begin_earlier
+            is_filled = self._cost(self._cutter.cut(groups, {})) > self.budget
             is_far = wanted > cache_window.MOST_BUDGETS_SEARCHED * self.budget
             if gathered.whole or is_far or (is_filled and has_turn_start):
-                return gathered, atoms
+                return gathered, groups
             wanted *= 2
 
     def _choose_levels(
-        self, summaries: Sequence[Entry], budget: int, gathered: Gathered
+        self, summaries: Sequence[Entry], budget: int, gathered: LogSpan
     ) -> tuple[tuple[str, int], ...]:
         """Return the newest summaries that fit, each with the tokens of the longest of its texts that fits.
 
@@ -709,38 +710,42 @@ class StableHistory:
         newest_first: list[tuple[str, int]] = []
         for entry in reversed(summaries):
             level = summary_levels.choose_level(entry, budget)
-            cost = self._cost([self._build_front_atom(entry, level.tokens, gathered)])
+            cost = self._cost([self._build_front_group(entry, level.tokens, gathered)])
             if cost > budget and (newest_first or cost > self.budget // 2):
                 break
             newest_first.append((entry.id, level.tokens))
             budget -= cost
         return tuple(reversed(newest_first))
 
-    def _build_front_atom(self, entry: Entry, tokens: int, gathered: Gathered) -> Atom:
+    def _build_front_group(self, entry: Entry, tokens: int, gathered: LogSpan) -> MessageGroup:
         """Return an entry for the front with its label; for a summary, use its text of `tokens` tokens."""
         self.entries[entry.id] = entry
         levels = summary_levels.levels_of_summary(entry)
         level = next((level for level in levels if level.tokens == tokens), None)
         shown = entry if level is None else summary_levels.at_level(entry, level)
-        labels = {entry.id: _label_in_front(entry, gathered)}
-        return content.build_atoms([Unit((shown,))], self.session.counter.name, self.codec.vendors, labels)[0]
+        labels = {entry.id: label_in_front(entry, gathered)}
+        return content.build_groups(
+            [EntryGroup((shown,))], self.session.counter.name, self.codec.vendors, labels
+        )[0]
 
-    def _build_atoms(self, units: Sequence[Unit[Entry]], labels: Mapping[str, str]) -> list[Atom]:
+    def _build_groups(
+        self, units: Sequence[EntryGroup[Entry]], labels: Mapping[str, str]
+    ) -> list[MessageGroup]:
         self.entries.update({entry.id: entry for unit in units for entry in unit.entries})
-        return content.build_atoms(units, self.session.counter.name, self.codec.vendors, labels)
+        return content.build_groups(units, self.session.counter.name, self.codec.vendors, labels)
 
     def _visible_labels(self, read: HistoryRead) -> dict[str, str]:
         """Return the labels of the history that is shown, by id."""
-        labels = {id: read.labels.get(id, "") for id in cache_window.visible_ids(read.atoms)}
+        labels = {id: read.labels.get(id, "") for id in cache_window.visible_ids(read.groups)}
         for id, _ in read.front_entries:
-            labels[id] = _label_in_front(self.entries[id], read.gathered)
+            labels[id] = label_in_front(self.entries[id], read.gathered)
         return {id: label for id, label in labels.items() if label}
 
     def _has_same_labels(self, window: CacheWindow, read: HistoryRead) -> bool:
         """Return whether all that is still shown has the same labels: else it would be sent again changed."""
         if not window.labels and not read.gathered.labels.times:
             return True
-        shown = cache_window.visible_ids([*read.front, *read.atoms])
+        shown = cache_window.visible_ids([*read.front, *read.groups])
         return self._visible_labels(read) == {id: label for id, label in window.labels if id in shown}
 
     # ── recalling ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -793,8 +798,3 @@ class StableHistory:
             self._items_by_tokens[tokens] = await self.search(tokens)
         self.items = self._items_by_tokens[tokens]
         return self.items
-
-
-def _label_in_front(entry: Entry, gathered: Gathered) -> str:
-    """Return the label of an entry in front; none for a question, which waits for its answer."""
-    return "" if entry.role is Role.USER else gathered.labels.of(entry)

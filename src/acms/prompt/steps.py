@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, ru
 
 from acms.errors import ValidationError
 from acms.log import compacted, foreign, validation
-from acms.log.in_force import Cover, Unit, anchor_version, rendered_role
+from acms.log.in_force import EntryGroup, Replacements, anchor_version, rendered_role
 from acms.log.trust import is_instruction
 from acms.log.validity import attach_label
 from acms.model import Entry, Json, Kind, Media, Part, Raw, Reasoning, Role, State, Text, ToolResult
-from acms.plan.nodes import Atom, Node, Scope, Strategy, Window
+from acms.plan.nodes import MessageGroup, Node, Scope, Strategy, Window
 from acms.prompt.fit_state import compose_message
 from acms.prompt_types import PromptMessage, Tool
 from acms.results import ContextItems
@@ -28,9 +28,9 @@ from acms.text import chat_messages
 
 if TYPE_CHECKING:
     from acms.ports import StorageBackend, TokenCounter
-    from acms.privacy.stage import Stage
+    from acms.privacy.redactor import Redactor
     from acms.prompt.render_log import RenderLog
-    from acms.recall.pipeline import Gathered
+    from acms.recall.pipeline import LogSpan
 
 DEPTH = 100
 """Levels of a prompt tree: functions on it recurse once for each."""
@@ -76,7 +76,7 @@ class Readable(Protocol):
         ...
 
     @property
-    def stage(self) -> Stage:
+    def redactor(self) -> Redactor:
         """The redaction applied to its entries."""
         ...
 
@@ -93,7 +93,7 @@ class Readable(Protocol):
         began: int | None = None,
         scale: int = 0,
         slack: float = 0.0,
-    ) -> Gathered:
+    ) -> LogSpan:
         """Return the active entries as units, oldest first: all, or the newest that fill a budget or a number."""
         ...
 
@@ -383,7 +383,7 @@ def parse_tools(given: Sequence[object]) -> tuple[Tool, ...]:
     return tuple(tools.values())
 
 
-# ── the log as atoms ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the log as groups ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def message_of_entry(entry: Entry, counter: str, label: str = "") -> PromptMessage:
@@ -444,21 +444,23 @@ def messages_of_entry(
     return tuple([replace(message, sources=(entry.id,)) for message in messages])
 
 
-def find_sealed_compaction(view: Readable, cover: Cover, vendors: Sequence[str]) -> Entry | None:
+def find_sealed_compaction(
+    view: Readable, replacements: Replacements, vendors: Sequence[str]
+) -> Entry | None:
     """Return the newest compaction that only its provider reads, if that provider is among `vendors`.
 
     Return None when any message it covers was edited, retracted or summarised since: it would still contain the old
     text.
     """
-    for entry in view.stage.redact_entries(cover.sealed):
+    for entry in view.redactor.redact_entries(replacements.sealed):
         if any(isinstance(part, Raw) and part.vendor in vendors for part in entry.parts):
-            return None if cover.outdates(entry) else entry
+            return None if replacements.outdates(entry) else entry
     return None
 
 
-def substitute_summary(units: Sequence[Unit[Entry]], summary: Entry) -> list[Unit[Entry]]:
+def substitute_summary(units: Sequence[EntryGroup[Entry]], summary: Entry) -> list[EntryGroup[Entry]]:
     """Return the units of a log with a summary replacing those it covers, after the leading instructions."""
-    kept: list[Unit[Entry]] = []
+    kept: list[EntryGroup[Entry]] = []
     for unit in units:
         version = unit.entries[0].version
         if not any(first <= version <= last for first, last in summary.replaces):
@@ -466,22 +468,22 @@ def substitute_summary(units: Sequence[Unit[Entry]], summary: Entry) -> list[Uni
     index = 0
     while index < len(kept) and is_instruction(kept[index].entries[0]):
         index += 1
-    return [*kept[:index], Unit((summary,)), *kept[index:]]
+    return [*kept[:index], EntryGroup((summary,)), *kept[index:]]
 
 
-def build_atoms(
-    units: Sequence[Unit[Entry]],
+def build_groups(
+    units: Sequence[EntryGroup[Entry]],
     counter: str,
     vendors: Sequence[str] = (),
     labels: Mapping[str, str] = MappingProxyType({}),
-) -> list[Atom]:
-    """Return the units of a log as atoms, each with its position in the log; `vendors` read their own compactions.
+) -> list[MessageGroup]:
+    """Return the units of a log as groups, each with its position in the log; `vendors` read their own compactions.
 
     `labels` are those of outdated units, by id. An entry that replaces others, an edit or a summary, has the
     position of the next message that was never edited: that position is known without reading the replaced entries, and
     does not change.
     """
-    newest_first: list[Atom] = []
+    newest_first: list[MessageGroup] = []
     position = 0  # tokens of the log before the unit
     for unit in reversed(units):
         last = unit.entries[-1]
@@ -493,7 +495,7 @@ def build_atoms(
         messages: list[PromptMessage] = []
         for entry in unit.entries:
             messages += messages_of_entry(entry, counter, vendors, labels.get(entry.id, ""))
-        newest_first.append(Atom(tuple(messages), min(versions), max(versions), before=position))
+        newest_first.append(MessageGroup(tuple(messages), min(versions), max(versions), before=position))
     newest_first.reverse()
     return newest_first
 
@@ -655,20 +657,20 @@ def _base_name_of_step(step: Step) -> str:
             return "hint"
 
 
-def flatten_nodes(nodes: Sequence[Node]) -> list[Atom]:
+def flatten_nodes(nodes: Sequence[Node]) -> list[MessageGroup]:
     """Return the messages of some nodes in order, also those of scopes inside scopes, which lose their own rules."""
-    found: list[Atom] = []
+    found: list[MessageGroup] = []
     for node in nodes:
         if isinstance(node, Scope):
             found += flatten_nodes(node.children)
-        elif isinstance(node, Atom):
+        elif isinstance(node, MessageGroup):
             found.append(node)
         elif node.pieces:
-            found.append(Atom((compose_message(node, node.pieces),)))
+            found.append(MessageGroup((compose_message(node, node.pieces),)))
     return found
 
 
-def select_newest_atoms(units: Sequence[Atom], messages: int) -> list[Atom]:
+def select_newest_groups(units: Sequence[MessageGroup], messages: int) -> list[MessageGroup]:
     """Return the last units that have so many messages between them, the first one whole."""
     count, start = 0, len(units)
     while start and count < messages:
@@ -677,17 +679,19 @@ def select_newest_atoms(units: Sequence[Atom], messages: int) -> list[Atom]:
     return list(units[start:])
 
 
-def find_older_summaries(units: Sequence[Unit[Entry]], cover: Cover) -> list[Unit[Entry]]:
-    """Return the active summaries that are not among some units, oldest first; the cover holds all of them."""
+def find_older_summaries(
+    units: Sequence[EntryGroup[Entry]], replacements: Replacements
+) -> list[EntryGroup[Entry]]:
+    """Return the active summaries that are not among some units, oldest first; the replacements hold all of them."""
     known = {entry.id for unit in units for entry in unit.entries}
     summaries: list[Entry] = []
-    for entry in cover.shown:
+    for entry in replacements.shown:
         if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in known:
             summaries.append(entry)
-    return [Unit((entry,)) for entry in sorted(summaries, key=anchor_version)]
+    return [EntryGroup((entry,)) for entry in sorted(summaries, key=anchor_version)]
 
 
-def mark_newest_mandatory(units: Sequence[Atom]) -> list[Atom]:
+def mark_newest_mandatory(units: Sequence[MessageGroup]) -> list[MessageGroup]:
     """Return units of which the newest must stay, and the newest that is not a system message.
 
     A system message alone is no request: some providers refuse it, and no model can answer it.
@@ -698,25 +702,29 @@ def mark_newest_mandatory(units: Sequence[Atom]) -> list[Atom]:
     return marked
 
 
-def find_newest_non_system(units: Sequence[Atom]) -> int:
-    """Return the index of the newest unit that is not a system message, or of the newest one if all are."""
-    newest = len(units) - 1
-    others = (index for index in range(newest, -1, -1) if units[index].messages[0].role is not Role.SYSTEM)
-    return next(others, newest)
+def find_newest_non_system(units: Sequence[MessageGroup]) -> int:
+    """Return the index of the newest unit that is not a system message; if all are, of the newest one."""
+    for index in reversed(range(len(units))):
+        if units[index].messages[0].role is not Role.SYSTEM:
+            return index
+    return max(0, len(units) - 1)
 
 
 def mark_summaries_mandatory(
-    atoms: Sequence[Atom], summaries: AbstractSet[str], cost: Callable[[PromptMessage], int], room: int | None
-) -> list[Atom]:
-    """Return atoms of which the summaries with some ids must stay: the newest that have half the room at most."""
+    groups: Sequence[MessageGroup],
+    summaries: AbstractSet[str],
+    cost: Callable[[PromptMessage], int],
+    room: int | None,
+) -> list[MessageGroup]:
+    """Return groups of which the summaries with some ids must stay: the newest that have half the room at most."""
     tokens = 0
-    newest_first: list[Atom] = []
-    for atom in reversed(atoms):
-        if any(not summaries.isdisjoint(message.sources) for message in atom.messages):
-            tokens += sum(map(cost, atom.messages))
+    newest_first: list[MessageGroup] = []
+    for group in reversed(groups):
+        if any(not summaries.isdisjoint(message.sources) for message in group.messages):
+            tokens += sum(map(cost, group.messages))
             fits = room is None or tokens <= room // 2
-            atom = atom._replace(mandatory=atom.mandatory or fits)
-        newest_first.append(atom)
+            group = group._replace(mandatory=group.mandatory or fits)
+        newest_first.append(group)
     return newest_first[::-1]
 
 

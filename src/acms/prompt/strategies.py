@@ -12,7 +12,17 @@ from itertools import accumulate
 
 from acms.log.encoding import is_summary
 from acms.model import Role, Text
-from acms.plan.nodes import Atom, Composed, Keep, NeedSummary, Omit, Piece, Summarise, Truncate, Window
+from acms.plan.nodes import (
+    ComposedMessage,
+    KeptEnd,
+    MessageGroup,
+    NeedSummary,
+    Omit,
+    Piece,
+    Summarise,
+    Truncate,
+    Window,
+)
 from acms.plan.prefix_cache import find_start, window_length
 from acms.ports import Codec
 from acms.prompt.fit_state import LOWEST_RANK, Leaf, Section, compose_message, omit_leaves, sort_by_rank
@@ -60,7 +70,7 @@ def cut_mandatory(section: Section, over: int, codec: Codec) -> None:
 def _skip_instructions(leaves: Sequence[Leaf]) -> Sequence[Leaf]:
     """Return leaves without the system messages that they begin with; the last leaf stays."""
     for index, leaf in enumerate(leaves[:-1]):
-        message = leaf.node.messages[0] if isinstance(leaf.node, Atom) else None
+        message = leaf.node.messages[0] if isinstance(leaf.node, MessageGroup) else None
         if message is None or message.role is not Role.SYSTEM or any(map(is_summary, message.sources)):
             return leaves[index:]
     return leaves[-1:]
@@ -83,20 +93,20 @@ def name_of_strategy(section: Section) -> str:
     return "summary" if isinstance(strategy, Summarise) else type(strategy).__name__.lower()
 
 
-def truncate_section(section: Section, over: int, codec: Codec, keep: Keep) -> None:
+def truncate_section(section: Section, over: int, codec: Codec, keep: KeptEnd) -> None:
     """Leave whole units and pieces out from the end that is not kept, then cut the last one, then leave it out."""
     leaves = [leaf for leaf in section.leaves() if not leaf.gone]
-    if keep is Keep.START:
+    if keep is KeptEnd.START:
         leaves.reverse()
     optional = [leaf for leaf in leaves if not leaf.mandatory]
     if not optional:
         return
-    end = "first" if keep is Keep.END else "last"
+    end = "first" if keep is KeptEnd.END else "last"
     target = section.used - over
     cut_reason = "cut to the room that is left"
     last = optional[-1]
     for leaf in optional:
-        if section.used > target and isinstance(leaf.node, Composed):
+        if section.used > target and isinstance(leaf.node, ComposedMessage):
             drop_pieces(section, leaf, target, codec)
         if section.used <= target:
             return
@@ -143,7 +153,7 @@ def move_window(section: Section, over: int, scale: int, strategy: Window) -> No
 def _find_window_start(leaves: Sequence[Leaf], room: int, scale: int, strategy: Window) -> int:
     """Return the first leaf to be shown; older mandatory ones take room from the rest."""
     costs = [leaf.tokens for leaf in leaves]
-    positions = [leaf.node.before if isinstance(leaf.node, Atom) else 0 for leaf in leaves]
+    positions = [leaf.node.before if isinstance(leaf.node, MessageGroup) else 0 for leaf in leaves]
     if not any(positions):  # the caller's messages have no position in a log: their costs give one
         positions = [0, *accumulate(costs[:-1])]
     length = strategy.length or window_length(scale, strategy.slack, 1)
@@ -182,10 +192,10 @@ def summarise_section(
     wanted = min(most, bisect_left(sums, least, lo=1)) if most else 0
     allowed = min(strategy.tokens, sums[wanted] - frame - 1)
     if wanted > section.covers and allowed > 0:
-        atoms = tuple([_atom_of_leaf(leaf) for leaf in leaves[section.covers : wanted]])
-        answer = (yield NeedSummary(strategy.id, section.text, atoms, allowed)) or ""
+        groups = tuple([_group_of_leaf(leaf) for leaf in leaves[section.covers : wanted]])
+        answer = (yield NeedSummary(strategy.id, section.text, groups, allowed)) or ""
         if answer.strip():
-            section.text = shorten_text(answer.strip(), allowed, codec.counter, Keep.START)
+            section.text = shorten_text(answer.strip(), allowed, codec.counter, KeptEnd.START)
             section.covers = wanted
             section.answered = True
             if _apply_summary(section, leaves, target, codec, strategy):
@@ -219,7 +229,7 @@ def _shrink_summarised(
         return
     room = summary.tokens - min(section.used - target, section.spare())
     _, message, cost = cut_text(
-        section.text, lambda text: _summary_message(strategy, text), room, codec, Keep.START
+        section.text, lambda text: _summary_message(strategy, text), room, codec, KeptEnd.START
     )
     if summary.tokens - section.spare() <= cost < summary.tokens:
         summary.write((message,), (cost,), "", "")
@@ -234,7 +244,7 @@ def _apply_summary(
     if not section.text:
         return False
     covered = leaves[: section.covers]
-    text = shorten_text(section.text, strategy.tokens, codec.counter, Keep.START)
+    text = shorten_text(section.text, strategy.tokens, codec.counter, KeptEnd.START)
     message = _summary_message(strategy, text)
     cost = codec.cost(message)
     replaced = sum([leaf.tokens for leaf in covered])
@@ -247,7 +257,7 @@ def _apply_summary(
         return False
     omit_leaves(covered, "summary", f"the summary {strategy.id} stands for it")
     if section.summary is None:
-        section.summary = Leaf(Atom((message,)), section, 0)
+        section.summary = Leaf(MessageGroup((message,)), section, 0)
     section.summary.write((message,), (cost,), "", "")
     return True
 
@@ -266,10 +276,10 @@ def _summary_message(strategy: Summarise, text: str) -> PromptMessage:
     return PromptMessage(role=strategy.role, parts=(Text(wrap_text(text, SUMMARY)),))
 
 
-def _atom_of_leaf(leaf: Leaf) -> Atom:
+def _group_of_leaf(leaf: Leaf) -> MessageGroup:
     """Return a unit as it was before anything was left out of it."""
     node = leaf.node
-    return node if isinstance(node, Atom) else Atom((compose_message(node, node.pieces),))
+    return node if isinstance(node, MessageGroup) else MessageGroup((compose_message(node, node.pieces),))
 
 
 def drop_pieces(section: Section, leaf: Leaf, target: int, codec: Codec) -> None:
@@ -279,7 +289,7 @@ def drop_pieces(section: Section, leaf: Leaf, target: int, codec: Codec) -> None
     bisection.
     """
     node, pieces = leaf.node, leaf.pieces
-    if not isinstance(node, Composed) or len(pieces) < 2:
+    if not isinstance(node, ComposedMessage) or len(pieces) < 2:
         return
     best_first = sort_by_rank(pieces)
 
@@ -309,16 +319,16 @@ def drop_pieces(section: Section, leaf: Leaf, target: int, codec: Codec) -> None
 
 
 def shorten_leaf(
-    section: Section, leaf: Leaf, target: int, codec: Codec, keep: Keep | None, rule: str, reason: str
+    section: Section, leaf: Leaf, target: int, codec: Codec, keep: KeptEnd | None, rule: str, reason: str
 ) -> None:
     """Cut a unit so that the section fits, or as far as cutting and floors let it.
 
     Recalled text keeps its beginning, which says who spoke; where no more is left of it, it is left out.
     """
     node = leaf.node
-    is_recalled = isinstance(node, Composed) and node.kind == "recall"
+    is_recalled = isinstance(node, ComposedMessage) and node.kind == "recall"
     if is_recalled:
-        keep = Keep.START
+        keep = KeptEnd.START
     excess = min(section.used - target, leaf.section.spare())
     room = max(leaf.tokens - excess, 0)
     for _ in range(3):
@@ -342,11 +352,11 @@ def shorten_leaf(
 
 
 def _cut_leaf(
-    leaf: Leaf, room: int, codec: Codec, keep: Keep | None
+    leaf: Leaf, room: int, codec: Codec, keep: KeptEnd | None
 ) -> tuple[tuple[Piece, ...], tuple[PromptMessage, ...], tuple[int, ...]]:
     """Return a unit cut to a room, of a composed message its lowest piece; always from the whole text."""
     node = leaf.node
-    if isinstance(node, Atom):
+    if isinstance(node, MessageGroup):
         return ((), *cut_messages(node.messages, leaf.whole or (leaf.full,), room, codec, keep))
     pieces = list(leaf.pieces)
     index = sort_by_rank(pieces)[-1]

@@ -22,7 +22,7 @@ from acms.jobs.requests import model_name
 from acms.log import validation
 from acms.model import Entry, Json, KVEntry, Role
 from acms.observability.logging import log_event, safe_error
-from acms.plan.nodes import Atom, NeedSummary, Summarise
+from acms.plan.nodes import MessageGroup, NeedSummary, Summarise
 from acms.plan.tool_groups import join_answers
 from acms.ports import KVMemory, Summarizer, TokenCounter
 from acms.prompt import steps as contents
@@ -31,7 +31,7 @@ from acms.prompt.content import steps_of
 from acms.prompt.steps import Fixed, Log, Readable, Step, WrittenMessage
 from acms.prompt.summary_coverage import Match, Watermark
 from acms.providers.tokens import default_counter
-from acms.recall.pipeline import Gathered, count_tokens_before
+from acms.recall.pipeline import LogSpan, count_tokens_before
 from acms.storage.kv import change_entry
 from acms.text.summary_form import RECIPE
 
@@ -98,16 +98,16 @@ class Summaries:
         if session is not None:
             loaded, _ = await run.of_log(session)
         else:
-            loaded = await run.load(await _atoms_of_steps(steps))
+            loaded = await run.load(await _groups_of_steps(steps))
         assert loaded is not None  # the content is whole
-        if not loaded.atoms:
+        if not loaded.groups:
             raise ValidationError("has no messages", field="content")
         existing = loaded.strategy
-        rest = loaded.atoms[existing.covers :]
+        rest = loaded.groups[existing.covers :]
         if not rest:
             return existing.text
         text = await run.asked(NeedSummary(id, existing.text, rest, tokens))
-        await run.put(text, len(loaded.atoms))
+        await run.put(text, len(loaded.groups))
         return text
 
     def run(
@@ -132,21 +132,21 @@ class Loaded(NamedTuple):
 
     strategy: Summarise
     #: Its children: the content, which begins with the stored text where only the end of a log was read.
-    atoms: tuple[Atom, ...]
+    groups: tuple[MessageGroup, ...]
 
 
 @dataclass(slots=True)
 class _LoadedContent:
     """A summary as loaded for a render."""
 
-    atoms: Sequence[Atom]
+    groups: Sequence[MessageGroup]
     entries: Mapping[str, Entry]
     stamp: str
-    #: The stored text and its watermark, and for how many of the atoms it stands; nothing where it does not match.
+    #: The stored text and its watermark, and for how many of the groups it stands; nothing where it does not match.
     text: str
     mark: Watermark | None
     covers: int
-    #: How many more atoms there are here than the scope has.
+    #: How many more groups there are here than the scope has.
     hidden: int = 0
 
 
@@ -198,7 +198,7 @@ class SummaryRun:
         return RECIPE if self.summarizer is None else model_name(self.summarizer)
 
     async def reach(self, *, stamp: str) -> int:
-        """Return how far back a log must be read for `load`: to an atom with no more tokens before it.
+        """Return how far back a log must be read for `load`: to an group with no more tokens before it.
 
         0 when it must be read from its beginning. `stamp` is the state of the log: another one when anything in it was
         rewritten, the same when it has only grown.
@@ -209,17 +209,17 @@ class SummaryRun:
 
     async def load(
         self,
-        atoms: Sequence[Atom],
+        groups: Sequence[MessageGroup],
         *,
         stamp: str = "",
         whole: bool = True,
         entries: Iterable[Entry] = (),
     ) -> Loaded | None:
-        """Return how a content is summarised: the stored text, and for how many of its atoms it stands.
+        """Return how a content is summarised: the stored text, and for how many of its groups it stands.
 
-        `atoms` are the whole content, or of a log as much as `reach` says (`whole=False`). Then the stored text stands
+        `groups` are the whole content, or of a log as much as `reach` says (`whole=False`). Then the stored text stands
         in place of all that it covers; None when they do not go on from it: read the whole log and load again.
-        `entries` are those that the atoms show: their markers and their privacy are heeded where they are given.
+        `entries` are those that the groups show: their markers and their privacy are heeded where they are given.
         """
         entry = await self._stored()
         text = self.stored
@@ -229,22 +229,22 @@ class SummaryRun:
         elif self.counter.count(text) > self.tokens:
             found = Match(reason=f"it has more than {self.tokens} tokens")
         else:
-            found = summary_coverage.match_watermark(mark, atoms, model=self.model, stamp=stamp, whole=whole)
+            found = summary_coverage.match_watermark(mark, groups, model=self.model, stamp=stamp, whole=whole)
         self.reason = found.reason
         if not found.covers:
             if not whole:
                 return None  # what the stored text covers was not read: the caller must read the whole log
             text, mark = "", None
         shown = {one.id: one for one in entries}
-        self._known = known = _LoadedContent(atoms, shown, stamp, text, mark, found.covers)
-        role = summary_coverage.role_of_summary(self.role, atoms, whole=whole)
+        self._known = known = _LoadedContent(groups, shown, stamp, text, mark, found.covers)
+        role = summary_coverage.role_of_summary(self.role, groups, whole=whole)
         if whole:
-            return Loaded(Summarise(self.id, text, found.covers, self.tokens, role), tuple(atoms))
-        known.hidden = found.covers - 1  # one atom, the summary, stands for the atoms it covers
-        first = Atom((summary_coverage.build_summary_message(text, role),))
-        return Loaded(Summarise(self.id, text, 1, self.tokens, role), (first, *atoms[found.covers :]))
+            return Loaded(Summarise(self.id, text, found.covers, self.tokens, role), tuple(groups))
+        known.hidden = found.covers - 1  # one group, the summary, stands for the groups it covers
+        first = MessageGroup((summary_coverage.build_summary_message(text, role),))
+        return Loaded(Summarise(self.id, text, 1, self.tokens, role), (first, *groups[found.covers :]))
 
-    async def of_log(self, view: Readable, *, room: int | None = 0) -> tuple[Loaded, Gathered]:
+    async def of_log(self, view: Readable, *, room: int | None = 0) -> tuple[Loaded, LogSpan]:
         """Read a log from where its stored summary ends, or all of it if the summary does not match, and load it.
 
         The newest messages that fill `room` tokens are read in any case, all of them for None: a log that fits as a
@@ -255,7 +255,7 @@ class SummaryRun:
         if not gathered.whole and count_tokens_before(gathered.units[0]) > reach:
             gathered = await view.said(since=reach) if reach else await view.said()
         while True:
-            units = contents.build_atoms(gathered.units, view.counter.name)
+            units = contents.build_groups(gathered.units, view.counter.name)
             entries = [entry for unit in gathered.units for entry in unit.entries]
             loaded = await self.load(units, stamp=gathered.stamp, whole=gathered.whole, entries=entries)
             if loaded is not None:
@@ -273,13 +273,13 @@ class SummaryRun:
 
     async def asked(self, need: NeedSummary) -> str:
         """Have the summarizer write a text; renders that need the same one at the same time share it."""
-        turns = summary_coverage.turns_of_atoms(need.atoms, need.existing, self._loaded().entries)
+        turns = summary_coverage.turns_of_groups(need.groups, need.existing, self._loaded().entries)
         turns_of_existing = 1 if need.existing else 0
         if len(turns) == turns_of_existing:
             raise ProviderError("there is no text to summarise", provider=self.model)
         counter_name = getattr(self.counter, "name", "")
         digest = summary_coverage.chain_digests(
-            need.atoms, f"{self.id}\n{need.tokens}\n{counter_name}\n{need.existing}"
+            need.groups, f"{self.id}\n{need.tokens}\n{counter_name}\n{need.existing}"
         )
         key = (id(asyncio.get_running_loop()), id(self.summarizer), digest)
         with _guard:
@@ -303,7 +303,7 @@ class SummaryRun:
         return question.text
 
     async def commit(self, summaries: Iterable[tuple[str, str, int]]) -> None:
-        """Store the summaries a fit used, (id, text, atoms it covers); call it once the prompt is rendered.
+        """Store the summaries a fit used, (id, text, groups it covers); call it once the prompt is rendered.
 
         Of two concurrent renders, the text that covers more is kept. A failing store is reported in `warnings`: the
         prompt is not affected, and the next render asks again.
@@ -319,11 +319,11 @@ class SummaryRun:
             self.warnings.append(f"the summary {self.id!r} could not be stored: {safe_error(error)}")
 
     async def put(self, text: str, covers: int) -> None:
-        """Store a text that covers so many atoms of the scope, and pin it."""
+        """Store a text that covers so many groups of the scope, and pin it."""
         known = self._loaded()
         covers += known.hidden
         mark = summary_coverage.build_watermark(
-            known.mark, known.covers, known.atoms, covers, model=self.model, stamp=known.stamp
+            known.mark, known.covers, known.groups, covers, model=self.model, stamp=known.stamp
         )
         await self._write(text, mark)
         if self.pin is not None:
@@ -337,7 +337,7 @@ class SummaryRun:
         if known is None or known.mark is None or not known.stamp or known.mark.stamp == known.stamp:
             return
         mark = summary_coverage.build_watermark(
-            known.mark, known.covers, known.atoms, known.covers, model=self.model, stamp=known.stamp
+            known.mark, known.covers, known.groups, known.covers, model=self.model, stamp=known.stamp
         )
         if mark.stamp:
             await self._write(known.text, mark)
@@ -350,7 +350,7 @@ class SummaryRun:
             if entry is not None:
                 kept = dict(entry.metadata)
                 changed = entry != self._entry and bool(_text_of_entry(entry))
-                if changed and not summary_coverage.covers_more_atoms(
+                if changed and not summary_coverage.covers_more_groups(
                     mark, summary_coverage.parse_watermark(entry.metadata)
                 ):
                     return None
@@ -383,14 +383,14 @@ def _text_of_entry(entry: KVEntry) -> str:
     return entry.data.strip()
 
 
-async def _atoms_of_steps(steps: Sequence[Step]) -> list[Atom]:
+async def _groups_of_steps(steps: Sequence[Step]) -> list[MessageGroup]:
     """Return the messages of some steps of a prompt, every tool call with its answers."""
-    found: list[Atom] = []
+    found: list[MessageGroup] = []
     for step in steps:
         if isinstance(step, WrittenMessage):
-            found.append(Atom((step.message,)))
+            found.append(MessageGroup((step.message,)))
         elif isinstance(step, Log):
-            found += contents.build_atoms((await step.session.said()).units, step.session.counter.name)
+            found += contents.build_groups((await step.session.said()).units, step.session.counter.name)
         elif isinstance(step, Fixed):
             found += contents.flatten_nodes([step.node])
         else:

@@ -18,7 +18,16 @@ from acms.log.encoding import parts_to_json
 from acms.log.trust import LEADING
 from acms.log.validation import canonical_text
 from acms.model import Entry, Json, KVEntry, Role, Text
-from acms.plan.nodes import Atom, Composed, Fitted, Left, Node, Piece, Scope, Summarise
+from acms.plan.nodes import (
+    ComposedMessage,
+    FittedPrompt,
+    MessageGroup,
+    Node,
+    Omission,
+    Piece,
+    Scope,
+    Summarise,
+)
 from acms.plan.tool_groups import is_placeholder
 from acms.ports import Turn
 from acms.prompt_types import PromptMessage
@@ -32,14 +41,14 @@ FIELD = "watermark"
 class Watermark:
     """A record of the messages a stored summary was made from."""
 
-    #: How many leading atoms it covers, and the chain of their digests.
+    #: How many leading groups of messages it covers, and the chain of their digests.
     atoms: int
     chain: str
     #: Who wrote it.
     model: str
     #: The rest is known where all of them came from one log, as it was when `stamp` was its state.
     stamp: str = ""
-    #: The last entry it covers, and the tokens of the log before that atom.
+    #: The last entry it covers, and the tokens of the log before that group.
     entry: str = ""
     before: int = 0
     #: Highest version that was read then: later entries are not in it, wherever they are shown.
@@ -54,7 +63,7 @@ class Watermark:
 class Match:
     """How a stored summary and the messages of a prompt fit together."""
 
-    #: Leading atoms it covers here; 0 when it does not match.
+    #: Leading groups it covers here; 0 when it does not match.
     covers: int = 0
     #: Why it does not, for the ledger; "" when it does.
     reason: str = ""
@@ -82,12 +91,12 @@ def is_stored(entry: KVEntry | None) -> bool:
     return entry is not None and FIELD in entry.metadata
 
 
-def chain_digests(atoms: Iterable[Atom], start: str = "") -> str:
-    """Return the chain of digests over some atoms, going on from that of those before them."""
+def chain_digests(groups: Iterable[MessageGroup], start: str = "") -> str:
+    """Return the chain of digests over some groups, going on from that of those before them."""
     link = start
-    for atom in atoms:
+    for group in groups:
         messages = [
-            [message.role.value, message.name, parts_to_json(message.parts)] for message in atom.messages
+            [message.role.value, message.name, parts_to_json(message.parts)] for message in group.messages
         ]
         text = json.dumps(messages, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
         link = sha256(f"{link}\n{text}".encode("utf-8", "surrogatepass")).hexdigest()
@@ -95,9 +104,9 @@ def chain_digests(atoms: Iterable[Atom], start: str = "") -> str:
 
 
 def match_watermark(
-    mark: Watermark | None, atoms: Sequence[Atom], *, model: str, stamp: str = "", whole: bool = True
+    mark: Watermark | None, groups: Sequence[MessageGroup], *, model: str, stamp: str = "", whole: bool = True
 ) -> Match:
-    """Return how many of the leading atoms a stored summary covers.
+    """Return how many of the leading groups a stored summary covers.
 
     `stamp` is the state of the log they all came from, "" when there is none. Unless they are the `whole` content they
     begin somewhere inside it: then only a summary of the same state matches, and it covers the earlier content too.
@@ -107,56 +116,62 @@ def match_watermark(
     if mark.model != model:
         return Match(reason=f"it was written by {mark.model}, this prompt is summarised by {model}")
     if stamp and mark.stamp == stamp:
-        covers = _find_covered_atoms(mark, atoms, whole=whole)
+        covers = _find_covered_groups(mark, groups, whole=whole)
         if covers:
             return Match(covers=covers)
     if not whole:
         return Match(reason="the log was rewritten since, or what it stands for has grown")
-    if mark.atoms > len(atoms):
-        return Match(reason=f"it stands for {mark.atoms} messages, there are {len(atoms)}")
-    if chain_digests(atoms[: mark.atoms]) != mark.chain:
+    if mark.atoms > len(groups):
+        return Match(reason=f"it stands for {mark.atoms} messages, there are {len(groups)}")
+    if chain_digests(groups[: mark.atoms]) != mark.chain:
         return Match(reason=f"one of the {mark.atoms} messages it stands for is not what it was")
     return Match(covers=mark.atoms)
 
 
-def _find_covered_atoms(mark: Watermark, atoms: Sequence[Atom], *, whole: bool) -> int:
-    """Return how many of the first atoms a summary covers: those up to the entry where it stopped.
+def _find_covered_groups(mark: Watermark, groups: Sequence[MessageGroup], *, whole: bool) -> int:
+    """Return how many of the first groups a summary covers: those up to the entry where it stopped.
 
     0 if some of them have changed since.
     """
-    entry_ids = [_last_entry_id(atom) for atom in atoms]
+    entry_ids = [_last_entry_id(group) for group in groups]
     if not mark.entry or mark.entry not in entry_ids:
         return 0
     count = entry_ids.index(mark.entry) + 1
-    # If only the end of a log is loaded, some of the covered atoms may be missing.
+    # If only the end of a log is loaded, some of the covered groups may be missing.
     has_expected_count = count == mark.atoms if whole else count <= mark.atoms
-    covered = atoms[:count]
+    covered = groups[:count]
     if not has_expected_count or not _all_logged(covered):
         return 0
-    was_read = all(atom.last <= mark.seen for atom in covered)
+    was_read = all(group.last <= mark.seen for group in covered)
     return count if was_read else 0
 
 
 def build_watermark(
-    old: Watermark | None, known: int, atoms: Sequence[Atom], covers: int, *, model: str, stamp: str = ""
+    old: Watermark | None,
+    known: int,
+    groups: Sequence[MessageGroup],
+    covers: int,
+    *,
+    model: str,
+    stamp: str = "",
 ) -> Watermark:
-    """Return the watermark of a text that covers so many leading atoms.
+    """Return the watermark of a text that covers so many leading groups.
 
     `old` is that of the text it continues, which covered the first `known` of them and for whatever was before.
     """
     count, link, start = covers, "", 0
     if old is not None and known:
         count, link, start = old.atoms - known + covers, old.chain, known
-    mark = Watermark(atoms=count, chain=chain_digests(atoms[start:covers], link), model=model)
-    if not stamp or not _all_logged(atoms[:covers]):
+    mark = Watermark(atoms=count, chain=chain_digests(groups[start:covers], link), model=model)
+    if not stamp or not _all_logged(groups[:covers]):
         return mark
-    last = atoms[covers - 1]
-    seen = max(atom.last for atom in atoms)
+    last = groups[covers - 1]
+    seen = max(group.last for group in groups)
     return replace(mark, stamp=stamp, entry=_last_entry_id(last), before=last.before, seen=seen)
 
 
 def find_resume_offset(mark: Watermark | None, *, model: str, stamp: str) -> int:
-    """Return how far back a log must be read to go on from a summary: to the atom with no more tokens before it.
+    """Return how far back a log must be read to go on from a summary: to the group with no more tokens before it.
 
     0 when it must be read from its beginning.
     """
@@ -165,14 +180,14 @@ def find_resume_offset(mark: Watermark | None, *, model: str, stamp: str) -> int
     return mark.before
 
 
-def covers_more_atoms(mine: Watermark, theirs: Watermark | None) -> bool:
+def covers_more_groups(mine: Watermark, theirs: Watermark | None) -> bool:
     """Return whether a text replaces one that another process stored meanwhile: the one covering more stays."""
     return theirs is None or mine.atoms > theirs.atoms
 
 
-def role_of_summary(asked: Role, atoms: Iterable[Atom], *, whole: bool) -> Role:
-    """Return the role of a text that covers some atoms: one that instructs only where all of them do."""
-    instructing = whole and all(message.role in LEADING for atom in atoms for message in atom.messages)
+def role_of_summary(asked: Role, groups: Iterable[MessageGroup], *, whole: bool) -> Role:
+    """Return the role of a text that covers some groups: one that instructs only where all of them do."""
+    instructing = whole and all(message.role in LEADING for group in groups for message in group.messages)
     return asked if instructing or asked not in LEADING else Role.USER
 
 
@@ -182,8 +197,8 @@ def build_summary_message(text: str, role: Role) -> PromptMessage:
 
 
 def drop_repeated_pins(
-    tree: Scope, fitted: Fitted, stored: Mapping[str, str]
-) -> tuple[Scope, tuple[Left, ...]] | None:
+    tree: Scope, fitted: FittedPrompt, stored: Mapping[str, str]
+) -> tuple[Scope, tuple[Omission, ...]] | None:
     """Return the tree without the pins of summaries that are in the prompt anyway, and them; None when there are none.
 
     In one prompt a thing appears once: a pinned summary is left out when its own scope shows it, or shows all that it
@@ -196,18 +211,18 @@ def drop_repeated_pins(
         if isinstance(scope.strategy, Summarise) and _is_rendered(path, scope, scope.strategy, fitted):
             shown[scope.strategy.id] = path
     texts = {id: stored[id] for id in shown if stored.get(id)}
-    left: list[Left] = []
+    left: list[Omission] = []
     for path, scope in scopes:
         for node in scope.children:
             for piece in node.pieces if _is_pin_block(node) else ():
                 if _contains_text(piece, texts.get(piece.id)):
                     reason = f"{shown[piece.id]} has it already"
-                    left.append(Left((piece.id,), path, "once", reason, piece.tokens or 0))
+                    left.append(Omission((piece.id,), path, "once", reason, piece.tokens or 0))
     return (_drop_pins(tree, texts), tuple(left)) if left else None
 
 
-def _is_pin_block(node: Node) -> TypeGuard[Composed]:
-    return isinstance(node, Composed) and node.kind == "pins"
+def _is_pin_block(node: Node) -> TypeGuard[ComposedMessage]:
+    return isinstance(node, ComposedMessage) and node.kind == "pins"
 
 
 def _list_scopes(scope: Scope, path: str) -> list[tuple[str, Scope]]:
@@ -219,7 +234,7 @@ def _list_scopes(scope: Scope, path: str) -> list[tuple[str, Scope]]:
     return scopes
 
 
-def _is_rendered(path: str, scope: Scope, strategy: Summarise, fitted: Fitted) -> bool:
+def _is_rendered(path: str, scope: Scope, strategy: Summarise, fitted: FittedPrompt) -> bool:
     """Return whether a summary, or everything it covers, is in a prompt."""
     inside = [one for one in fitted.placed if f"{one.path}/".startswith(f"{path}/")]
     if not inside:
@@ -227,7 +242,7 @@ def _is_rendered(path: str, scope: Scope, strategy: Summarise, fitted: Fitted) -
     if any(one.path == path and one.rendition == "summary" for one in inside):
         return True
     first = scope.children[0]
-    if strategy.text and isinstance(first, Atom):
+    if strategy.text and isinstance(first, MessageGroup):
         summary = build_summary_message(strategy.text, strategy.role)
         if first.messages == (summary,):  # in place of the oldest
             return inside[0].message == summary
@@ -253,13 +268,15 @@ def _contains_text(piece: Piece, text: str | None) -> bool:
     return text is not None and all(line.strip() in piece.text for line in text.splitlines())
 
 
-def turns_of_atoms(atoms: Iterable[Atom], existing: str, entries: Mapping[str, Entry]) -> tuple[Turn, ...]:
+def turns_of_groups(
+    groups: Iterable[MessageGroup], existing: str, entries: Mapping[str, Entry]
+) -> tuple[Turn, ...]:
     """Return the input of a summarizer: the earlier summary, then the messages; entries as a compaction reads them."""
     turns: list[Turn] = []
     if existing:
         turns.append(Turn(speaker="summary", text=existing, version=0, summary=True))
-    for atom in atoms:
-        for message in atom.messages:
+    for group in groups:
+        for message in group.messages:
             known = [entries[id] for id in message.sources if id in entries]
             if known and len(known) == len(message.sources):
                 turns += span.turns_of_entries(known)
@@ -271,14 +288,14 @@ def turns_of_atoms(atoms: Iterable[Atom], existing: str, entries: Mapping[str, E
     return tuple(turns)
 
 
-def _last_entry_id(atom: Atom) -> str:
-    """Return the id of the last entry an atom shows; "" when it shows none."""
-    return next((message.sources[-1] for message in reversed(atom.messages) if message.sources), "")
+def _last_entry_id(group: MessageGroup) -> str:
+    """Return the id of the last entry an group shows; "" when it shows none."""
+    return next((message.sources[-1] for message in reversed(group.messages) if message.sources), "")
 
 
-def _all_logged(atoms: Sequence[Atom]) -> bool:
-    """Return whether nothing in some atoms was written by the caller of a prompt."""
+def _all_logged(groups: Sequence[MessageGroup]) -> bool:
+    """Return whether nothing in some groups was written by the caller of a prompt."""
     return all(
-        atom.last > 0 and all(message.sources or is_placeholder(message) for message in atom.messages)
-        for atom in atoms
+        group.last > 0 and all(message.sources or is_placeholder(message) for message in group.messages)
+        for group in groups
     )

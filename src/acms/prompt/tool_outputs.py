@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from acms.model import Part, Role, Text, ToolCall, ToolResult
-from acms.plan.nodes import Atom
+from acms.plan.nodes import MessageGroup
 from acms.ports import Codec
 from acms.prompt.cache_window import is_question
 from acms.prompt_types import PromptMessage
@@ -32,38 +32,40 @@ class CallCutter:
         #: Of the calls that were cut last, by version: tokens of each message, whole and as shown.
         self.last_cuts: dict[int, dict[str, tuple[int, int]]] = {}
 
-    def cut(self, atoms: Sequence[Atom], limits: Mapping[int, int], question: str = "") -> list[Atom]:
-        """Return atoms with each part of a finished tool call cut to its limit, by the version of the call.
+    def cut(
+        self, groups: Sequence[MessageGroup], limits: Mapping[int, int], question: str = ""
+    ) -> list[MessageGroup]:
+        """Return groups with each part of a finished tool call cut to its limit, by the version of the call.
 
         Calls without a limit of their own are condensed, other messages without one are left whole. The user message
-        before an output decides which parts of it are kept; `question` is the user message before all atoms.
+        before an output decides which parts of it are kept; `question` is the user message before all groups.
         """
         self.last_cuts = {}
-        cut_atoms: list[Atom] = []
-        for atom in atoms:
-            if is_question(atom):
-                question = atom.messages[0].text
-            cut_atoms.append(self._cut_atom(atom, limits.get(atom.first), question))
-        return cut_atoms
+        cut_groups: list[MessageGroup] = []
+        for group in groups:
+            if is_question(group):
+                question = group.messages[0].text
+            cut_groups.append(self._cut_group(group, limits.get(group.first), question))
+        return cut_groups
 
-    def _cut_atom(self, atom: Atom, limit: int | None, question: str) -> Atom:
-        """Return an atom with each part cut to a limit, and note the tokens of what was cut."""
+    def _cut_group(self, group: MessageGroup, limit: int | None, question: str) -> MessageGroup:
+        """Return an group with each part cut to a limit, and note the tokens of what was cut."""
         if limit is None:
-            if not _is_call(atom):
-                return atom
-            limit = self._condensed_limit(atom)
-        if _is_call(atom):
-            messages = tuple([self._cut_message(message, limit, question) for message in atom.messages])
+            if not _is_call(group):
+                return group
+            limit = self._condensed_limit(group)
+        if _is_call(group):
+            messages = tuple([self._cut_message(message, limit, question) for message in group.messages])
         else:
-            messages = tuple([self._cut_long_message(message, limit) for message in atom.messages])
+            messages = tuple([self._cut_long_message(message, limit) for message in group.messages])
         cost = self._codec.cost
         cuts: dict[str, tuple[int, int]] = {}
-        for whole, shown in zip(atom.messages, messages, strict=True):
+        for whole, shown in zip(group.messages, messages, strict=True):
             if shown is not whole:
                 cuts.update(dict.fromkeys(whole.sources, (cost(whole), cost(shown))))
         if cuts:
-            self.last_cuts[atom.first] = cuts
-        return atom._replace(messages=messages)
+            self.last_cuts[group.first] = cuts
+        return group._replace(messages=messages)
 
     def _cut_message(self, message: PromptMessage, limit: int, question: str) -> PromptMessage:
         """Return a message with each part cut to a limit; itself if nothing has to be cut."""
@@ -99,63 +101,68 @@ class CallCutter:
         return replace(message, parts=tuple(parts), tokens=None, counter="")
 
     def condense(
-        self, atoms: Sequence[Atom], limits: Mapping[int, int], question: str = ""
-    ) -> tuple[list[Atom], dict[int, int]]:
-        """Return atoms cut to the given limits, all other calls condensed, and the limits of all calls cut."""
-        cut_atoms = self.cut(atoms, limits, question)
+        self, groups: Sequence[MessageGroup], limits: Mapping[int, int], question: str = ""
+    ) -> tuple[list[MessageGroup], dict[int, int]]:
+        """Return groups cut to the given limits, all other calls condensed, and the limits of all calls cut."""
+        cut_groups = self.cut(groups, limits, question)
         condensed = {
-            atom.first: self._condensed_limit(atom) for atom in atoms if atom.first in self.last_cuts
+            group.first: self._condensed_limit(group) for group in groups if group.first in self.last_cuts
         }
-        return cut_atoms, condensed | dict(limits)
+        return cut_groups, condensed | dict(limits)
 
-    def _condensed_limit(self, atom: Atom) -> int:
+    def _condensed_limit(self, group: MessageGroup) -> int:
         """Return the tokens of each part of a condensed call, which has at most four times those of one output."""
-        parts = sum(len(message.parts) for message in atom.messages)
+        parts = sum(len(message.parts) for message in group.messages)
         share = 4 * self._condensed_tokens // max(1, parts)
         return max(1, min(self._condensed_tokens, share))
 
     def fill(
-        self, atoms: Sequence[Atom], costs: Sequence[int], limits: Mapping[int, int], start: int, budget: int
+        self,
+        groups: Sequence[MessageGroup],
+        costs: Sequence[int],
+        limits: Mapping[int, int],
+        start: int,
+        budget: int,
     ) -> tuple[int, dict[int, int]]:
-        """Return an earlier start and higher limits that show more of some whole atoms, newest first.
+        """Return an earlier start and higher limits that show more of some whole groups, newest first.
 
-        `costs` are those of the atoms as they would be shown, `budget` is how much the atoms from `start` on may grow.
-        What does not fit whole is cut.
+        `costs` are those of the groups as they would be shown, `budget` is how much the groups from `start` on may
+        grow. What does not fit whole is cut.
         """
         limits = dict(limits)
-        for index in reversed(range(len(atoms))):
-            atom = atoms[index]
+        for index in reversed(range(len(groups))):
+            group = groups[index]
             shown = costs[index] if index >= start else 0
-            whole = sum(map(self._codec.cost, atom.messages))
+            whole = sum(map(self._codec.cost, group.messages))
             if whole > shown + budget:
                 if shown + budget < LEAST_SHOWN:
                     break
-                limits[atom.first] = self.limit_within(atom, shown + budget)
-            elif _is_call(atom):
-                limits[atom.first] = self._budget
-            (cut,) = self.cut([atom], limits)
+                limits[group.first] = self.limit_within(group, shown + budget)
+            elif _is_call(group):
+                limits[group.first] = self._budget
+            (cut,) = self.cut([group], limits)
             budget -= sum(map(self._codec.cost, cut.messages)) - shown
             start = min(start, index)
         return start, limits
 
-    def limit_within(self, atom: Atom, budget: int) -> int:
+    def limit_within(self, group: MessageGroup, budget: int) -> int:
         """Return the tokens that each part of a call or message may have so that all of it fits a budget."""
-        whole_cost = sum(map(self._codec.cost, atom.messages))
+        whole_cost = sum(map(self._codec.cost, group.messages))
         if whole_cost <= budget:
             return self._budget
         costs: list[int] = []
-        for message in atom.messages:
+        for message in group.messages:
             for part in message.parts:
-                text = _text_to_cut(part, is_call=_is_call(atom))
+                text = _text_to_cut(part, is_call=_is_call(group))
                 if text is not None:
                     costs.append(self._codec.counter.count(text))
         frame_cost = whole_cost - sum(costs)
-        return max(self._condensed_limit(atom), condense.find_level(costs, budget - frame_cost))
+        return max(self._condensed_limit(group), condense.find_level(costs, budget - frame_cost))
 
 
-def _is_call(atom: Atom) -> bool:
-    """Return whether an atom is a tool call with its results."""
-    return any(message.role is Role.TOOL for message in atom.messages)
+def _is_call(group: MessageGroup) -> bool:
+    """Return whether an group is a tool call with its results."""
+    return any(message.role is Role.TOOL for message in group.messages)
 
 
 def _text_to_cut(part: Part, *, is_call: bool) -> str | None:

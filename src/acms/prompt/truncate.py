@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from acms.model import Part, Text, ToolCall, ToolResult
-from acms.plan.nodes import Keep
+from acms.plan.nodes import KeptEnd
 from acms.ports import Codec, TokenCounter
 from acms.prompt_types import PromptMessage
 from acms.text.condense import condense_arguments, find_level, fits_budget
@@ -15,7 +15,7 @@ MARK = "[…]"
 """Marks the part cut off a text."""
 
 
-def shorten_text(text: str, budget: int, counter: TokenCounter, keep: Keep | None = None) -> str:
+def shorten_text(text: str, budget: int, counter: TokenCounter, keep: KeptEnd | None = None) -> str:
     """Return the most of a text that a budget holds, with a mark where it was cut; "" when nothing fits.
 
     `keep` names the end that is kept: its head, its tail, or with None two thirds head and one third tail. The longest
@@ -23,9 +23,9 @@ def shorten_text(text: str, budget: int, counter: TokenCounter, keep: Keep | Non
     """
 
     def cut_to(kept: int) -> str:
-        if keep is Keep.START:
+        if keep is KeptEnd.START:
             return f"{text[:kept].rstrip()} {MARK}"
-        if keep is Keep.END:
+        if keep is KeptEnd.END:
             return f"{MARK} {text[len(text) - kept :].lstrip()}"
         tail = kept // 3
         return f"{text[: kept - tail].rstrip()} {MARK} {text[len(text) - tail :].lstrip()}"
@@ -47,7 +47,11 @@ def shorten_text(text: str, budget: int, counter: TokenCounter, keep: Keep | Non
 
 
 def cut_messages(
-    messages: Sequence[PromptMessage], costs: Sequence[int], room: int, codec: Codec, keep: Keep | None = None
+    messages: Sequence[PromptMessage],
+    costs: Sequence[int],
+    room: int,
+    codec: Codec,
+    keep: KeptEnd | None = None,
 ) -> tuple[tuple[PromptMessage, ...], tuple[int, ...]]:
     """Return the messages of one unit with their costs, within `room` or as close to it as cutting gets.
 
@@ -76,7 +80,7 @@ def cut_messages(
 
 
 def _cut_message(
-    message: PromptMessage, cost: int, room: int, codec: Codec, keep: Keep | None
+    message: PromptMessage, cost: int, room: int, codec: Codec, keep: KeptEnd | None
 ) -> tuple[PromptMessage, int]:
     """Return one message within `room`, or as short as it gets; itself when cutting makes it no shorter."""
     text = _text_of_message(message)
@@ -87,7 +91,7 @@ def _cut_message(
 
 
 def _cut_calls(
-    message: PromptMessage, cost: int, room: int, codec: Codec, keep: Keep | None
+    message: PromptMessage, cost: int, room: int, codec: Codec, keep: KeptEnd | None
 ) -> tuple[PromptMessage, int]:
     """Return a message with shorter arguments in its calls, still valid JSON; unchanged if that saves nothing."""
     costs = [codec.counter.count(part.arguments) for part in message.parts if isinstance(part, ToolCall)]
@@ -103,7 +107,7 @@ def _cut_calls(
 
 
 def cut_text(
-    text: str, write: Callable[[str], PromptMessage], room: int, codec: Codec, keep: Keep | None = None
+    text: str, write: Callable[[str], PromptMessage], room: int, codec: Codec, keep: KeptEnd | None = None
 ) -> tuple[str, PromptMessage, int]:
     """Return the longest cut of a text whose message costs at most `room`, the message, and its cost.
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from acms.errors import ConflictError, SessionNotFoundError, StorageReadOnlyError
 from acms.log.policy import PRIVATE
-from acms.log.read import cover_at, valid_times_at
+from acms.log.read import replacements_at, valid_times_at
 from acms.log.validation import RECORD_BYTES, UNNAMED
 from acms.log.validity import Period
 from acms.model import Context, Entry, Json, Kind, State
@@ -163,13 +163,13 @@ async def load_window_entries(
     lineage = find_own_logs(context)
     foreign = cache_window.group_foreign_ids(window, lineage)
     own = [row for row in live if row.context in lineage]
-    shown = await cover_at(storage, context.id, head, head.version)
-    searchable = await cover_at(storage, context.id, head, head.version, searchable=True)
+    shown = await replacements_at(storage, context.id, head, head.version)
+    searchable = await replacements_at(storage, context.id, head, head.version, searchable=True)
     if not cache_window.is_window_valid(window, shown, searchable, own):
         return None
     if not await _are_foreign_entries_valid(storage, foreign):
         return None
-    entries = {entry.id: entry for entry in session.stage.redact_entries(live)}
+    entries = {entry.id: entry for entry in session.redactor.redact_entries(live)}
     current = await _are_labels_current(session, window, context, foreign, live, entries)
     return entries if current else None
 
@@ -185,9 +185,9 @@ async def _are_foreign_entries_valid(
             return False
         if context.settings.get(PRIVATE) or context.namespace == UNNAMED:
             return False
-        cover = await cover_at(storage, owner, head, head.version)
+        replacements = await replacements_at(storage, owner, head, head.version)
         for row in await storage.get(ids):
-            if row is None or cover.replaced_by(row.version) is not None:
+            if row is None or replacements.replaced_by(row.version) is not None:
                 return False
     return True
 

@@ -14,7 +14,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.log.in_force import NO_CALL, NONE, Demotion, Doc, Lone, Stale, Unit
+from acms.log.in_force import NO_CALL, NONE, Demotion, EntryGroup, IndexedEntry, Lone, Stale
 from acms.log.validity import UNLABELLED, Labels
 from acms.model import Kind, Role, Source
 from acms.ports import Frame
@@ -81,41 +81,41 @@ class Terms:
     labels: Labels = UNLABELLED
 
 
-def group_at_index(corpus: Corpus, position: int) -> tuple[Unit[Doc], str]:
+def group_at_index(corpus: Corpus, position: int) -> tuple[EntryGroup[IndexedEntry], str]:
     """Return the unit that an active entry belongs to, and the reason why it cannot be shown, or ""."""
     snapshot = corpus.snapshot
     document = corpus.document(position)
     if snapshot.is_ungrouped(document):
-        return Unit((snapshot.doc(document),)), ""
+        return EntryGroup((snapshot.doc(document),)), ""
     members = snapshot.members(document)
     positions = sorted(member for member in map(corpus.position_of, members) if member >= 0)
     documents = [corpus.document(member) for member in positions]
     calls = snapshot.tool_call_state(documents)
-    unit = Unit(tuple(map(snapshot.doc, documents)), complete=calls.all_answered)
+    unit = EntryGroup(tuple(map(snapshot.doc, documents)), complete=calls.all_answered)
     if calls.are_included:
         return unit, ""
     for member in members:
         if snapshot.tool_call_state([member]).are_included and _is_summarised(corpus, member):
             # A summary stands for the call, so the answer is shown alone.
-            return Unit((snapshot.doc(document)._replace(group=None),)), ""
+            return EntryGroup((snapshot.doc(document)._replace(group=None),)), ""
     return unit, NO_CALL
 
 
 def _is_summarised(corpus: Corpus, document: int) -> bool:
     """Return whether a summary replaces a document."""
     _, version = corpus.snapshot.locate(document)
-    replacing_version = corpus.cover.replaced_by(version)
-    summary_versions = [entry.version for entry in corpus.cover.shown if entry.kind is Kind.SUMMARY]
+    replacing_version = corpus.replacements.replaced_by(version)
+    summary_versions = [entry.version for entry in corpus.replacements.shown if entry.kind is Kind.SUMMARY]
     return replacing_version in summary_versions
 
 
-def find_newest_group(corpus: Corpus) -> Unit[Doc] | None:
+def find_newest_group(corpus: Corpus) -> EntryGroup[IndexedEntry] | None:
     """Return the newest unit of the queried log that can be shown."""
     newest = _find_group_before(corpus, len(corpus))
     return None if newest is None else newest[0]
 
 
-def _find_group_before(corpus: Corpus, end: int) -> tuple[Unit[Doc], int] | None:
+def _find_group_before(corpus: Corpus, end: int) -> tuple[EntryGroup[IndexedEntry], int] | None:
     """Return the newest unit of the queried log that can be shown and ends before a position, and where it ends."""
     for position in range(end - 1, corpus.start - 1, -1):
         unit, hidden_reason = group_at_index(corpus, position)
@@ -511,14 +511,16 @@ def _score_candidates(
                 boost=boosts[index],
                 score=scores[index],
                 parts=partial(ranking.parts, positions[index]),
-                external=any(entry.external for entry in candidate.unit.entries if isinstance(entry, Doc)),
+                external=any(
+                    entry.external for entry in candidate.unit.entries if isinstance(entry, IndexedEntry)
+                ),
                 leader_score=leader_scores[index],
             )
         )
     return scored
 
 
-def _source_of_group(unit: Unit[Doc]) -> Source:
+def _source_of_group(unit: EntryGroup[IndexedEntry]) -> Source:
     """Return the source of a past tool group: marked, or found by similarity."""
     return Source.MARKED if any(entry.markers for entry in unit.entries) else Source.SIMILAR
 
@@ -589,7 +591,7 @@ class OmissionReasons:
         doc = _find_doc(self._corpus, id)
         return None if doc is None else self._explain_message(doc)
 
-    def _explain_message(self, doc: Doc) -> Verdict:
+    def _explain_message(self, doc: IndexedEntry) -> Verdict:
         """Return the verdict on a message or a summary that was not a candidate."""
         corpus, ranking = self._corpus, self._ranking
         position = corpus.position_of(doc.version - 1)
@@ -607,19 +609,19 @@ class OmissionReasons:
         return replace(verdict, relevance=relevance, score=score, parts=ranking.parts(position))
 
 
-def _find_doc(corpus: Corpus, id: str) -> Doc | None:
+def _find_doc(corpus: Corpus, id: str) -> IndexedEntry | None:
     document = corpus.snapshot.find(id)
     return None if document is None else corpus.snapshot.doc(document)
 
 
-def _why_inactive(corpus: Corpus, doc: Doc) -> str:
-    by = corpus.cover.replaced_by(doc.version)
+def _why_inactive(corpus: Corpus, doc: IndexedEntry) -> str:
+    by = corpus.replacements.replaced_by(doc.version)
     if by is None:
         return "nothing of it is shown"
     return inactive_reason(by, corpus.snapshot.doc(by - 1).kind)
 
 
-def _explain_fact(facts: FactIndex, doc: Doc) -> Verdict:
+def _explain_fact(facts: FactIndex, doc: IndexedEntry) -> Verdict:
     """Return the verdict on a fact that was not a candidate."""
     position = facts.corpus.position_of(doc.version - 1)
     if position < 0:

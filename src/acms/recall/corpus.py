@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.log.in_force import Cover, Stale, anchor_version
+from acms.log.in_force import Replacements, Stale, anchor_version
 from acms.log.validity import Period
 from acms.model import Entry, Kind, Role, State
 from acms.recall.index import DAY, Floats, Ints, Snapshot
@@ -33,7 +33,7 @@ class Corpus:
     def __init__(
         self,
         snapshot: Snapshot,
-        cover: Cover,
+        replacements: Replacements,
         *,
         order: Ints | None = None,
         facts: Ints | None = None,
@@ -42,15 +42,15 @@ class Corpus:
     ) -> None:
         """Select the active entries of a kind; a corpus of messages also holds summaries.
 
-        `cover` holds the superseded and retracted entries of a single log. For several logs, the caller passes the
-        documents of the active entries in reading `order` and those of the active `facts`; the queried log is the last
-        one and begins at position `start`.
+        `replacements` holds the superseded and retracted entries of a single log. For several logs, the caller passes
+        the documents of the active entries in reading `order` and those of the active `facts`; the queried log is the
+        last one and begins at position `start`.
         """
         self.kind = kind
         self.start = start
         self._facts = facts
         self.snapshot = snapshot
-        self.cover = cover
+        self.replacements = replacements
         #: Documents in reading order, and the position of each document, -1 for an inactive one. Both are None if the
         #: log holds only plain messages, all active: then a document is its position.
         self.order: Ints | None = None
@@ -58,8 +58,10 @@ class Corpus:
         self._size = snapshot.count
         if order is not None:
             self._set_order(order)
-        elif cover or snapshot.has_special_documents():
-            self._set_order(reading_order(*mask_documents_by_kind(snapshot, self.kind), cover, self.kind))
+        elif replacements or snapshot.has_special_documents():
+            self._set_order(
+                reading_order(*mask_documents_by_kind(snapshot, self.kind), replacements, self.kind)
+            )
 
     def _set_order(self, order: Ints) -> None:
         self.order = order
@@ -150,11 +152,11 @@ class Corpus:
     def facts(self) -> Corpus | None:
         """Return the active facts of the same logs; None if they never held any."""
         if self._facts is not None:
-            facts = Corpus(self.snapshot, self.cover, order=self._facts, kind=Kind.FACT)
+            facts = Corpus(self.snapshot, self.replacements, order=self._facts, kind=Kind.FACT)
             return facts if len(self._facts) else None
         _, labels = self.snapshot.labels()
         has_facts = self.snapshot.has_special_documents() and any(label.kind is Kind.FACT for label in labels)
-        return Corpus(self.snapshot, self.cover, kind=Kind.FACT) if has_facts else None
+        return Corpus(self.snapshot, self.replacements, kind=Kind.FACT) if has_facts else None
 
     @cached_property
     def norms(self) -> Floats:
@@ -321,19 +323,23 @@ def mask_documents_by_kind(snapshot: Snapshot, kind: Kind) -> tuple[NDArray[np.b
 
 
 def reading_order(
-    has_content: NDArray[np.bool_], is_of_kind: NDArray[np.bool_], cover: Cover, kind: Kind, base: int = 0
+    has_content: NDArray[np.bool_],
+    is_of_kind: NDArray[np.bool_],
+    replacements: Replacements,
+    kind: Kind,
+    base: int = 0,
 ) -> Ints:
     """Return the indexes of the active entries of a log in reading order; index 0 is version `base` + 1.
 
-    `has_content` and `is_of_kind` are the results of `mask_documents_by_kind` for the log, and `cover` its superseded
-    and retracted entries. Active edits and summaries are read among the messages, where the entries that they replace
-    were.
+    `has_content` and `is_of_kind` are the results of `mask_documents_by_kind` for the log, and `replacements` its
+    superseded and retracted entries. Active edits and summaries are read among the messages, where the entries that
+    they replace were.
     """
     is_active = is_of_kind.copy()
-    for first, last in cover.spans():
+    for first, last in replacements.spans():
         is_active[max(0, first - 1 - base) : max(0, last - base)] = False
     replacing: list[Entry] = []
-    for entry in cover.shown if kind is Kind.MESSAGE else ():
+    for entry in replacements.shown if kind is Kind.MESSAGE else ():
         is_here = base < entry.version <= base + len(has_content)
         if is_here and entry.state is State.LIVE and has_content[entry.version - 1 - base]:
             replacing.append(entry)

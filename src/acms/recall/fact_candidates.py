@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.log.in_force import FACT, Doc, Lone
+from acms.log.in_force import FACT, IndexedEntry, Lone
 from acms.log.validity import Period
 from acms.model import Source
 from acms.ports import Frame
@@ -145,7 +145,7 @@ class FactIndex:
         """Return the cost-scaled score of a fact, on the scale of messages, in [0, 1]."""
         return min(1.0, float(self._cost_scaled[position]) / self._best)
 
-    def doc(self, position: int) -> Doc:
+    def doc(self, position: int) -> IndexedEntry:
         """Return the fact at a position, as stored in the index."""
         return self.corpus.snapshot.doc(self.corpus.document(position))
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acms.log.encoding import entry_id, parse_entry_id
-from acms.log.in_force import Doc
+from acms.log.in_force import IndexedEntry
 from acms.model import Json, Kind
 from acms.text.index_record import EMPTY, EXTERNAL, HEADER, REPLACES, Label, read_group, read_label
 from acms.text.tokenizer import day_terms, searchable_terms
@@ -278,7 +278,7 @@ class Segment:
         self.blanked: set[int] = set()
         self._open_bytes = 0
         #: Cached documents, by position: successive recalls read the same ones.
-        self.docs: dict[int, Doc] = {}
+        self.docs: dict[int, IndexedEntry] = {}
         #: Times and metadata of documents, by position: read when a filter needs them.
         self.filter_fields: dict[int, tuple[datetime, Mapping[str, Json]]] = {}
 
@@ -288,7 +288,7 @@ class Segment:
         arrays = [*self.columns.values(), self._terms, self._starts, self._frozen]
         total = sum(one.nbytes for one in arrays) + self._open_bytes
         total += 4 * len(self._terms_by_document) + 8 * len(self._ends)
-        total += 500 * (len(self.docs) + len(self.filter_fields))  # a `Doc` with its strings
+        total += 500 * (len(self.docs) + len(self.filter_fields))  # a `IndexedEntry` with its strings
         return total + sum(vectors.bytes for vectors in self.spaces.values())
 
     def extend(self, records: Sequence[bytes | None]) -> None:
@@ -693,7 +693,7 @@ class Snapshot:
                 return owner, segment, document - segment.base
         raise IndexError(document)
 
-    def doc(self, document: int) -> Doc:
+    def doc(self, document: int) -> IndexedEntry:
         """Return a document."""
         owner, segment, position = self.find_segment(document)
         doc = segment.docs.get(position)
@@ -730,13 +730,13 @@ class Snapshot:
             owned[segment.base : segment.base + count] = owner in owners
         return owned
 
-    def _doc(self, owner: str, segment: Segment, position: int, version: int) -> Doc:
+    def _doc(self, owner: str, segment: Segment, position: int, version: int) -> IndexedEntry:
         """Return the document at a position of a segment, made from its columns."""
         columns = segment.columns
         label = segment.labels[columns["label"].item(position)]
         group: int = columns["group"].item(position)
         nonce: str = columns["nonce"].item(position).decode()
-        return Doc(
+        return IndexedEntry(
             entry_id(label.kind, owner, version, nonce),
             version,
             label.kind,

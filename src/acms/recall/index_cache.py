@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from acms.errors import VectorsUnavailableError
-from acms.log.in_force import NONE, Cover, Stale, find_demotions
-from acms.log.read import cover_at, find_profile, valid_times_at
+from acms.log.in_force import NONE, Replacements, Stale, find_demotions
+from acms.log.read import find_profile, replacements_at, valid_times_at
 from acms.log.validation import UNNAMED
 from acms.log.validity import Period
 from acms.model import Context, Derived, Draft, Head, State
@@ -176,7 +176,9 @@ class Indexes:
         #: Number of times that vectors were added: changes whenever a corpus may have grown.
         self.additions = 0
         #: By log, with the count of rewrites and the erasure generation.
-        self._active_states: OrderedDict[str, tuple[tuple[int, ...], tuple[Cover, Stale]]] = OrderedDict()
+        self._active_states: OrderedDict[str, tuple[tuple[int, ...], tuple[Replacements, Stale]]] = (
+            OrderedDict()
+        )
         #: By log, with the count of entries that are no messages as well.
         self._valid_times: OrderedDict[str, tuple[tuple[int, ...], Mapping[int, Period]]] = OrderedDict()
         self._hits = self._builds = self._healed = 0
@@ -287,17 +289,17 @@ class Indexes:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def load_active_state(self, context: str, head: Head, version: int) -> tuple[Cover, Stale]:
+    async def load_active_state(self, context: str, head: Head, version: int) -> tuple[Replacements, Stale]:
         """Return the superseded or retracted entries at a version, and the messages with outdated statements.
 
         At the head both are cached until the number of entries that replace others changes.
         """
         if not head.rewrites:
-            return Cover((), searchable=True), NONE
+            return Replacements((), searchable=True), NONE
 
-        async def load() -> tuple[Cover, Stale]:
-            cover = await cover_at(self.storage, context, head, version, searchable=True)
-            return cover, find_demotions(cover)
+        async def load() -> tuple[Replacements, Stale]:
+            replacements = await replacements_at(self.storage, context, head, version, searchable=True)
+            return replacements, find_demotions(replacements)
 
         if version != head.version:
             return await load()
@@ -315,7 +317,7 @@ class Indexes:
         return await _load_cached(self._valid_times, context, stamp, load)
 
     async def load_corpus(
-        self, context: str, head: Head, version: int, cover: Cover, spaces: Sequence[str]
+        self, context: str, head: Head, version: int, replacements: Replacements, spaces: Sequence[str]
     ) -> Corpus:
         """Return the corpus of a log at a version, from an index that is updated to the log's head."""
         from acms.recall.corpus import Corpus
@@ -344,7 +346,7 @@ class Indexes:
                     for owner, segment, first, last in log.ranges_up_to(version)
                     if first <= version
                 ]
-                log.cached = key, Corpus(Snapshot(pieces), cover)
+                log.cached = key, Corpus(Snapshot(pieces), replacements)
             return log.cached[1]
 
     async def lineage(self, context: str) -> Lineage:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from acms.errors import SessionNotFoundError
 from acms.log.encoding import entry_id, parse_entry_id
-from acms.log.in_force import NONE, Cover, Doc, Stale
+from acms.log.in_force import NONE, IndexedEntry, Replacements, Stale
 from acms.log.policy import PRIVATE
 from acms.log.read import PROFILE
 from acms.log.validity import Period
@@ -115,7 +115,7 @@ class NamespaceSnapshot(Snapshot):
         """Return the context that owns a document, and its version there."""
         return self._segment.owners[int(self._segment.log[document])], self.version(document)
 
-    def _doc(self, owner: str, segment: Segment, position: int, version: int) -> Doc:
+    def _doc(self, owner: str, segment: Segment, position: int, version: int) -> IndexedEntry:
         doc = super()._doc(owner, segment, position, version)
         nonce: str = segment.columns["nonce"].item(position).decode()
         return doc._replace(id=entry_id(doc.kind, *self.locate(position), nonce))
@@ -160,7 +160,7 @@ class _LogUpdate:
     #: `Head.derived` before it was read, by space whose rows were available.
     seen: dict[str, int]
     pending_vectors: Sequence[Derived] = ()
-    cover: Cover | None = None
+    replacements: Replacements | None = None
     times: Mapping[int, Period] = field(default_factory=dict[int, Period])
     stale: Stale = NONE
 
@@ -277,7 +277,7 @@ class NamespaceIndex:
                     update.vectors[space] = rows
                     update.seen[space] = head.derived
             if is_own_log:
-                update.cover, update.stale = await indexes.load_active_state(via, head, head.version)
+                update.replacements, update.stale = await indexes.load_active_state(via, head, head.version)
             if is_own_log and head.version > head.messages:  # else there are no facts
                 update.times = await indexes.load_valid_times(via, head, head.version)
         except SessionNotFoundError:
@@ -310,11 +310,11 @@ class NamespaceIndex:
             log.pending_vectors = update.pending_vectors
             log.stamp = _stamp_of(update.head)
             log.order = NO_DOCUMENTS
-            if update.cover is None:
+            if update.replacements is None:
                 continue
-            own, base, cover = log.documents, log.first - 1, update.cover
-            log.order = own[reading_order(present[own], messages[own], cover, Kind.MESSAGE, base)]
-            log.facts = own[reading_order(present[own], facts[own], cover, Kind.FACT, base)]
+            own, base, replacements = log.documents, log.first - 1, update.replacements
+            log.order = own[reading_order(present[own], messages[own], replacements, Kind.MESSAGE, base)]
+            log.facts = own[reading_order(present[own], facts[own], replacements, Kind.FACT, base)]
             log.times, log.stale = update.times, update.stale
 
     def _add_vectors(self, update: _LogUpdate) -> None:
@@ -371,7 +371,7 @@ class NamespaceIndex:
         snapshot = NamespaceSnapshot(segment, visible)
         corpus = Corpus(
             snapshot,
-            Cover(()),
+            Replacements(()),
             order=np.concatenate(orders),
             facts=np.concatenate(facts),
             start=start,
@@ -396,12 +396,12 @@ class NamespaceIndex:
         """Return the active messages and facts of a fork, given all its entries, and their validity periods."""
         version = len(documents)
         head = await self._indexes.storage.head(context)
-        cover, _ = await self._indexes.load_active_state(context, head, version)
+        replacements, _ = await self._indexes.load_active_state(context, head, version)
         snapshot = Snapshot([("", self.segment, self.segment.count)])
         orders: list[Ints] = []
         for kind in (Kind.MESSAGE, Kind.FACT):
             present, kept = mask_documents_by_kind(snapshot, kind)
-            orders.append(documents[reading_order(present[documents], kept[documents], cover, kind)])
+            orders.append(documents[reading_order(present[documents], kept[documents], replacements, kind)])
         times = await self._indexes.load_valid_times(context, head, version)
         return orders[0], orders[1], _index_periods(times, documents, 1)
 

@@ -16,27 +16,27 @@ from typing import TYPE_CHECKING, TypeVar
 from acms.errors import SessionNotFoundError
 from acms.log.in_force import (
     NONE,
-    Cover,
+    EntryGroup,
+    EntryGroups,
+    Replacements,
     Stale,
-    Unit,
-    Units,
     anchor_version,
     effective_sequence,
     fold_atomic_groups,
     rendered_role,
 )
-from acms.log.read import SHOWN, cover_at, read_stretches, version_of
+from acms.log.read import SHOWN, read_stretches, replacements_at, version_of
 from acms.log.trust import LEADING, is_instruction
 from acms.log.validity import UNLABELLED, Labels, Period
 from acms.model import Entry, Head, Kind, Role, Source, State
 from acms.ports import Frame, StorageBackend, TokenCounter
-from acms.privacy.stage import OPEN, Stage, read_redacted_entries
+from acms.privacy.redactor import OPEN, Redactor, read_redacted_entries
 from acms.recall.planner import (
     Candidate,
     Choice,
     Pairs,
+    PlanSteps,
     Rows,
-    Steps,
     append_label,
     build_candidate,
     build_choice_ledger,
@@ -68,13 +68,13 @@ THREAD_ABOVE = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class LogSpan:
     """A span of a log that ends at one version, as units."""
 
     context: str
     version: int
-    cover: Cover
-    units: list[Unit[Entry]]
+    replacements: Replacements
+    units: list[EntryGroup[Entry]]
     #: Entries that cannot be shown, and why.
     hidden: list[tuple[Entry, str]]
     #: Whether it starts at the beginning of the log.
@@ -86,7 +86,7 @@ class Gathered:
     #: Tokens by which the log grows before the start of a history moves; 0 if not measured.
     length: int = 0
     #: Active summaries of entries older than the units.
-    older: Sequence[Unit[Entry]] = ()
+    older: Sequence[EntryGroup[Entry]] = ()
     #: Number of entries of the log, at its head, that are not messages.
     non_messages: int = 0
     #: Labels of its entries that may be outdated.
@@ -106,51 +106,55 @@ async def load_labels(indexes: Indexes, context: str, version: int, moment: date
     return Labels(await indexes.load_valid_times(context, head, version), moment)
 
 
-async def gather_all(storage: StorageBackend, context: str, at: int | None, stage: Stage = OPEN) -> Gathered:
+async def gather_all(
+    storage: StorageBackend, context: str, at: int | None, redactor: Redactor = OPEN
+) -> LogSpan:
     """Read all active entries of a log at a version, redacted by a stage."""
     head = await storage.head(context)
     version = version_of(head, at)
-    cover = await cover_at(storage, context, head, version)
-    entries = await read_stretches(storage, context, cover, version)
-    folded = await _fold_entries(entries, cover, stage)
-    return _build_gathered(head, version, entries, cover, folded, 0, stage)
+    replacements = await replacements_at(storage, context, head, version)
+    entries = await read_stretches(storage, context, replacements, version)
+    folded = await _fold_entries(entries, replacements, redactor)
+    return _build_gathered(head, version, entries, replacements, folded, 0, redactor)
 
 
-async def _fold_entries(entries: Sequence[Entry], cover: Cover, stage: Stage, after: int = 0) -> Units:
+async def _fold_entries(
+    entries: Sequence[Entry], replacements: Replacements, redactor: Redactor, after: int = 0
+) -> EntryGroups:
     """Group the active entries above a version into units, as redacted by a stage."""
 
-    def work() -> Units:
+    def work() -> EntryGroups:
         return fold_atomic_groups(
-            stage.redact_entries(effective_sequence(entries, cover, after=after)), whole=after == 0
+            redactor.redact_entries(effective_sequence(entries, replacements, after=after)), whole=after == 0
         )
 
-    return await off_loop(work, len(entries) * EACH + stage.count_unredacted_characters(entries))
+    return await off_loop(work, len(entries) * EACH + redactor.count_unredacted_characters(entries))
 
 
 def _build_gathered(
     head: Head,
     version: int,
     entries: Sequence[Entry],
-    cover: Cover,
-    folded: Units,
+    replacements: Replacements,
+    folded: EntryGroups,
     after: int,
-    stage: Stage = OPEN,
-) -> Gathered:
+    redactor: Redactor = OPEN,
+) -> LogSpan:
     """Build the result of reading a log; `after` is the version before the first entry read, 0 for the whole log."""
     hidden = list(folded.hidden)
-    if cover:
+    if replacements:
         kind_by_version = {entry.version: entry.kind for entry in entries}
         for entry in entries:
-            replacing_version = cover.replaced_by(entry.version)
+            replacing_version = replacements.replaced_by(entry.version)
             if replacing_version is not None:
                 reason = inactive_reason(replacing_version, kind_by_version.get(replacing_version))
-                hidden.append((stage.redact_entry(entry), reason))
-    stamp = f"{head.context} {head.rewrites} {head.epoch} {stage.mode or 'exact'}"
-    older = _find_older_summaries(cover, folded.units, stage) if after else ()
-    return Gathered(
+                hidden.append((redactor.redact_entry(entry), reason))
+    stamp = f"{head.context} {head.rewrites} {head.epoch} {redactor.mode or 'exact'}"
+    older = _find_older_summaries(replacements, folded.units, redactor) if after else ()
+    return LogSpan(
         head.context,
         version,
-        cover,
+        replacements,
         folded.units,
         hidden,
         whole=after == 0,
@@ -160,15 +164,17 @@ def _build_gathered(
     )
 
 
-def _find_older_summaries(cover: Cover, units: Sequence[Unit[Entry]], stage: Stage) -> list[Unit[Entry]]:
+def _find_older_summaries(
+    replacements: Replacements, units: Sequence[EntryGroup[Entry]], redactor: Redactor
+) -> list[EntryGroup[Entry]]:
     """Return the active summaries of a log that are not among some units, redacted and in reading order."""
     ids = {entry.id for unit in units for entry in unit.entries}
     older: list[Entry] = []
-    for entry in cover.shown:
+    for entry in replacements.shown:
         if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in ids:
             older.append(entry)
     older.sort(key=anchor_version)
-    return [Unit((stage.redact_entry(entry),)) for entry in older]
+    return [EntryGroup((redactor.redact_entry(entry),)) for entry in older]
 
 
 async def gather_newest(
@@ -177,12 +183,12 @@ async def gather_newest(
     at: int | None,
     frame: Frame,
     budget: int,
-    stage: Stage = OPEN,
-    cover: Cover | None = None,
-) -> Gathered:
+    redactor: Redactor = OPEN,
+    replacements: Replacements | None = None,
+) -> LogSpan:
     """Read back from a version until the entries fill a token budget or the log ends.
 
-    `cover` holds the superseded entries of the log; it is read if not given.
+    `replacements` holds the superseded entries of the log; it is read if not given.
     """
     head = await storage.head(context)
     average_cost = 1.0
@@ -190,21 +196,21 @@ async def gather_newest(
         average_cost = max(1.0, head.tokens / head.messages + frame.cost(Role.USER, ()))
     size = int(budget / average_cost * 1.05) + 4
 
-    def has_enough(units: Sequence[Unit[Entry]]) -> bool:
+    def has_enough(units: Sequence[EntryGroup[Entry]]) -> bool:
         return cost_of(units, frame) > budget
 
-    return await _gather_back(storage, head, at, size, has_enough, stage, cover)
+    return await _gather_back(storage, head, at, size, has_enough, redactor, replacements)
 
 
 async def gather_last(
-    storage: StorageBackend, context: str, at: int | None, messages: int, stage: Stage = OPEN
-) -> Gathered:
+    storage: StorageBackend, context: str, at: int | None, messages: int, redactor: Redactor = OPEN
+) -> LogSpan:
     """Read back from a version until a number of messages can be shown, or the log ends."""
 
-    def has_enough(units: Sequence[Unit[Entry]]) -> bool:
+    def has_enough(units: Sequence[EntryGroup[Entry]]) -> bool:
         return sum([len(unit.entries) for unit in units]) >= messages
 
-    return await _gather_back(storage, await storage.head(context), at, messages + 4, has_enough, stage)
+    return await _gather_back(storage, await storage.head(context), at, messages + 4, has_enough, redactor)
 
 
 async def gather_since(
@@ -212,23 +218,25 @@ async def gather_since(
     context: str,
     at: int | None,
     tokens: int,
-    stage: Stage = OPEN,
+    redactor: Redactor = OPEN,
     newest_summary: int | None = None,
-) -> Gathered:
+) -> LogSpan:
     """Read back from a version to a unit that has at most `tokens` tokens of the log before it.
 
     Automatic summaries after the version `newest_summary` have no effect: the messages they replace are read in their
     original wording.
     """
 
-    def has_enough(units: Sequence[Unit[Entry]]) -> bool:
+    def has_enough(units: Sequence[EntryGroup[Entry]]) -> bool:
         return bool(units) and count_tokens_before(units[0]) <= tokens
 
     head = await storage.head(context)
-    cover = None
+    replacements = None
     if newest_summary is not None and head.rewrites:
-        cover = (await cover_at(storage, context, head, version_of(head, at))).asked(newest_summary)
-    return await _gather_back(storage, head, at, 64, has_enough, stage, cover)
+        replacements = (await replacements_at(storage, context, head, version_of(head, at))).asked(
+            newest_summary
+        )
+    return await _gather_back(storage, head, at, 64, has_enough, redactor, replacements)
 
 
 async def _gather_back(
@@ -236,45 +244,45 @@ async def _gather_back(
     head: Head,
     at: int | None,
     size: int,
-    has_enough: Callable[[Sequence[Unit[Entry]]], bool],
-    stage: Stage,
-    cover: Cover | None = None,
-) -> Gathered:
+    has_enough: Callable[[Sequence[EntryGroup[Entry]]], bool],
+    redactor: Redactor,
+    replacements: Replacements | None = None,
+) -> LogSpan:
     """Read back from a version, at first `size` entries, until `has_enough` accepts the units or the log ends."""
     context, version = head.context, version_of(head, at)
-    if cover is None:
-        cover = await cover_at(storage, context, head, version)
+    if replacements is None:
+        replacements = await replacements_at(storage, context, head, version)
     size = min(size, max(version, 1))
     entries: list[Entry] = []
-    for first, last in reversed(cover.stretches(version)):
+    for first, last in reversed(replacements.stretches(version)):
         unread_end = last
         while unread_end >= first:
             page = await storage.read(context, at=unread_end, after=first - 1, newest=size)
             entries = page + entries
             unread_end = page[0].version - 1 if page else first - 1
-            after = unread_end if unread_end >= first else _end_of_previous_stretch(cover, first)
-            folded = await _fold_entries(entries, cover, stage, after)
+            after = unread_end if unread_end >= first else _end_of_previous_stretch(replacements, first)
+            folded = await _fold_entries(entries, replacements, redactor, after)
             is_enough = await off_loop(partial(has_enough, folded.units), len(entries) * EACH)
             # An unresolved tool group goes on further back.
             if after and is_enough and not folded.unresolved:
-                return _build_gathered(head, version, entries, cover, folded, after, stage)
+                return _build_gathered(head, version, entries, replacements, folded, after, redactor)
             size = 2 * size
-    folded = await _fold_entries(entries, cover, stage)
-    return _build_gathered(head, version, entries, cover, folded, 0, stage)
+    folded = await _fold_entries(entries, replacements, redactor)
+    return _build_gathered(head, version, entries, replacements, folded, 0, redactor)
 
 
-def count_tokens_before(unit: Unit[Entry]) -> int:
+def count_tokens_before(unit: EntryGroup[Entry]) -> int:
     """Return how many tokens of the log lie before the newest entry of a unit."""
     last = unit.entries[-1]
     return last.total - last.tokens if last.kind is Kind.MESSAGE else last.total
 
 
-def _end_of_previous_stretch(cover: Cover, first: int) -> int:
+def _end_of_previous_stretch(replacements: Replacements, first: int) -> int:
     """Return the last version before a stretch that has to be read; 0 when it is the first one."""
-    return max((last for _, last in cover.stretches(first - 1)), default=0)
+    return max((last for _, last in replacements.stretches(first - 1)), default=0)
 
 
-def cost_of(units: Sequence[Unit[Entry]], frame: Frame) -> int:
+def cost_of(units: Sequence[EntryGroup[Entry]], frame: Frame) -> int:
     """Return the cost of some units in a frame."""
     entries = [entry for unit in units for entry in unit.entries]
     return sum(
@@ -283,7 +291,7 @@ def cost_of(units: Sequence[Unit[Entry]], frame: Frame) -> int:
 
 
 def plan_window(
-    gathered: Gathered, budget: int, counter: TokenCounter, frame: Frame, keep: Collection[Role] = ()
+    gathered: LogSpan, budget: int, counter: TokenCounter, frame: Frame, keep: Collection[Role] = ()
 ) -> ContextItems:
     """Choose the newest contiguous units that fit a budget, and leading messages of the roles in `keep` before them."""
     leading_count = count_leading_groups(gathered, keep)
@@ -312,7 +320,7 @@ def plan_window(
     )
 
 
-def build_window_candidate(unit: Unit[Entry], frame: Frame, labels: Mapping[str, str]) -> Candidate:
+def build_window_candidate(unit: EntryGroup[Entry], frame: Frame, labels: Mapping[str, str]) -> Candidate:
     """Return a unit of a window as a candidate with its label; `labels` are by id."""
     candidate = build_candidate(unit, Source.WINDOW, frame)
     return append_label(candidate, labels.get(unit.entries[0].id, "")) if labels else candidate
@@ -328,7 +336,7 @@ def cut_warning(id: str, *, summary: bool) -> str:
     return f"{'a summary' if summary else 'the latest message'} was cut to fit ({id})"
 
 
-def count_leading_groups(gathered: Gathered, roles: Collection[Role]) -> int:
+def count_leading_groups(gathered: LogSpan, roles: Collection[Role]) -> int:
     """Return how many units at the start of a log are of some roles; 0 if its start was not read."""
     if not gathered.whole:
         return 0
@@ -341,23 +349,23 @@ def count_leading_groups(gathered: Gathered, roles: Collection[Role]) -> int:
 
 
 async def load_instructions(
-    storage: StorageBackend, stage: Stage, gathered: Gathered
-) -> Sequence[Unit[Entry]]:
+    storage: StorageBackend, redactor: Redactor, gathered: LogSpan
+) -> Sequence[EntryGroup[Entry]]:
     """Return the system and developer messages that a log begins with; they are read if only its end was gathered."""
     if gathered.whole:
         return gathered.units[: count_leading_groups(gathered, LEADING)]
     size = 16
     while True:
         entries = await storage.read(gathered.context, at=gathered.version, kinds=SHOWN, limit=size)
-        sequence = effective_sequence(entries, gathered.cover)
+        sequence = effective_sequence(entries, gathered.replacements)
         if entries:
             last = entries[-1].version
             sequence = [entry for entry in sequence if entry.version <= last or entry.replaces]
-        units: list[Unit[Entry]] = []
+        units: list[EntryGroup[Entry]] = []
         for entry in sequence:
             if not is_instruction(entry):
                 return units
-            units.append(Unit((stage.redact_entry(entry),)))
+            units.append(EntryGroup((redactor.redact_entry(entry),)))
         if len(entries) < size:
             return units
         size *= 2
@@ -392,14 +400,14 @@ async def _catch_up_index(
             head = await reader.storage.head(context)
         version, non_messages = version_of(head, at), head.version - head.messages
         if namespace is None:
-            cover, stale = await reader.indexes.load_active_state(context, head, version)
-            corpus = await reader.indexes.load_corpus(context, head, version, cover, spaces)
+            replacements, stale = await reader.indexes.load_active_state(context, head, version)
+            corpus = await reader.indexes.load_corpus(context, head, version, replacements, spaces)
             times: Mapping[int, Period] = {}
             if corpus.facts is not None or head.rewrites:
                 times = await reader.indexes.load_valid_times(context, head, version)
             return IndexedLog(corpus, stale, times, version, non_messages)
     if namespace is None or reader.namespaces is None:
-        return IndexedLog(Corpus(Snapshot(()), Cover(())), NONE, {})
+        return IndexedLog(Corpus(Snapshot(()), Replacements(())), NONE, {})
     log = await reader.namespaces.load_corpus(namespace, reader.counter.name, spaces, context)
     return log._replace(version=version, non_messages=non_messages)
 
@@ -474,7 +482,7 @@ async def _embed_query(reader: Reader, query: str, corpus: Corpus) -> tuple[Floa
         return None, []
     vector = None
     warnings: list[str] = []
-    text = reader.stage.redact_text(remove_speakers(query, corpus.speakers))
+    text = reader.redactor.redact_text(remove_speakers(query, corpus.speakers))
     if embedding.reads(text):
         vector = await embedding.query(text)
         if vector is None:
@@ -571,7 +579,7 @@ def plan_recall(
     counter: TokenCounter,
     frame: Frame,
     facts: KnownFacts | None = None,
-) -> Steps[ContextItems]:
+) -> PlanSteps[ContextItems]:
     """Choose the ranked entries and known facts to show, and render them within the budget."""
     from acms.recall.candidates import collect_candidates, collect_fact_candidates, merge_candidate_sets
 
@@ -675,7 +683,7 @@ def tier_of_ranking(ranking: Ranking) -> str:
 T = TypeVar("T")
 
 
-async def run_plan(steps: Steps[T], reader: Reader, tokens: int = 0) -> T:
+async def run_plan(steps: PlanSteps[T], reader: Reader, tokens: int = 0) -> T:
     """Run a plan to its end, and answer its requests for redacted entries and reranker scores.
 
     `Gone` is raised if a requested entry has no content any more. A plan of many `tokens` runs off the event loop.
@@ -684,9 +692,9 @@ async def run_plan(steps: Steps[T], reader: Reader, tokens: int = 0) -> T:
     async def answer(request: list[str] | Pairs) -> object:
         if isinstance(request, Pairs):
             assert reader.reranking is not None
-            query = reader.stage.redact_text(request.query)
+            query = reader.redactor.redact_text(request.query)
             return await reader.reranking.scores(request._replace(query=query))
-        rows = await read_redacted_entries(reader.storage, request, reader.stage)
+        rows = await read_redacted_entries(reader.storage, request, reader.redactor)
         gone = [id for id in request if id not in rows or rows[id].state is not State.LIVE]
         if gone:
             raise Gone(gone)
@@ -759,8 +767,8 @@ async def _load_profile_index(reader: Reader, id: str, namespace: str) -> Indexe
         if (await reader.storage.context(id)).counter != reader.counter.name:
             return None
         head = await reader.storage.head(id)
-        cover, stale = await indexes.load_active_state(id, head, head.version)
-        corpus = await indexes.load_corpus(id, head, head.version, cover, _vector_spaces(reader))
+        replacements, stale = await indexes.load_active_state(id, head, head.version)
+        corpus = await indexes.load_corpus(id, head, head.version, replacements, _vector_spaces(reader))
         times = await indexes.load_valid_times(id, head, head.version)
     except SessionNotFoundError:
         indexes.profiles.forget(namespace)

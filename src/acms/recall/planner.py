@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from acms.log import summary_levels, trust
 from acms.log.encoding import parse_entry_id
-from acms.log.in_force import FACT, Demotion, Doc, Lone, Unit, display_name_of, rendered_role
+from acms.log.in_force import FACT, Demotion, EntryGroup, IndexedEntry, Lone, display_name_of, rendered_role
 from acms.log.validity import attach_label
 from acms.model import Entry, Kind, Media, Part, Privacy, Role, Source, Span, ToolCall, ToolResult
 from acms.ports import Frame, TokenCounter
@@ -136,7 +136,7 @@ class Rows(NamedTuple):
 
 
 NO_ROWS = Rows({}, {})
-Steps: TypeAlias = Generator[list[str] | Pairs, Any, T]
+PlanSteps: TypeAlias = Generator[list[str] | Pairs, Any, T]
 """A plan under way: it asks for entries by id and goes on with `Rows`, or with `RerankScores`."""
 
 SUMMARIES_SHARE = 0.25
@@ -150,7 +150,7 @@ LEAST = 48
 class Candidate(NamedTuple):
     """A unit that may enter the prompt."""
 
-    unit: Unit[Entry] | Unit[Doc] | Lone
+    unit: EntryGroup[Entry] | EntryGroup[IndexedEntry] | Lone
     source: Source
     #: Tokens with frames: of each entry, and of all.
     costs: tuple[int, ...]
@@ -181,7 +181,7 @@ def version_of(id: str) -> int:
     return 0 if parsed is None else parsed[1]
 
 
-def version_in(entry: Entry | Doc) -> int:
+def version_in(entry: Entry | IndexedEntry) -> int:
     """Return the version of an entry in its log: an index of many logs numbers its documents otherwise."""
     return version_of(entry.id) or entry.version
 
@@ -204,7 +204,9 @@ class Choice(NamedTuple):
     max_tokens: int = 0
 
 
-def build_candidate(unit: Unit[Entry] | Unit[Doc], source: Source, frame: Frame) -> Candidate:
+def build_candidate(
+    unit: EntryGroup[Entry] | EntryGroup[IndexedEntry], source: Source, frame: Frame
+) -> Candidate:
     """Return a unit as an unranked candidate."""
     costs: list[int] = []
     for entry in unit.entries:
@@ -315,7 +317,7 @@ def _fit_summary_level(candidate: Candidate, budget: int) -> Candidate:
         return candidate
     tokens = candidate.tokens - entry.tokens + level.tokens
     return candidate._replace(
-        unit=Unit((summary_levels.at_level(entry, level),)), costs=(tokens,), tokens=tokens
+        unit=EntryGroup((summary_levels.at_level(entry, level),)), costs=(tokens,), tokens=tokens
     )
 
 
@@ -328,7 +330,7 @@ def fit_to_budget(
     trims: Mapping[str, Demotion] = NO_TRIMS,
     *,
     dated: bool = False,
-) -> Steps[tuple[list[ContextItem], list[Choice]]]:
+) -> PlanSteps[tuple[list[ContextItem], list[Choice]]]:
     """Choose and render items until their joined text fits the budget; return the items and the choices.
 
     `choose` is called with the budget, and again with a smaller one while the joined text is too long. Items are in the
@@ -426,7 +428,7 @@ def _join_spans(text: str, spans: Sequence[Span]) -> str:
     return joined
 
 
-def finish_plan(steps: Steps[T]) -> T:
+def finish_plan(steps: PlanSteps[T]) -> T:
     """Return the result of a plan that has all its entries already, so that it requests none."""
     try:
         next(steps)
@@ -731,7 +733,7 @@ def build_choice_ledger(
     return Ledger(explain, tuple(warnings), others, omitted=omitted + len(hidden), certainty=certainty)
 
 
-def build_rejection(entry: Entry | Doc, rule: str, reason: str) -> Verdict:
+def build_rejection(entry: Entry | IndexedEntry, rule: str, reason: str) -> Verdict:
     """Return the verdict on an entry that was not a candidate."""
     version = version_in(entry)
     return Verdict(

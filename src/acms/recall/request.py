@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from acms.log.in_force import NONE, Stale
 from acms.log.validity import UNLABELLED, Labels, Period
 from acms.ports import Frame, StorageBackend, TokenCounter
-from acms.privacy.stage import OPEN, Stage
+from acms.privacy.redactor import OPEN, Redactor
 
 if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     from acms.recall.corpus import Corpus
@@ -81,7 +81,7 @@ class Reader:
     frame: Frame
     reranking: Reranking | None = None
     #: The redaction applied to everything read.
-    stage: Stage = OPEN
+    redactor: Redactor = OPEN
     #: The indexes of namespaces; None where only single logs are read.
     namespaces: Namespaces | None = None
 

@@ -17,7 +17,7 @@ from acms.log.in_force import Demotion, rendered_role
 from acms.model import Entry, Kind, Privacy
 from acms.prompt_types import prefix_speaker
 from acms.recall.candidates import CandidateSet
-from acms.recall.planner import Candidate, Pairs, RerankScores, Rows, Steps, trim_entry
+from acms.recall.planner import Candidate, Pairs, PlanSteps, RerankScores, Rows, trim_entry
 from acms.recall.request import Recall
 from acms.recall.selection import best_first, move_external_last
 
@@ -27,7 +27,7 @@ SHARE = 1 / 3
 """Share of a reranker in a score: it is a third signal. Half makes LoCoMo worse by 2 points of R@10."""
 
 
-def rerank_candidates(offered: CandidateSet, asked: Recall, warnings: list[str]) -> Steps[CandidateSet]:
+def rerank_candidates(offered: CandidateSet, asked: Recall, warnings: list[str]) -> PlanSteps[CandidateSet]:
     """Ask a reranker for scores of the best candidates of the past, and reorder these candidates by them.
 
     If the reranker fails, the candidates stay as they are, and the reason is appended to `warnings`. Blocked messages

@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from acms.errors import ACMSError
-from acms.log.in_force import Cover
+from acms.log.in_force import Replacements
 from acms.model import (
     Durability,
     Entry,
@@ -139,7 +139,7 @@ class _CachedLog:
     #: `Head.rewrites` at that version.
     rewrites: int = 0
     #: What the first of them put out of force, with and without what can still be found.
-    covers: dict[bool, Cover] = field(default_factory=dict)
+    covers: dict[bool, Replacements] = field(default_factory=dict)
     #: True once it was evicted: readers still iterating over it no longer count its bytes.
     dropped: bool = False
 
@@ -215,7 +215,7 @@ class CachedStorage(WrapperStorage):
             return await request._replace(at=last).run(self.inner, context)
         return await self._read_by_version(context, cached, request, first, last)
 
-    async def cover(self, context: str, head: Head, version: int, *, searchable: bool) -> Cover:
+    async def replacements(self, context: str, head: Head, version: int, *, searchable: bool) -> Replacements:
         """Return which entries are superseded at a version.
 
         The result for the newest version is cached: newer replacing entries extend it.
@@ -223,13 +223,13 @@ class CachedStorage(WrapperStorage):
         cached = self._cached_log(context, head)
         replacing = await self._read_replacing(context, head, cached)
         wanted = bisect_right(replacing, version, key=_version)
-        cover = cached.covers.get(searchable)
-        used = 0 if cover is None else len(cover.replacing)
-        # `used` counts the replacing entries that the cached cover includes: too many for an older version.
-        if cover is None or used > wanted:
-            extended = Cover(replacing[:wanted], searchable=searchable)
+        replacements = cached.covers.get(searchable)
+        used = 0 if replacements is None else len(replacements.replacing)
+        # `used` counts the replacing entries that the cached replacements include: too many for an older version.
+        if replacements is None or used > wanted:
+            extended = Replacements(replacing[:wanted], searchable=searchable)
         else:
-            extended = cover.apply_newer(replacing[used:wanted]) if used < wanted else cover
+            extended = replacements.apply_newer(replacing[used:wanted]) if used < wanted else replacements
         if used < wanted:
             cached.covers[searchable] = extended
         return extended

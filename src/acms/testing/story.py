@@ -527,8 +527,8 @@ class StorageStory(RuleBasedStateMachine):
         """Return the ids of the active entries at a version, according to the store."""
         entries = self.run(self.store.read(book.id, at=at))
         assert entries == book.entries[:at]
-        cover = history.Cover(self.run(self.store.read(book.id, at=at, replacing=True)))
-        sequence = history.effective_sequence(entries, cover)
+        replacements = history.Replacements(self.run(self.store.read(book.id, at=at, replacing=True)))
+        sequence = history.effective_sequence(entries, replacements)
         check_atomic_groups(sequence)
         return ids_of_entries(sequence)
 
@@ -560,7 +560,7 @@ class StorageStory(RuleBasedStateMachine):
             await self.compare_derived(book, space)
         replacing = await self.store.read(book.id, replacing=True)
         assert replacing == [entry for entry in entries if entry.replaces]
-        sequence = history.effective_sequence(entries, history.Cover(replacing))
+        sequence = history.effective_sequence(entries, history.Replacements(replacing))
         assert ids_of_entries(sequence) == ids_of_entries(find_active_entries(entries))
         check_atomic_groups(sequence)
 

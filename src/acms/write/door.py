@@ -66,7 +66,7 @@ def fill_empty_turn(turn: Turn) -> Turn:
 def read_message(
     message: Mapping[str, Any],
     field: str,
-    keep: foreign.Keep | None,
+    keep: foreign.KeepMedia | None,
     check: Callable[[Sequence[Turn]], T],
     *,
     strict: bool,

@@ -471,8 +471,8 @@ class WriteQueue:
         if not is_compaction_due(policy, total, grown):
             return False
         if self._inactive[:2] != (head.rewrites, head.epoch):
-            cover = await read.cover_at(self._front, self.context, head, head.version)
-            _, active = await count_active(self._front, self.context, head, head.version, cover)
+            replacements = await read.replacements_at(self._front, self.context, head, head.version)
+            _, active = await count_active(self._front, self.context, head, head.version, replacements)
             self._inactive = (head.rewrites, head.epoch, head.tokens - active)
         return is_compaction_due(policy, total - self._inactive[2], grown)
 
@@ -487,8 +487,8 @@ class WriteQueue:
                     replaced += draft.replaces
         if not replaced or not policy.enabled:
             return False
-        cover = await read.cover_at(self._front, self.context, head, head.version)
-        for summary in cover.shown:
+        replacements = await read.replacements_at(self._front, self.context, head, head.version)
+        for summary in replacements.shown:
             if summary.kind is not Kind.SUMMARY:
                 continue
             is_replaced = _spans_overlap([(summary.version, summary.version)], replaced)

@@ -15,8 +15,8 @@ from acms.log import facts as rules
 from acms.log import policy
 from acms.log.encoding import parse_entry_id
 from acms.log.facts import REVOKED
-from acms.log.in_force import UNDO, Cover
-from acms.log.read import cover_at, find_profile
+from acms.log.in_force import UNDO, Replacements
+from acms.log.read import find_profile, replacements_at
 from acms.model import Append, Context, Draft, Entry, Expect, Kind, Origin, Span
 from acms.ports import StorageBackend
 
@@ -52,7 +52,7 @@ async def plan_rewrite(
     storage: StorageBackend,
     context: str,
     draft: Draft,
-    cover: Cover,
+    replacements: Replacements,
     *,
     version: int,
     gone: Iterable[Entry] = (),
@@ -62,15 +62,15 @@ async def plan_rewrite(
 
     Facts that were made from the messages `gone` are retired in an entry of their own after the draft. The rewrite
     `undone` is undone together with the retirements it caused. `ConflictError` when a fact would become active again
-    at an address of cardinality one that another one fills. `cover` is the searchable one: summarized messages are
-    retired and restored with their facts as if no summary had replaced them.
+    at an address of cardinality one that another one fills. `replacements` are those for searching: summarized messages
+    are retired and restored with their facts as if no summary had replaced them.
     """
     if undone is not None:
-        revocations = [one for one in cover.batch(undone) if _is_revocation(one)]
-        active = [one for one in revocations if cover.replaced_by(one.version) is None]
+        revocations = [one for one in replacements.batch(undone) if _is_revocation(one)]
+        active = [one for one in revocations if replacements.replaced_by(one.version) is None]
         draft = replace(draft, replaces=(*draft.replaces, *rules.single_spans(active)))
     ids = frozenset(entry.id for entry in gone if entry.kind is Kind.MESSAGE)
-    drafts = await with_facts(storage, context, [draft], cover, version, ids)
+    drafts = await with_facts(storage, context, [draft], replacements, version, ids)
     return Rewrite(drafts, ids, undone.id if undone is not None else None)
 
 
@@ -78,7 +78,7 @@ async def with_facts(
     storage: StorageBackend,
     context: str,
     drafts: Sequence[Draft],
-    cover: Cover,
+    replacements: Replacements,
     version: int,
     gone: frozenset[str],
 ) -> tuple[Draft, ...]:
@@ -90,19 +90,19 @@ async def with_facts(
     for entry in await storage.get(sorted(gone)):
         if entry is not None and not entry.replaces:  # facts of a log may cite the original of a copy
             cited.update(entry.sources)
-    after = _cover_after(cover, drafts, version)
+    after = _replacements_after(replacements, drafts, version)
     revoked = rules.find_revoked_facts(facts, after, frozenset(cited))
     if revoked:
         drafts = (*drafts, _draft_revocation(revoked, gone))
-    clash = rules.find_collision(facts, cover, _cover_after(cover, drafts, version))
+    clash = rules.find_collision(facts, replacements, _replacements_after(replacements, drafts, version))
     if clash is not None:
         raise _collision_error(*clash)
     return tuple(drafts)
 
 
-def _cover_after(cover: Cover, drafts: Sequence[Draft], version: int) -> Cover:
-    """Return the cover after drafts are appended behind a version."""
-    return cover.apply_newer(rules.simulate_append(drafts, version))
+def _replacements_after(replacements: Replacements, drafts: Sequence[Draft], version: int) -> Replacements:
+    """Return the replacements after drafts are appended behind a version."""
+    return replacements.apply_newer(rules.simulate_append(drafts, version))
 
 
 def _is_revocation(entry: Entry) -> bool:
@@ -137,9 +137,9 @@ async def propagate_to_profile(
         facts = await storage.read(profile.id, at=head.version, kinds=(Kind.FACT,))
         if not facts:
             return
-        cover = await cover_at(storage, profile.id, head, head.version)
-        drafts = _profile_drafts(facts, cover, rewrite, rewrite_id, head.version)
-        drafts = await _with_private_revocations(storage, facts, cover, drafts, head.version)
+        replacements = await replacements_at(storage, profile.id, head, head.version)
+        drafts = _profile_drafts(facts, replacements, rewrite, rewrite_id, head.version)
+        drafts = await _with_private_revocations(storage, facts, replacements, drafts, head.version)
         if not drafts:
             return
         append = Append(context=profile.id, drafts=drafts, expect=Expect(version=head.version))
@@ -187,14 +187,14 @@ async def follow_private(storage: StorageBackend, context: Context) -> None:
 async def _with_private_revocations(
     storage: StorageBackend,
     facts: Sequence[Entry],
-    before: Cover,
+    before: Replacements,
     drafts: tuple[Draft, ...],
     version: int,
 ) -> tuple[Draft, ...]:
     """Return the drafts for a profile, extended so that facts known only from private sessions stay retired."""
     # A retirement may in turn restore facts that the retired ones had superseded: repeat until none is added.
     while True:
-        after = _cover_after(before, drafts, version)
+        after = _replacements_after(before, drafts, version)
         gone: set[str] = set()
         for fact in facts:
             is_restored = (
@@ -230,7 +230,7 @@ def _comes_only_from(fact: Entry, context: str, upto: int) -> bool:
 
 
 def _profile_drafts(
-    facts: Sequence[Entry], cover: Cover, rewrite: Rewrite, rewrite_id: str, version: int
+    facts: Sequence[Entry], replacements: Replacements, rewrite: Rewrite, rewrite_id: str, version: int
 ) -> tuple[Draft, ...]:
     """Return the drafts that apply a session's rewrite to the profile, whose last version is given.
 
@@ -239,39 +239,39 @@ def _profile_drafts(
     """
     retirements: list[Entry] = []
     if rewrite.undone is not None:
-        for entry in cover.replacing:
-            is_active = cover.replaced_by(entry.version) is None
+        for entry in replacements.replacing:
+            is_active = replacements.replaced_by(entry.version) is None
             if is_active and entry.data.get("by") == rewrite.undone:
                 retirements.append(entry)
     if retirements:
         undo = draft_retraction(rules.single_spans(retirements), [entry.id for entry in retirements], UNDO)
-        drafts = _with_revocation((undo,), facts, cover, rewrite, rewrite_id, version)
-        cover_after = _cover_after(cover, drafts, version)
-        would_collide = rules.find_collision(facts, cover, cover_after) is not None
+        drafts = _with_revocation((undo,), facts, replacements, rewrite, rewrite_id, version)
+        replacements_after = _replacements_after(replacements, drafts, version)
+        would_collide = rules.find_collision(facts, replacements, replacements_after) is not None
         if not would_collide:
             return drafts
-    return _with_revocation((), facts, cover, rewrite, rewrite_id, version)
+    return _with_revocation((), facts, replacements, rewrite, rewrite_id, version)
 
 
 def _with_revocation(
     drafts: tuple[Draft, ...],
     facts: Sequence[Entry],
-    cover: Cover,
+    replacements: Replacements,
     rewrite: Rewrite,
     rewrite_id: str,
     version: int,
 ) -> tuple[Draft, ...]:
     """Return drafts, followed by the retirement of the facts whose messages a rewrite removes, if there are any."""
-    after = _cover_after(cover, drafts, version)
+    after = _replacements_after(replacements, drafts, version)
     revoked = rules.find_revoked_facts(facts, after, rewrite.gone, whole=rewrite.whole)
     return (*drafts, _draft_revocation(revoked, rewrite.gone, rewrite_id)) if revoked else drafts
 
 
 def spans_with_predecessors(
-    targets: Iterable[Entry], facts: Iterable[Entry], cover: Cover
+    targets: Iterable[Entry], facts: Iterable[Entry], replacements: Replacements
 ) -> tuple[Span, ...]:
     """Return the spans of facts that are retracted and of all facts they supersede."""
-    history = rules.FactHistory(facts, cover)
+    history = rules.FactHistory(facts, replacements)
     retracted: list[Entry] = []
     for target in targets:
         retracted += [target, *history.chain(target)]

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 
 from acms.errors import ConflictError, ExpiredError, GoneError, PreconditionError, ValidationError
 from acms.log import validation
-from acms.log.in_force import UNDO, Cover, anchor_version, group_spans, is_record
-from acms.log.read import SHOWN, cover_at
+from acms.log.in_force import UNDO, Replacements, anchor_version, group_spans, is_record
+from acms.log.read import SHOWN, replacements_at
 from acms.model import Draft, Entry, Head, Kind, Origin, Part, Receipt, Span, State, Text, ToolResult
 from acms.ports import StorageBackend
 from acms.privacy.modes import stored_mode
@@ -33,19 +33,19 @@ async def retract_by_id(
     """Retract an entry, or its whole tool group; return the version of the retraction."""
     reason = validation.validate_name(reason, "reason")
     while True:
-        context, target, cover, head = await _find_target(shared, id)
+        context, target, replacements, head = await _find_target(shared, id)
         if is_record(target):
             return await undo_merge(shared, writer, context, target)
-        edit = cover.edit_of(target)
+        edit = replacements.edit_of(target)
         spans, targets = await _find_group(shared.storage, context, target, edit, alone=alone)
-        retraction = cover.replaced_by(target.version)
+        retraction = replacements.replaced_by(target.version)
         if retraction is not None and edit is None:  # it was retracted before
-            await _repeat_profile_update(shared, cover, target, targets, retraction)
+            await _repeat_profile_update(shared, replacements, target, targets, retraction)
             return retraction
         if target.kind is Kind.FACT:
             facts = await shared.storage.read(context, at=head.version, kinds=(Kind.FACT,))
-            reading_cover = await cover_at(shared.storage, context, head, head.version)
-            spans = retirement.spans_with_predecessors([target], facts, reading_cover)
+            reading_replacements = await replacements_at(shared.storage, context, head, head.version)
+            spans = retirement.spans_with_predecessors([target], facts, reading_replacements)
         draft = retirement.draft_retraction(spans, (target.id,), reason)
         undone = target if edit is None else None
         receipt = await _append_rewrite(shared, writer, context, draft, head, gone=targets, undone=undone)
@@ -72,11 +72,11 @@ async def _find_group(
 
 
 async def _repeat_profile_update(
-    shared: SharedSession, cover: Cover, target: Entry, targets: Sequence[Entry], by: int
+    shared: SharedSession, replacements: Replacements, target: Entry, targets: Sequence[Entry], by: int
 ) -> None:
     """Repeat the profile update of a retraction: the first attempt may have been interrupted after its commit."""
-    retraction = next(entry for entry in cover.replacing if entry.version == by)
-    edits = [one for one in cover.replacing if (one.version, one.version) in retraction.replaces]
+    retraction = next(entry for entry in replacements.replacing if entry.version == by)
+    edits = [one for one in replacements.replacing if (one.version, one.version) in retraction.replaces]
     gone = frozenset(entry.id for entry in (*targets, *edits) if entry.kind is Kind.MESSAGE)
     rewrite = retirement.Rewrite((), gone, target.id)
     await retirement.propagate_to_profile(shared.storage, shared.namespace, rewrite, retraction.id)
@@ -95,8 +95,8 @@ async def withdraw_entries(
         context = await shared.find()
         assert context is not None
         head = await shared.storage.head(context)
-        cover = await cover_at(shared.storage, context, head, head.version, searchable=True)
-        affected = await _collect_affected(shared.storage, context, cover, entries)
+        replacements = await replacements_at(shared.storage, context, head, head.version, searchable=True)
+        affected = await _collect_affected(shared.storage, context, replacements, entries)
         if not affected:
             return await retract_by_id(shared, writer, entries[0].id, reason=reason, alone=True)
         spans: set[Span] = set()
@@ -112,7 +112,7 @@ async def withdraw_entries(
 
 
 async def _collect_affected(
-    storage: StorageBackend, context: str, cover: Cover, entries: Sequence[Entry]
+    storage: StorageBackend, context: str, replacements: Replacements, entries: Sequence[Entry]
 ) -> list[Entry]:
     """Return the active entries to retract with some entries: these, their edits, and the messages behind summaries."""
     affected: dict[int, Entry] = {}
@@ -123,8 +123,8 @@ async def _collect_affected(
             original = anchor_version(entry)
             waiting += await storage.read(context, at=original, after=original - 1)
             continue
-        current = cover.edit_of(entry) or entry
-        replacement = cover.replaced_by(current.version)
+        current = replacements.edit_of(entry) or entry
+        replacement = replacements.replaced_by(current.version)
         is_inactive = replacement is not None and replacement not in affected
         if current.version in affected or is_inactive:
             continue
@@ -160,19 +160,19 @@ async def undo_merge(shared: SharedSession, writer: Writer, context: str, record
     first, last = record.batch, record.version
     while True:
         head = await storage.head(context)
-        cover = await cover_at(storage, context, head, head.version)
-        by_version = {entry.version: entry for entry in cover.replacing}
-        replacement = cover.replaced_by(last)
+        replacements = await replacements_at(storage, context, head, head.version)
+        by_version = {entry.version: entry for entry in replacements.replacing}
+        replacement = replacements.replaced_by(last)
         if replacement is not None:
             if await is_undone_by(shared, record, by_version[replacement]):
                 return replacement
             raise superseded_error(last, replacement)
         for version in range(first, last):
-            later = by_version.get(cover.replaced_by(version) or 0)
+            later = by_version.get(replacements.replaced_by(version) or 0)
             if later is not None and later.version > last and later.kind is not Kind.RETRACTION:
                 raise superseded_error(version, later.version)
         merged = await storage.read(context, after=first - 1, at=last)
-        await refuse_expired(storage, context, merged, cover)
+        await refuse_expired(storage, context, merged, replacements)
         receipt = await append_undo(
             shared, writer, context, record, head, spans=((first, last),), gone=merged
         )
@@ -188,13 +188,13 @@ def superseded_error(version: int, by: int) -> ConflictError:
 
 
 async def refuse_expired(
-    storage: StorageBackend, context: str, entries: Sequence[Entry], cover: Cover
+    storage: StorageBackend, context: str, entries: Sequence[Entry], replacements: Replacements
 ) -> None:
     """Raise `ExpiredError` when an entry that some entries replaced or retracted has lost its content."""
     for entry in entries:
         for first, last in entry.replaces:
             for old in await storage.read(context, at=last, after=first - 1, kinds=SHOWN):
-                if old.state is State.EXPIRED and cover.replaced_by(old.version) == entry.version:
+                if old.state is State.EXPIRED and replacements.replaced_by(old.version) == entry.version:
                     raise ExpiredError(
                         f"retention has deleted the content of v{old.version}, it cannot come back"
                     )
@@ -226,9 +226,9 @@ async def _append_rewrite(
     `gone` are the messages that are retracted or replaced, `undone` is the rewrite that is undone. Then the profile and
     the followers of the log are told.
     """
-    cover = await cover_at(shared.storage, context, head, head.version, searchable=True)
+    replacements = await replacements_at(shared.storage, context, head, head.version, searchable=True)
     rewrite = await retirement.plan_rewrite(
-        shared.storage, context, draft, cover, version=head.version, gone=gone, undone=undone
+        shared.storage, context, draft, replacements, version=head.version, gone=gone, undone=undone
     )
     regroups = any(entry.group is not None or entry.replaces for entry in gone)
     delivered = await writer.rewrite(context, rewrite.drafts, head, regroups=regroups)
@@ -266,24 +266,24 @@ async def replace_message(
     content = validation.validate_text(content, "content")
     expected = None if sha256 is None else validation.validate_name(sha256, "sha256").lower()
     while True:
-        context, original, cover, head = await _find_target(shared, id)
-        target = cover.edit_of(original) or original
-        _check_replaceable(id, target, cover, expected)
+        context, original, replacements, head = await _find_target(shared, id)
+        target = replacements.edit_of(original) or original
+        _check_replaceable(id, target, replacements, expected)
         draft = _draft_edit(shared, target, content)
-        gone = [original, *cover.edits(original)]
+        gone = [original, *replacements.edits(original)]
         receipt = await _append_rewrite(shared, writer, context, draft, head, gone=gone)
         if receipt is not None:
             return receipt.ids[0]
 
 
-def _check_replaceable(id: str, target: Entry, cover: Cover, expected: str | None) -> None:
+def _check_replaceable(id: str, target: Entry, replacements: Replacements, expected: str | None) -> None:
     """Raise an error unless an entry is an active message with its content, which has the expected digest."""
     if target.kind is not Kind.MESSAGE or target.role is None:
         raise ValidationError(f"is a {target.kind.value}, only messages can be replaced", field="message_id")
     advice = "store the corrected text as a new message"
     if target.state is not State.LIVE:
         raise GoneError(f"the content of {id} is gone", options=(advice,))
-    by = cover.replaced_by(target.version)
+    by = replacements.replaced_by(target.version)
     if by is not None:
         raise GoneError(f"{id} is out of force", options=(f"undo version {by} first", advice))
     digest = hashlib.sha256(target.content.encode("utf-8", "surrogatepass")).hexdigest()
@@ -325,17 +325,17 @@ def _draft_edit(shared: SharedSession, target: Entry, content: str) -> Draft:
     )
 
 
-async def _find_target(shared: SharedSession, id: str) -> tuple[str, Entry, Cover, Head]:
+async def _find_target(shared: SharedSession, id: str) -> tuple[str, Entry, Replacements, Head]:
     """Return the context, the entry of an id, the cover and the head.
 
-    The cover is the searchable one, in which summaries hide no message: these can be edited and retracted too.
+    They are those for searching, in which summaries hide no message: these can be edited and retracted too.
     """
     context = await shared.find()
     target = await shared.entry(context, None, id)
     assert context is not None
     head = await shared.storage.head(context)
-    cover = await cover_at(shared.storage, context, head, head.version, searchable=True)
-    return context, target, cover, head
+    replacements = await replacements_at(shared.storage, context, head, head.version, searchable=True)
+    return context, target, replacements, head
 
 
 def _edit_parts(target: Entry, content: str) -> tuple[tuple[Part, ...], str]:

@@ -144,8 +144,8 @@ class Sync:
         gone = frozenset([row.id for row in rewritten] + [row.first for row in rewritten])
         before: Sequence[Draft] = edits
         if edits:
-            cover = shared.known.cover
-            before = await retirement.with_facts(shared.storage, context, edits, cover, version, gone)
+            replacements = shared.known.replacements
+            before = await retirement.with_facts(shared.storage, context, edits, replacements, version, gone)
         request = AppendRequest(
             new,
             shared.config.episodes,
@@ -242,7 +242,7 @@ class Sync:
 
         return self._read(index, _defer_keeping, make_items)
 
-    def _read(self, index: int, keep: foreign.Keep | None, convert: Callable[[Sequence[Turn]], T]) -> T:
+    def _read(self, index: int, keep: foreign.KeepMedia | None, convert: Callable[[Sequence[Turn]], T]) -> T:
         """Read a message of the list, repaired if needed, and convert its turns."""
         config = self._shared.config
         keep = None if config.media is None else keep
@@ -326,7 +326,7 @@ class Sync:
                 make_item = partial(self._make_item, item.message, item.turn, stored=stored)
                 self._items[index] = self._read_turn(item, _defer_keeping, make_item)
 
-    def _read_turn(self, item: Item, keep: foreign.Keep | None, convert: Callable[[Turn], T]) -> T:
+    def _read_turn(self, item: Item, keep: foreign.KeepMedia | None, convert: Callable[[Turn], T]) -> T:
         """Read a message of the list again, and convert the turn that an item was made of."""
 
         def convert_turn(turns: Sequence[Turn]) -> T:
@@ -338,7 +338,7 @@ class Sync:
 
         return self._read(item.message, keep, convert_turn)
 
-    def _draft_turn(self, item: Item, keep: foreign.Keep | None, **values: Any) -> Draft:
+    def _draft_turn(self, item: Item, keep: foreign.KeepMedia | None, **values: Any) -> Draft:
         """Return the draft of an item; `values` replace those of the list."""
 
         def convert(turn: Turn) -> Draft:

@@ -15,7 +15,7 @@ from acms.errors import ValidationError
 from acms.log import validation
 from acms.log.native_items import EXTRA_FIELDS, item_text
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
-from acms.plan.nodes import Atom
+from acms.plan.nodes import MessageGroup
 from acms.plan.tool_groups import is_placeholder, join_answers
 from acms.ports import RequestCounter, TokenCounter
 from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool
@@ -114,17 +114,17 @@ class OpenAICodec(CountingCodec):
 
         Calls made side by side become one message, and results follow their calls.
         """
-        atoms = [Atom((message,), number, number) for number, message in enumerate(messages, 1)]
+        groups = [MessageGroup((message,), number, number) for number, message in enumerate(messages, 1)]
         arranged: Arranged = []
-        for atom in join_answers(atoms):
-            members: Sequence[PromptMessage] = atom.messages
+        for group in join_answers(groups):
+            members: Sequence[PromptMessage] = group.messages
             # A call with one result needs neither merging nor new ids.
             if len(members) > 2:
                 members = _with_unique_call_ids(_merge_parallel_calls(members), note)
             for message in members:
                 normal = self._normalize(message, note)
                 if normal is not None:
-                    arranged.append((normal, atom.last))
+                    arranged.append((normal, group.last))
         if note is not discard_note:
             _note_pairs(messages, [message for message, _ in arranged], note)
         return arranged

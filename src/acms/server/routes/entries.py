@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from acms.errors import TooLargeError
-from acms.log.read import cover_at
+from acms.log.read import replacements_at
 from acms.model import Entry, Json
 from acms.nouns import encode_noun
 from acms.results import Erasure
@@ -41,10 +41,10 @@ async def _whole_entry(call: Call[Any, Any], id: str, place: Place = _NOW) -> di
     session = await call.tenant.session(context)
     at = await resolve_version(session, context, place.at_version, place.at_message, place.at_tag)
     view = session if at is None else session.at(at)
-    entry = session.stage.redact_entry(await view.get(id))
+    entry = session.redactor.redact_entry(await view.get(id))
     head = await storage.head(context)
-    cover = await cover_at(storage, context, head, head.version if at is None else at)
-    return {**encode_noun(entry, Entry), "inForce": cover.replaced_by(entry.version) is None}
+    replacements = await replacements_at(storage, context, head, head.version if at is None else at)
+    return {**encode_noun(entry, Entry), "inForce": replacements.replaced_by(entry.version) is None}
 
 
 @operations("GET", _ENTRY, scope=Scope.READ, query=Place, reply=describe_single_reply(WholeEntry))

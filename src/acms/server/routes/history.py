@@ -10,8 +10,8 @@ from pydantic import Field
 
 from acms.errors import TooLargeError, ValidationError
 from acms.log import validation
-from acms.log.in_force import Cover, anchor_version, effective_sequence
-from acms.log.read import cover_at
+from acms.log.in_force import Replacements, anchor_version, effective_sequence
+from acms.log.read import replacements_at
 from acms.model import Entry, Kind
 from acms.nouns import WHEN_GIVEN, encode_noun
 from acms.ports import StorageBackend
@@ -158,17 +158,19 @@ async def show_state(call: Call[StateQuery, None]) -> Reply:
         raise ValidationError(
             f"the log ends at version {head.version}, {version} does not exist yet", field="version"
         )
-    cover = await cover_at(storage, context, head, version)
-    entries = await _read_active_entries(storage, context, cover, version, query.cursor, query.limit + 1)
+    replacements = await replacements_at(storage, context, head, version)
+    entries = await _read_active_entries(
+        storage, context, replacements, version, query.cursor, query.limit + 1
+    )
     page = entries[: query.limit]
     cursor = anchor_version(page[-1]) if len(entries) > query.limit else None
-    data = [encode_noun(entry, BriefEntry) for entry in session.stage.redact_entries(page)]
+    data = [encode_noun(entry, BriefEntry) for entry in session.redactor.redact_entries(page)]
     body = {"data": data, "version": version, "nextCursor": cursor, "hasMore": cursor is not None}
     return Reply(body=body)
 
 
 async def _read_active_entries(
-    storage: StorageBackend, context: str, cover: Cover, version: int, after: int, limit: int
+    storage: StorageBackend, context: str, replacements: Replacements, version: int, after: int, limit: int
 ) -> list[Entry]:
     """Return the first `limit` active entries with a position above `after`.
 
@@ -176,7 +178,7 @@ async def _read_active_entries(
     """
     read: list[Entry] = []
     active: Sequence[Entry] = ()
-    for first, last in cover.stretches(version):
+    for first, last in replacements.stretches(version):
         start = max(first - 1, after)
         while start < last:
             rows = await storage.read(context, at=last, after=start, kinds=(Kind.MESSAGE,), limit=limit)
@@ -185,12 +187,12 @@ async def _read_active_entries(
             # Entries with a higher position, such as edits, have to wait for entries that were not read yet.
             active = [
                 entry
-                for entry in effective_sequence(read, cover, after=after)
+                for entry in effective_sequence(read, replacements, after=after)
                 if anchor_version(entry) <= start
             ]
             if len(active) >= limit:
                 return active[:limit]
-    return effective_sequence(read, cover, after=after)[:limit]
+    return effective_sequence(read, replacements, after=after)[:limit]
 
 
 @operations(

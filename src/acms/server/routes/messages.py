@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 
 from acms.errors import TooLargeError, ValidationError
 from acms.log import foreign, validation
-from acms.log.read import cover_at
+from acms.log.read import replacements_at
 from acms.model import ANY, Durability, Embedded, Entry, Json, Kind, Part, Role, Seen
 from acms.nouns import (
     PARTS,
@@ -454,10 +454,10 @@ async def list_messages(call: Call[ListMessages, None]) -> Reply:
         )
         entries.reverse()
     page = entries[: query.limit]
-    cover = await cover_at(storage, head.context, head, head.version)
+    replacements = await replacements_at(storage, head.context, head, head.version)
     data = [
-        {**encode_noun(entry, BriefEntry), "inForce": cover.replaced_by(entry.version) is None}
-        for entry in session.stage.redact_entries(page)
+        {**encode_noun(entry, BriefEntry), "inForce": replacements.replaced_by(entry.version) is None}
+        for entry in session.redactor.redact_entries(page)
     ]
     next_cursor = page[-1].version if len(entries) > query.limit else None
     return reply_with_page(data, next_cursor, headers=build_etag_header(head))

@@ -22,7 +22,7 @@ from acms.storage import handles
 if TYPE_CHECKING:
     from acms.knowledge import Fact
 
-__all__ = ["OPEN", "Stage"]
+__all__ = ["OPEN", "Redactor"]
 
 
 PIECE = 1_000
@@ -77,7 +77,7 @@ class RedactionCache:
                 self.bytes -= size
 
 
-class Stage:
+class Redactor:
     """Redacts the entries of a session, in the mode of its configuration or in an entry's own mode if stricter."""
 
     def __init__(
@@ -150,7 +150,7 @@ class Stage:
 
 
 async def read_redacted_entries(
-    storage: StorageBackend, ids: Sequence[str], stage: Stage
+    storage: StorageBackend, ids: Sequence[str], redactor: Redactor
 ) -> dict[str, Entry]:
     """Return entries by id after redaction by a stage, without those that do not exist."""
     entries: list[Entry] = []
@@ -160,20 +160,20 @@ async def read_redacted_entries(
         if len(ids) > PIECE:
             await asyncio.sleep(0)
     redacted: Sequence[Entry] = entries
-    if stage.may_redact(entries):
+    if redactor.may_redact(entries):
         redacted = await off_loop(
-            partial(stage.redact_entries, entries), stage.count_unredacted_characters(entries)
+            partial(redactor.redact_entries, entries), redactor.count_unredacted_characters(entries)
         )
     return {entry.id: entry for entry in redacted}
 
 
-OPEN = Stage(None, None, None)
+OPEN = Redactor(None, None, None)
 """A stage that redacts nothing: for owners of the data, and for callers with a stage of their own."""
 
 
-def create_redaction_stage(storage: StorageBackend, mode: Privacy | None, counter: TokenCounter) -> Stage:
+def create_redaction_stage(storage: StorageBackend, mode: Privacy | None, counter: TokenCounter) -> Redactor:
     """Return the stage of a session; its cache is shared by all sessions on the storage handle."""
     shared = handles.get_shared_state(storage)
     if shared.redactions is None:
         shared.redactions = RedactionCache()
-    return Stage(mode, counter, shared.redactions)
+    return Redactor(mode, counter, shared.redactions)
