@@ -65,7 +65,7 @@ TAMPERED = {
 def test_a_session_that_was_changed_behind_acms_is_noticed(
     db: str, change: Callable[[str], None], what: str, tmp_path: Path
 ) -> None:
-    run_command("verify", "witness", str(tmp_path / "w"), "--db", db)
+    run_command("witness", str(tmp_path / "w"), "--db", db)
     change(TAMPERED[what])
     assert "changed by something else than ACMS" in run_command("verify", "--db", db, code=1)
     told = run_command("verify", "--witness", str(tmp_path / "w"), "--db", db, code=1)
@@ -98,13 +98,13 @@ def test_what_was_stored_before_there_were_seals_verifies(db: str, change: Calla
 
 def test_what_acms_does_to_a_session_is_no_finding(db: str, tmp_path: Path) -> None:
     witness = str(tmp_path / "w")
-    run_command("verify", "witness", witness, "--db", db)
+    run_command("witness", witness, "--db", db)
     run_command("tag", "salaries", "later", "--namespace", "hr", "--db", db)
     run_command("copy", db, f"sqlite:///{tmp_path / 'other.db'}", "--verify")
-    run_command("sessions", "delete", "aside", "--namespace", "hr", "--yes", "--db", db)
+    run_command("delete", "aside", "--namespace", "hr", "--yes", "--db", db)
     run_command("verify", "--witness", witness, "--db", db)
     run_command("verify", "--db", f"sqlite:///{tmp_path / 'other.db'}")
-    run_command("verify", "witness", witness, "--db", db)
+    run_command("witness", witness, "--db", db)
     run_command("verify", "--witness", witness, "--db", db)
 
 
@@ -118,7 +118,7 @@ def test_settings_that_were_rolled_back_with_their_seal_show_beside_the_witness(
     ((before,),) = file.execute("SELECT settings FROM contexts WHERE key = 'salaries'")
     file.close()
     run_command("tag", "salaries", "later", "--namespace", "hr", "--db", db)
-    run_command("verify", "witness", str(tmp_path / "w"), "--db", db)
+    run_command("witness", str(tmp_path / "w"), "--db", db)
     earlier = f"settings = '{before}', settings_rev = settings_rev - 1"
     change(f"UPDATE contexts SET {earlier} WHERE key = 'salaries'")  # noqa: S608
     run_command("verify", "--db", db)
@@ -147,22 +147,22 @@ def _stranger_seal(lines: list[str]) -> str:
 @pytest.mark.parametrize("what", SPOILED)
 def test_a_witness_that_was_tampered_with_is_noticed(db: str, tmp_path: Path, what: str) -> None:
     witness = tmp_path / "w"
-    run_command("verify", "witness", str(witness), "--db", db)
+    run_command("witness", str(witness), "--db", db)
     old = witness.read_text().splitlines()
     run_command("add", "salaries", "user", "Ben earns 8000", "--namespace", "hr", "--db", db)
-    run_command("verify", "witness", str(witness), "--db", db)
+    run_command("witness", str(witness), "--db", db)
     spoil, said = SPOILED[what]
     lines = spoil(witness.read_text().splitlines(), old)
     witness.write_text("".join(f"{line}\n" for line in lines))
     kept = witness.read_bytes()
     assert said in run_command("verify", "--witness", str(witness), "--db", db, code=1)
-    assert said in run_command("verify", "witness", str(witness), "--db", db, code=1)
+    assert said in run_command("witness", str(witness), "--db", db, code=1)
     assert witness.read_bytes() == kept, "it is left as it was"
 
 
 def test_a_new_witness_says_that_the_store_has_recorded_others(db: str, tmp_path: Path) -> None:
-    assert "is new" not in run_command("verify", "witness", str(tmp_path / "one"), "--db", db)
-    assert "recorded 1 other" in run_command("verify", "witness", str(tmp_path / "two"), "--db", db)
+    assert "is new" not in run_command("witness", str(tmp_path / "one"), "--db", db)
+    assert "recorded 1 other" in run_command("witness", str(tmp_path / "two"), "--db", db)
     for name in ("one", "two"):
         run_command("verify", "--witness", str(tmp_path / name), "--db", db)
 
@@ -173,17 +173,17 @@ def test_a_witness_whose_record_was_interrupted_is_whole(
     from acms.branches import witness as witnessed
 
     file = str(tmp_path / "w")
-    run_command("verify", "witness", file, "--db", db)
+    run_command("witness", file, "--db", db)
     recorded = witnessed.record_witness
 
     async def interrupted(*_: Any) -> bool:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(witnessed, "record_witness", interrupted)
-    assert CliRunner().invoke(app, ["verify", "witness", file, "--db", db]).exit_code != 0
+    assert CliRunner().invoke(app, ["witness", file, "--db", db]).exit_code != 0
     monkeypatch.setattr(witnessed, "record_witness", recorded)
     run_command("verify", "--witness", file, "--db", db)
-    run_command("verify", "witness", file, "--db", db)
+    run_command("witness", file, "--db", db)
     run_command("verify", "--witness", file, "--db", db)
 
 
@@ -191,7 +191,7 @@ def test_a_witness_of_an_earlier_release_is_compared_as_far_as_it_goes(
     db: str, change: Callable[[str], None], tmp_path: Path
 ) -> None:
     witness = tmp_path / "w"
-    run_command("verify", "witness", str(witness), "--db", db)
+    run_command("witness", str(witness), "--db", db)
     fields = ("context", "namespace", "session", "version", "chain")
     lines = [json.loads(line) for line in witness.read_text().splitlines()[:-1]]
     old = tmp_path / "old"

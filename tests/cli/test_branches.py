@@ -115,7 +115,7 @@ def test_errors_of_forks_and_tags_say_what_to_do() -> None:
         ("sessions", "at", "user_123"),
         ("diff",),
         ("log", "user_123", "--limit", "0"),
-        ("sessions", "delete", "user_123"),
+        ("delete", "user_123"),
     ):
         run(*wrong, code=2)
     assert call("tag", "user_123")["tags"] == {"early": 2}
@@ -186,14 +186,12 @@ def test_a_session_whose_name_has_an_at_sign_can_be_compared() -> None:
 
 def test_deleting_says_which_forks_keep_content() -> None:
     run("fork", "user_123", "--at", "4", "--as", "what-if")
-    found = call("sessions", "delete", "user_123", "--yes")
+    found = call("delete", "user_123", "--yes")
     assert [(branch["session_id"], branch["version"]) for branch in found["kept_by"]] == [("what-if", 4)]
-    assert refused("sessions", "delete", "user_123", "--yes")["code"] == "SESSION_NOT_FOUND"
+    assert refused("delete", "user_123", "--yes")["code"] == "SESSION_NOT_FOUND"
     assert refused("window", "user_123")["code"] == "SESSION_NOT_FOUND"
     assert call("sessions", "stats", "what-if")["messages"] == 4
-    assert (
-        "what-if is deleted; it is collected from 20" in run("sessions", "delete", "what-if", "--yes").stdout
-    )
+    assert "what-if is deleted; it is collected from 20" in run("delete", "what-if", "--yes").stdout
 
 
 def family() -> None:
@@ -211,7 +209,7 @@ def family() -> None:
         await append_drafts(storage, context, draft_retraction(8))
 
     on_store(compact)
-    run("sessions", "delete", "what-if", "--yes")
+    run("delete", "what-if", "--yes")
 
 
 def test_log_says_where_a_session_comes_from_and_who_said_what() -> None:

@@ -33,10 +33,10 @@ from acms.providers import HeuristicTokenCounter
 from tests.branches.test_exports import chatgpt
 
 COMMANDS = (
-    "add", "backup", "compact", "copy", "demo", "diff", "erase", "events", "export", "facts", "fork", "gateway",
-    "grants", "history", "import", "inspect", "jobs", "log", "mcp", "merge", "messages", "migrate", "pin", "keys",
-    "prompt", "recall", "reindex", "render", "replace", "restore", "retract", "scan", "serve", "sessions", "tag",
-    "undo", "verify", "window", "worker",
+    "add", "backup", "compact", "copy", "delete", "demo", "diff", "erase", "events", "export", "facts", "fork",
+    "gateway", "grants", "history", "import", "inspect", "jobs", "log", "mcp", "merge", "messages", "migrate", "pin",
+    "keys", "prompt", "recall", "reindex", "render", "replace", "restore", "retract", "scan", "serve", "sessions", "tag",
+    "undo", "verify", "window", "witness", "worker",
 )  # fmt: skip
 DEFAULTS = {
     "compact": "run",
@@ -44,7 +44,6 @@ DEFAULTS = {
     "facts": "list",
     "pin": "set",
     "sessions": "list",
-    "verify": "check",
 }
 """The command that a group runs without a name."""
 DEMO = Path(str(files("acms") / "data" / "demo.jsonl"))
@@ -124,8 +123,8 @@ def test_only_the_command_that_is_asked_for_is_loaded(tmp_path: Path) -> None:
         *(f"{group} {command}" for group, command in DEFAULTS.items()),
         *("events webhook add", "events webhook list", "events webhook remove", "events webhook replay"),
         *("facts history", "facts why", "facts undo", "facts state", "facts unstate", "facts reflect"),
-        *("sessions stats", "sessions episodes", "sessions at", "sessions delete"),
-        *("compact list", "compact expand", "compact policy get", "compact policy set", "verify witness"),
+        *("sessions stats", "sessions episodes", "sessions at"),
+        *("compact list", "compact expand", "compact policy get", "compact policy set"),
         *("pin list", "pin remove", "grants add", "grants list", "grants revoke"),
         *("keys create", "keys list", "keys audit", "prompt render", "prompt replay"),
     ],
@@ -283,7 +282,7 @@ def test_output_that_cannot_be_written_is_told_in_words(tmp_path: Path) -> None:
 
 def test_a_witness_that_cannot_be_written_is_named(db: str, tmp_path: Path) -> None:
     run("add", "u", "user", "hello", "--db", db)
-    told = run("verify", "witness", str(tmp_path / "absent" / "w"), "--db", db, code=1).stderr
+    told = run("witness", str(tmp_path / "absent" / "w"), "--db", db, code=1).stderr
     assert "cannot be written" in told
     assert str(tmp_path / "absent") in told
 
@@ -583,7 +582,7 @@ def test_who_sits_at_a_terminal_is_asked_before_what_cannot_be_taken_back(
     run("add", "u", "user", "Hello.", "--db", db)
     monkeypatch.setattr(sys, "stdin", _Typed(typed))
     with pytest.raises(SystemExit) as ended:
-        app(["sessions", "delete", "u", "--db", db])
+        app(["delete", "u", "--db", db])
     assert (ended.value.code, "Delete u?" in capsys.readouterr().out) == (left, True)
     assert len(call("sessions", "--db", db)["sessions"]) == left
 
@@ -921,20 +920,20 @@ def test_a_witness_notices_a_store_that_was_rolled_back_or_swapped(demo: str, tm
         "--db",
         demo,
     )
-    assert call("verify", "witness", str(witness), "--db", demo)["ok"]
+    assert call("witness", str(witness), "--db", demo)["ok"]
     assert oct(witness.stat().st_mode & 0o777) == "0o600"
     kept = witness.read_bytes()
     assert call("verify", "--witness", str(witness), "--db", demo)["ok"]
     add_one = tmp_path / "more.json"
     add_one.write_text('[{"role": "user", "content": "One more."}]')
     run("import", str(add_one), "--session", "demo", "--db", demo)
-    assert call("verify", "witness", str(witness), "--db", demo)["ok"]
+    assert call("witness", str(witness), "--db", demo)["ok"]
     assert witness.read_bytes() != kept
     file.rename(tmp_path / "newer.db")
     (tmp_path / "old.db").rename(file)
     seen = witness.read_bytes()
     assert call("verify", "--db", demo)["ok"]
-    text = run("verify", "witness", str(witness), "--db", demo, code=1).stdout
+    text = run("witness", str(witness), "--db", demo, code=1).stdout
     assert "the log ends before this version" in text
     assert "does not hold this log" in text
     assert witness.read_bytes() == seen
@@ -944,10 +943,7 @@ def test_a_witness_notices_a_store_that_was_rolled_back_or_swapped(demo: str, tm
         in run("verify", "--witness", str(witness), "--db", demo, code=1).stdout
     )
     witness.write_text("{}\n")
-    assert (
-        "line 1: is no line of a witness"
-        in run("verify", "witness", str(witness), "--db", demo, code=1).stderr
-    )
+    assert "line 1: is no line of a witness" in run("witness", str(witness), "--db", demo, code=1).stderr
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # about the file

@@ -354,7 +354,7 @@ async def test_a_trail_that_was_tampered_with_is_noticed(tmp_path: Path, how: st
         assert (await client.delete(f"/contexts/{id}")).status_code == 200
     db = ("--db", f"sqlite:///{file}?tenant=acme")
     run = partial(asyncio.to_thread, run_acms)
-    assert (await run("verify", "witness", str(witness), *db))[0] == 0
+    assert (await run("witness", str(witness), *db))[0] == 0
     assert (await run("verify", "--witness", str(witness), *db))[0] == 0
     connection = apsw.Connection(str(file))
     (log,) = next(connection.execute("SELECT ref FROM contexts WHERE key = '@audit' AND tenant = 'acme'"))

@@ -46,7 +46,7 @@ GROUPS = {
     "Every day": "demo add recall window facts messages history sessions",
     "What is in a session": "events log diff replace retract undo prompt render pin",
     "Forks and summaries": "fork merge tag compact",
-    "Move, check and erase": "import export restore copy backup verify migrate reindex scan erase",
+    "Move, check and erase": "import export restore copy backup verify witness migrate reindex scan delete erase",
     "Run": "serve gateway mcp inspect keys grants worker jobs eval",
 }
 """The commands, in the order of the help."""

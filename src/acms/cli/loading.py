@@ -28,7 +28,7 @@ MODULES = {
     "acms.cli.keys": "keys",
     "acms.cli.mcp": "mcp",
     "acms.cli.migrating": "migrate",
-    "acms.cli.moving": "backup copy export restore verify",
+    "acms.cli.moving": "backup copy export restore verify witness",
     "acms.cli.pinning": "pin",
     "acms.cli.prompting": "prompt",
     "acms.cli.reading": "history messages recall window",
@@ -36,7 +36,7 @@ MODULES = {
     "acms.cli.rendering": "render",
     "acms.cli.scanning": "scan",
     "acms.cli.serving": "inspect serve",
-    "acms.cli.sessions": "sessions",
+    "acms.cli.sessions": "delete sessions",
     EVALUATION: "eval",
 }
 """The commands that importing a module registers."""

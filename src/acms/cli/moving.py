@@ -20,7 +20,6 @@ from acms.cli.base import (
     Session,
     Shell,
     allow_interrupt,
-    create_group,
     define_command,
     iterate_contexts,
     open_store,
@@ -32,10 +31,6 @@ from acms.errors import ACMSError, ConfigurationError
 from acms.log import validation
 from acms.model import Context
 from acms.ports import HasBackup, HasIntegrity, StorageBackend
-
-verification = create_group(
-    "verify", "Recompute every hash and counter, or record a witness.", default="check"
-)
 
 _BACKUPS = (
     "of a PostgreSQL database: pg_dump, or pg_basebackup with archived WAL",
@@ -227,11 +222,11 @@ SessionArgument = Annotated[
 ]
 WitnessOption = Annotated[
     Path | None,
-    typer.Option("--witness", metavar="FILE", exists=True, dir_okay=False, help="See acms verify witness."),
+    typer.Option("--witness", metavar="FILE", exists=True, dir_okay=False, help="See acms witness."),
 ]
 
 
-@define_command("check", "acms verify user_123", home=verification)
+@define_command("verify", "acms verify user_123")
 async def verify_hashes(
     shell: Shell,
     session: SessionArgument = None,
@@ -290,9 +285,7 @@ def _draw_problems(
     screen.line(f"sessions checked: {len(checked)}, problems: {count}", style)
 
 
-@define_command(
-    "witness", "acms verify witness /mnt/elsewhere/heads.jsonl", home=verification, namespace="unused"
-)
+@define_command("witness", "acms witness /mnt/elsewhere/heads.jsonl", namespace="unused")
 async def write_witness(
     shell: Shell,
     file: Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False, help="A file outside the store.")],

@@ -18,9 +18,7 @@ from acms.cli.render import Column
 from acms.log.in_force import preview_text
 from acms.results import ContextInfo
 
-sessions = create_group(
-    "sessions", "List the sessions, newest first; describe or delete one.", default="list"
-)
+sessions = create_group("sessions", "List the sessions, newest first; describe one.", default="list")
 
 
 def _describe_session(session: ContextInfo) -> str:
@@ -211,7 +209,7 @@ async def show_version(
     shell.show({**value, "messages": entries}, draw)
 
 
-@define_command("delete", "acms sessions delete what-if --yes", home=sessions)
+@define_command("delete", "acms delete what-if --yes")
 async def delete_session(shell: Shell, session: Session, yes: Yes = False) -> None:
     """Delete a session and free its name.
 
