@@ -35,8 +35,8 @@ from tests.branches.test_exports import chatgpt
 COMMANDS = (
     "add", "backup", "compact", "copy", "delete", "demo", "diff", "erase", "events", "export", "facts", "fork",
     "gateway", "grants", "history", "import", "inspect", "jobs", "log", "mcp", "merge", "messages", "migrate", "pin",
-    "keys", "prompt", "recall", "reindex", "render", "replace", "restore", "retract", "scan", "serve", "sessions", "tag",
-    "undo", "verify", "window", "witness", "worker",
+    "keys", "prompt", "recall", "reindex", "render", "replace", "restore", "retract", "scan", "serve", "sessions",
+    "tag", "undo", "verify", "window", "witness", "worker",
 )  # fmt: skip
 DEFAULTS = {
     "compact": "run",
