@@ -506,7 +506,7 @@ async def test_the_work_of_a_rewrite_does_not_grow_with_those_before_it(
             looked_at += len(self.replacing)
 
     for module in (log_read, rewrite, retirement, wrapper, in_force):
-        monkeypatch.setattr(module, "Cover", Counted)
+        monkeypatch.setattr(module, "Replacements", Counted)
     async with session_on(storage) as session:
         ids = await ingest_texts(session, *[f"message {number}" for number in range(80)])
         for id in ids[:40]:
