@@ -209,7 +209,7 @@ class TenantWorkers:
             await self._pause(self._poll_seconds)
 
     async def _create_worker(self, name: str) -> Worker:
-        tenant = await self._stores.of(name)
+        tenant = await self._stores.tenant(name)
         tenant.users += 1  # never released, so that the store stays open
         worker = self._workers[name] = self._make(tenant.handle)
         if self.stopping:

@@ -198,7 +198,7 @@ async def show_audit_trail(
     from acms.server.audit import read_audit_trail
 
     async with open_service_stores(shell.db) as (stores, _):
-        entries = await read_audit_trail(await stores.of(tenant), before=before, limit=limit)
+        entries = await read_audit_trail(await stores.tenant(tenant), before=before, limit=limit)
 
     none = f"nothing was changed over HTTP in {tenant!r}"
     shell.show_list({"tenant": tenant, "entries": entries}, AUDIT, entries, none=none)

@@ -208,7 +208,7 @@ def _require_uvicorn() -> None:
 def _create_server(app: App, *, timeout_graceful_shutdown: int | None = None) -> Server:
     from uvicorn import Config
 
-    from acms.server.listen import Listening, build_bounded_protocol
+    from acms.server.listen import StoppingServer, build_bounded_protocol
 
     config = Config(
         app,
@@ -216,7 +216,7 @@ def _create_server(app: App, *, timeout_graceful_shutdown: int | None = None) ->
         timeout_graceful_shutdown=timeout_graceful_shutdown,
         **_UVICORN,
     )
-    return Listening(config, app.streams.end)
+    return StoppingServer(config, app.streams.end)
 
 
 def _open_sources(stack: AsyncExitStack, file: Path) -> list[HTTPSource]:

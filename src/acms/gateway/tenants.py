@@ -97,7 +97,7 @@ class Tenants:
             return open_memory
         async with self._lock:
             if tenant not in self._memories:
-                store = await self._service.stores.of(tenant)
+                store = await self._service.stores.tenant(tenant)
                 store.users += 1  # a store in use is not closed
                 storage: StorageBackend = store.handle
                 kv = open_gateway_kv(self._url, tenant)
