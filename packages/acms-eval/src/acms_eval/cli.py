@@ -477,7 +477,7 @@ def _section(screen: Screen, section: Section) -> None:
         screen.line()
         screen.line(table.title)
         for places in _fitting(table, None if screen.console is None else screen.console.width):
-            columns = [Column(table.heads[place], right=place > 0) for place in places]
+            columns = [Column(table.heads[place], align_right=place > 0) for place in places]
             screen.table(columns, [[row[place] for place in places] for row in table.rows])
 
 
@@ -691,7 +691,7 @@ def cascades_(
         screen = Screen(as_json)
         figures = ("flagged", "flagged_orphans", "caveated", "certain", "mistaken")
         heads = ("premise changed", "premise dropped", "shown with it", "as certain", "mistaken")
-        columns = (Column("facts", "cyan"), *(Column(head, right=True) for head in heads))
+        columns = (Column("facts", "cyan"), *(Column(head, align_right=True) for head in heads))
         rows = [(one.tier, *(f"{100 * getattr(one, name):.1f} %" for name in figures)) for one in found]
         screen.show({"cascades": [asdict(one) for one in found]}, lambda: screen.table(columns, rows))
 
