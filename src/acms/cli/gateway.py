@@ -146,7 +146,7 @@ async def serve_gateway(
 
 
 def _register_server(serve: Callable[..., None]) -> None:
-    """Run the server for `acms gateway` without a subcommand: a callback of the group with the options of the server."""
+    """Run the server for `acms gateway` without a subcommand: the group gets a callback with the server's options."""
 
     def callback(context: typer.Context, **arguments: Any) -> None:
         if context.invoked_subcommand is None:
