@@ -201,7 +201,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 _FOLLOWS = """
 import asyncio, os, signal, sys, threading, time
-from acms.client.portal import Door, make_blocking_iterator
+from acms.client.portal import BlockingProxy, make_blocking_iterator
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what a background job ignores
 ended = []
@@ -224,7 +224,7 @@ class Log:
                 await asyncio.Event().wait()
             ended.append("closed")
 
-class Follower(Door):
+class Follower(BlockingProxy):
     events = make_blocking_iterator(Log.events)
 
 try:

@@ -229,7 +229,7 @@ async def test_a_name_that_no_address_can_hold_is_refused_and_does_nothing_else(
                     await ask(name)
         assert (await session.get_session_stats()).active_messages == 1
         # Whoever sends such an address all the same names an entry or a tag by it.
-        context, url = await session.log.known(), httpx2.URL(sqlite_service.url)
+        context, url = await session.log.require_id(), httpx2.URL(sqlite_service.url)
         for below in ("tags/..", "tags/%2e%2e", "entries/..", "tags/%2e%2e%2f.."):
             reader, writer = await asyncio.open_connection(url.host, url.port)
             line = f"DELETE /api/v1/contexts/{context}/{below} HTTP/1.1"

@@ -127,7 +127,7 @@ def test_nothing_is_written_through_inspect_on_any_store(store: str, monkeypatch
         assert (await client.get(f"/s/{context}/facts")).status_code == 200
         for button in ("undo", "forget", "withdraw"):
             assert (await client.post(f"/s/{context}/do/{button}", headers=own)).status_code == 404
-        tenant = await made.stores.of("default")
+        tenant = await made.stores.tenant("default")
         async with ACMS("new", tenant.handle, None) as session:
             with pytest.raises(StorageReadOnlyError, match="read-only"):
                 await session.ingest("user", "Hello")

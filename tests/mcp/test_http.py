@@ -311,7 +311,7 @@ async def test_an_erasure_is_in_the_audit_trail_with_its_key(service: Guarded, t
     async with connect_tenant(service, tenant, "/mcp/team/one") as client:
         made = await call_tool(client, "remember", text="Ada lives in Lyon.")
         await call_tool(client, "forget", id=made["id"], forever=True)
-    noted = await read_audit_trail(await service.app.stores.of(tenant))
+    noted = await read_audit_trail(await service.app.stores.tenant(tenant))
     assert "eraseEntry" in [one.operation for one in noted]
 
 

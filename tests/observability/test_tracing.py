@@ -70,7 +70,7 @@ async def render_with_spans(number: int, order: list[int]) -> None:
                 order.append(number)
                 await asyncio.gather(asyncio.sleep(0), start_child_span(span), start_child_span(span))
         span.step(scope_shrunk(number))
-        span.done(prompt_rendered(number), [PromptMessage(role=Role.USER, parts=(Text(SECRET),))])
+        span.record_result(prompt_rendered(number), [PromptMessage(role=Role.USER, parts=(Text(SECRET),))])
 
 
 async def start_child_span(span: RenderSpan) -> None:
@@ -169,10 +169,10 @@ def test_text_that_was_asked_for_has_the_form_of_the_conventions(
     monkeypatch.setattr(tracing, "_content", False)
     record_content()
     with render_span(codec="anthropic", model="claude") as span:
-        span.done(prompt_rendered(), [MESSAGE])
+        span.record_result(prompt_rendered(), [MESSAGE])
     record_content(False)
     with render_span(codec="anthropic", model="claude") as span:
-        span.done(prompt_rendered(), [MESSAGE])
+        span.record_result(prompt_rendered(), [MESSAGE])
     told, silent = [dict(one.attributes or {}) for one in spans.get_finished_spans()]
     assert told["gen_ai.provider.name"] == "anthropic"
     assert "acms.prompt.budget" not in told
@@ -231,7 +231,7 @@ def test_an_error_is_recorded_once_and_not_what_a_stranger_says(
 def test_where_nobody_records_nothing_is_done() -> None:
     with render_span(codec="openai-chat", model="gpt-5") as span, span.stage("fit"):
         span.step(scope_shrunk())
-        span.done(prompt_rendered(), [MESSAGE])
+        span.record_result(prompt_rendered(), [MESSAGE])
         assert not trace.get_current_span().is_recording()
 
 
@@ -239,7 +239,7 @@ def test_without_opentelemetry_nothing_is_done(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with render_span(codec="openai-chat", model="gpt-5") as span, span.stage("fit"):
         span.step(scope_shrunk())
-        span.done(prompt_rendered(), [MESSAGE])
+        span.record_result(prompt_rendered(), [MESSAGE])
 
 
 async def test_prompts_that_are_rendered_at_once_share_no_span(

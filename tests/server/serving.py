@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 from acms import ACMSConfig
 from acms.cli.commands import app as commands
 from acms.server import App, ServerConfig, create_app
-from acms.server.listen import Listening
+from acms.server.listen import StoppingServer
 from acms.server.tenants import Tenant
 from tests.support.talk import LONG_EPISODES, PATIENT
 
@@ -45,7 +45,7 @@ class Service:
         """Do something with the data it serves without a key, past its routes: what only the engine can set up."""
 
         async def worked() -> T:
-            return await work(await self.app.stores.of(self.app.config.tenant))
+            return await work(await self.app.stores.tenant(self.app.config.tenant))
 
         return asyncio.run_coroutine_threadsafe(worked(), self.loop).result(30)
 
@@ -135,12 +135,12 @@ def visited(
     patch: pytest.MonkeyPatch, visit: Callable[[httpx2.AsyncClient, App], Awaitable[None]], *words: str
 ) -> Result:
     """Run a command that serves in this process, visit it once it listens, and stop it with SIGTERM."""
-    serve = Listening.serve
+    serve = StoppingServer.serve
     patch.setattr(
         AppStatus, "should_exit", False
     )  # SIGTERM sets it, and no stream of MCP would begin any more
 
-    async def served(self: Listening, sockets: list[socket.socket]) -> None:
+    async def served(self: StoppingServer, sockets: list[socket.socket]) -> None:
         running = asyncio.ensure_future(serve(self, sockets))
         try:
             at = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
@@ -163,7 +163,7 @@ def visited(
     before = signal.signal(signal.SIGTERM, outside)
     try:
         with patch.context() as patched:
-            patched.setattr(Listening, "serve", served)
+            patched.setattr(StoppingServer, "serve", served)
             patched.setattr("acms.server.garbage.defer_full_collections", collecting)
             # It takes the signal for the end of the process: streams of events of later tests would end at once.
             patched.setattr("sse_starlette.sse.AppStatus.should_exit", False)

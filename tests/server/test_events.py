@@ -197,7 +197,7 @@ async def test_clients_that_take_nothing_hold_one_page_together_which_is_read_an
     ):
         session = client.session("user_123")
         await session.ingest_many([{"role": "user", "content": "x" * 200_000}] * 4)
-        path = f"/api/v1/contexts/{await session.log.known()}/events"
+        path = f"/api/v1/contexts/{await session.log.require_id()}/events"
         scope = {
             "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"",
             "headers": [(b"host", b"127.0.0.1")], "http_version": "1.1", "scheme": "http", "root_path": "",

@@ -233,7 +233,7 @@ async def test_a_namespace_is_shared_for_reading_then_writing_and_taken_back(
     await ben.say(context, "No more.", 404)
     await ana.ask("DELETE", where, 404)
     assert (await ana.ask("GET", "/namespaces/ana/grants"))["data"] == []
-    noted = await read_audit_trail(await service.app.stores.of(tenant), limit=500)
+    noted = await read_audit_trail(await service.app.stores.tenant(tenant), limit=500)
     shared = [one for one in noted if one.operation in ("grantNamespace", "revokeGrant")]
     assert {(one.step, one.key) for one in shared if one.code == ""} >= {
         ("intent", ana.id),

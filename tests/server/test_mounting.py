@@ -161,7 +161,7 @@ async def test_an_export_that_is_left_halfway_ends(app: App) -> None:
         await app(scope, receive, send)
     assert [one["type"] for one in sent] == ["http.response.start"]
     assert app.open_requests == 0
-    assert (await app.stores.of(app.config.tenant)).users == 0
+    assert (await app.stores.tenant(app.config.tenant)).users == 0
 
 
 # ── mounted applications ────────────────────────────────────────────────────────────────────────────────────────────

@@ -98,7 +98,7 @@ async def test_a_subject_signs_in_and_does_what_its_role_is_for(service: Guarded
     denied = await reader.post(f"/contexts/{context}/messages", json=said)
     assert (denied.status_code, denied.json()["code"]) == (403, "FORBIDDEN")
     assert (await writer.get("/audit")).status_code == 403
-    noted = await read_audit_trail(await service.app.stores.of("acme"), limit=2)
+    noted = await read_audit_trail(await service.app.stores.tenant("acme"), limit=2)
     assert {one.key for one in noted} == {"oidc:alice"}
 
 

@@ -39,7 +39,7 @@ async def test_a_session_in_use_is_not_closed_though_others_take_its_place(
     slow, embedder = Slow(monkeypatch), HashEmbedder()
     app = create_app("memory://", ServerConfig(auth="off", ready_sessions=1), embedder=embedder)
     await app.start()
-    tenant = await app.stores.of(app.config.tenant)
+    tenant = await app.stores.tenant(app.config.tenant)
     async with _client_of_app(app) as client:
         first = await _post_message(client, "we chose Postgres")
         slow.may.clear()
@@ -66,7 +66,7 @@ async def test_a_contract_that_is_asked_again_does_not_keep_the_store_open() -> 
     (render,) = [one for one in OPERATIONS if one.path == "/orchestration/render"]
     app = create_app("memory://", ServerConfig(auth="off", ready_sessions=2))
     await app.start()
-    tenant = await app.stores.of(app.config.tenant)
+    tenant = await app.stores.tenant(app.config.tenant)
     async with _client_of_app(app) as client:
         first, second = (
             await _post_message(client, "we chose Postgres"),
@@ -104,7 +104,7 @@ async def test_requests_that_come_at_once_share_a_session_and_none_is_left_open(
     monkeypatch.setattr(ACMS, "close", slowly)
     app = create_app("memory://", ServerConfig(auth="off"))
     await app.start()
-    tenant = await app.stores.of(app.config.tenant)
+    tenant = await app.stores.tenant(app.config.tenant)
     async with _client_of_app(app) as client:
         context = await _post_message(client, "we chose Postgres")
         tenant.forget(context)
@@ -115,15 +115,15 @@ async def test_requests_that_come_at_once_share_a_session_and_none_is_left_open(
 
 
 async def test_of_more_tenants_than_may_be_open_one_without_requests_is_closed(tmp_path: Path) -> None:
-    stores = Stores(f"sqlite:///{tmp_path / 'log.db'}", Engine(config=ACMSConfig()), most=1)
-    busy = await stores.of("busy")
+    stores = Stores(f"sqlite:///{tmp_path / 'log.db'}", Engine(config=ACMSConfig()), max_open=1)
+    busy = await stores.tenant("busy")
     lease = busy.enter()
-    idle = await stores.of("idle")
+    idle = await stores.tenant("idle")
     assert stores.list_open() == [busy, idle], "a store in use is not closed"
-    last = await stores.of("last")
+    last = await stores.tenant("last")
     assert stores.list_open() == [busy, last]
     busy.leave(lease)
-    assert await stores.of("idle") is not idle
+    assert await stores.tenant("idle") is not idle
     assert [one.name for one in stores.list_open()] == ["idle"]
     await stores.aclose()
 
@@ -135,7 +135,7 @@ async def test_tenants_of_shards_lie_where_the_file_says(tmp_path: Path) -> None
     )
     stores = Stores(str(file), Engine(config=ACMSConfig()))
     for tenant in ("acme", "globex"):
-        handle = (await stores.of(tenant)).handle
+        handle = (await stores.tenant(tenant)).handle
         await append_drafts(handle, await create_log(handle, tenant), draft_message(f"this is {tenant}"))
     await stores.aclose()
     with pytest.raises(HandleError, match="closed"):

@@ -143,7 +143,7 @@ async def test_a_stream_ends_when_the_grant_is_withdrawn(service: Guarded) -> No
 @pytest.mark.parametrize("how", ["delete", "erase", "erase entry"])
 async def test_a_stream_ends_when_its_log_is_deleted_or_erased(service: Guarded, how: str) -> None:
     reader = await reader_of(service, "before")
-    log = (await service.app.stores.of(reader.tenant)).handle
+    log = (await service.app.stores.tenant(reader.tenant)).handle
 
     async def withdraw() -> None:
         if how == "delete":
@@ -209,7 +209,7 @@ async def test_a_wait_for_a_job_ends_with_the_right(
     service: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = await reader_of(service, "one", "two")
-    tenant = await service.app.stores.of(reader.tenant)
+    tenant = await service.app.stores.tenant(reader.tenant)
     waiting = asyncio.Event()
 
     async def wait_for_ever(*_: Any, **__: Any) -> None:
@@ -316,16 +316,16 @@ async def test_a_right_that_cannot_be_looked_up_is_believed_for_a_while() -> Non
     await began.wait()
     gate.error = StorageUnavailableError("down")
     seconds[0] = UNKNOWN_SECONDS / 2
-    await found.look()
+    await found.recheck()
     assert not holding.done()
     gate.error = None
-    await found.look()
+    await found.recheck()
     gate.error = StorageUnavailableError("down")
     seconds[0] = UNKNOWN_SECONDS
-    await found.look()
+    await found.recheck()
     assert not holding.done()
     seconds[0] = 2 * UNKNOWN_SECONDS
-    await found.look()
+    await found.recheck()
     with pytest.raises(StorageUnavailableError):
         await holding
 
@@ -338,14 +338,14 @@ async def test_requests_with_one_key_share_a_look_up_and_end_together() -> None:
         began = asyncio.Event()
         holding.append(asyncio.ensure_future(hold_right(found, "k", began)))
         await began.wait()
-    await found.look()
+    await found.recheck()
     assert gate.asked == 0, "they were admitted just now"
     seconds[0] = 1.0
     gate.error = AuthenticationError()
-    await found.look()
+    await found.recheck()
     assert gate.asked == 1
     for one in holding:
         with pytest.raises(AuthenticationError):
             await one
-    await found.look()
+    await found.recheck()
     assert gate.asked == 1

@@ -45,7 +45,7 @@ def tenant() -> str:
 
 async def audit_trail(service: Guarded, tenant: str) -> list[Noted]:
     """Return the trail without the making of keys, oldest first."""
-    found = await read_audit_trail(await service.app.stores.of(tenant))
+    found = await read_audit_trail(await service.app.stores.tenant(tenant))
     return [one for one in reversed(found) if not one.operation.endswith("Key")]
 
 
@@ -100,7 +100,7 @@ async def test_the_trail_is_a_chain_that_verifies_and_nobody_can_reach_it(
 ) -> None:
     client = await service.key(tenant)
     await create_conversation(client, "hello")
-    home = await service.app.stores.of(tenant)
+    home = await service.app.stores.tenant(tenant)
     context = await home.handle.context("@audit", namespace=SERVICE_NAMESPACE)
     entries = await home.handle.read(context.id)
     assert len(entries) == 4
@@ -206,7 +206,7 @@ async def test_a_change_whose_client_is_gone_has_the_outcome_it_had(monkeypatch:
         await asyncio.wait([asking])
         slow.may.set()
         await app.audit.idle()
-        outcome = (await read_audit_trail(await app.stores.of("acme")))[0]
+        outcome = (await read_audit_trail(await app.stores.tenant("acme")))[0]
         assert (outcome.operation, outcome.status, outcome.code) == ("replaceEntry", 200, "")
     await app.stop()
 
@@ -270,7 +270,7 @@ async def test_a_compaction_is_asked_for_once(service: Guarded, tenant: str) -> 
     other = await client.post(path, json={"preserveRecentCount": 5}, headers=once)
     assert (other.status_code, other.json()["code"]) == (422, "IDEMPOTENCY_MISMATCH")
     assert len((await client.get(f"/contexts/{id}/compactions")).json()["data"]) == 1
-    home = await service.app.stores.of(tenant)
+    home = await service.app.stores.tenant(tenant)
     log = await home.handle.context("@audit", namespace=SERVICE_NAMESPACE)
     assert CANARY not in repr(await home.handle.read(log.id))
 
@@ -290,7 +290,7 @@ async def test_a_request_that_failed_is_tried_again(service: Guarded, tenant: st
     id = await create_conversation(client, "one", "two")
     entry = (await client.get(f"/contexts/{id}/messages")).json()["data"][0]["id"]
     path, once = f"/contexts/{id}/entries/{entry}", {"Idempotency-Key": "once"}
-    home = await service.app.stores.of(tenant)
+    home = await service.app.stores.tenant(tenant)
     policy = {"legal_hold": True}
     rev = (await home.handle.context(id)).settings_rev
     await home.handle.settings(id, policy, rev=rev)

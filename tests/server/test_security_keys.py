@@ -115,7 +115,7 @@ async def test_trying_keys_reads_the_store_once_in_two_seconds(
 ) -> None:
     keys = keys_of(stores, clock)
     read: list[str] = []
-    home = (await stores.of(SERVICE_TENANT)).kv
+    home = (await stores.tenant(SERVICE_TENANT)).kv
     get = home.get
 
     async def counted(key: str):  # type: ignore[no-untyped-def]
@@ -211,7 +211,7 @@ async def test_what_becomes_of_a_key_is_in_the_trail_of_its_tenant(stores: Store
     key, _ = await keys.create(tenant)
     made, _ = await keys.rotate(key.id)
     await keys.revoke(made.id)
-    noted = await read_audit_trail(await stores.of(tenant))
+    noted = await read_audit_trail(await stores.tenant(tenant))
     assert [(one.step, one.operation) for one in reversed(noted)] == [
         (step, operation)
         for operation in ("createKey", "rotateKey", "revokeKey")
@@ -337,10 +337,10 @@ def test_a_bucket_takes_its_burst_and_fills_again() -> None:
 
 
 def test_buckets_are_bounded() -> None:
-    buckets = Buckets(1, 1, clock=Clock().elapsed, most=10)
+    buckets = Buckets(1, 1, clock=Clock().elapsed, max_buckets=10)
     for number in range(1000):
         assert buckets.take(str(number)) == 0
-    assert len(buckets._left) == 10
+    assert len(buckets._tokens) == 10
 
 
 def test_a_customer_with_many_addresses_is_one_stranger() -> None:

@@ -251,7 +251,7 @@ async def test_a_connection_of_a_request_that_was_cut_off_serves_the_next_tenant
         for secret in (one, other):
             assert await _status_of_request(app, secret, "POST", "/api/v1/contexts", {"key": "same"}) == 201
         for tenant in tenants:
-            home = await app.stores.of(tenant)
+            home = await app.stores.tenant(tenant)
             contexts.append((await home.handle.context("same")).id)
         for ticks in range(60):
             path = f"/api/v1/contexts/{contexts[0]}/messages"

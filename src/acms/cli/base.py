@@ -59,8 +59,8 @@ class GroupedCommands(TyperGroup):
         """Return the commands in the order of their groups, then those without a group."""
         order = " ".join(GROUPS.values()).split()
         grouped = [name for name in order if name in self.commands]
-        others = [name for name in self.commands if name not in order]
-        return grouped + others
+        ungrouped = [name for name in self.commands if name not in order]
+        return grouped + ungrouped
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; replace the messages of the library that validates the values."""
@@ -119,8 +119,8 @@ def create_group(name: str, help: str, *, home: typer.Typer = app, default: str 
 
     class DefaultCommandGroup(TyperGroup):
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            first = args[0] if args else ""
-            if default is not None and first != "--help" and first not in self.commands:
+            first_word = args[0] if args else ""
+            if default is not None and first_word != "--help" and first_word not in self.commands:
                 args = [default, *args]
             return super().parse_args(ctx, args)
 
@@ -209,10 +209,10 @@ def parse_version_or_tag(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
-def _check_version(at: str | None) -> str | None:
-    if at is not None and at.startswith("-") and at[1:].isdecimal():
-        raise typer.BadParameter(f"{at} is not a version")
-    return at
+def _check_version(version_or_tag: str | None) -> str | None:
+    if version_or_tag is not None and version_or_tag.startswith("-") and version_or_tag[1:].isdecimal():
+        raise typer.BadParameter(f"{version_or_tag} is not a version")
+    return version_or_tag
 
 
 At = Annotated[
@@ -268,7 +268,7 @@ def run_command(
     *,
     resumes: bool = False,
 ) -> None:
-    """Run a command and exit with its code; report errors without a traceback.
+    """Run a command and exit with its code; report errors without a traceback, unless ACMS_DEBUG is set.
 
     `flags` maps Python argument names to the command's options. `resumes` says that running the command again
     continues it after an interruption.
@@ -505,7 +505,7 @@ async def find_session(storage: StorageBackend, name: str, namespace: str) -> Co
             f"no session is named {name!r} in namespace {namespace!r}",
             options=("acms sessions --all lists them",),
         ) from error
-    same_namespace(namespace, context.namespace, name)
+    same_namespace(namespace, context.namespace, name)  # an id finds a session in any namespace
     return context
 
 
@@ -576,7 +576,7 @@ def build_session(
     config: ACMSConfig | None = None,
 ) -> ACMS:
     """Return a session on an open store, with the token counter of its stored messages."""
-    is_profile = context.key == PROFILE
+    is_profile = context.key == PROFILE  # its name is reserved, so it is opened by its id
     return ACMS(
         context.id if is_profile else name,
         storage,
@@ -634,11 +634,11 @@ class _Closable(Protocol):
 
 async def iterate_contexts(storage: StorageBackend, namespace: str | None) -> AsyncIterator[Context]:
     """Yield the contexts that are not deleted, newest first."""
-    after: str | None = None
+    cursor: str | None = None
     while True:
-        page = await storage.contexts(ContextQuery(namespace=namespace, after=after, limit=500))
+        page = await storage.contexts(ContextQuery(namespace=namespace, after=cursor, limit=500))
         for context in page.items:
             yield context
         if page.next_after is None:
             return
-        after = page.next_after
+        cursor = page.next_after

@@ -41,7 +41,7 @@ async def fork_session(
     name: Annotated[
         str | None, typer.Option("--as", metavar="NAME", help="Name of the fork; default: its id.")
     ] = None,
-    whole: Annotated[
+    copies_entries: Annotated[
         bool,
         typer.Option(
             "--copy", help="Copy the entries instead of sharing them: for ancestries that are too deep."
@@ -55,7 +55,7 @@ async def fork_session(
     """
     version = None if at is None else parse_version_or_tag(at)
     async with shell.open_session(session) as parent:
-        create = parent.copy if whole else parent.fork
+        create = parent.copy if copies_entries else parent.fork
         child = await create(version, name)
         branch = (await child.ancestry())[-1]
     value = {
@@ -66,7 +66,7 @@ async def fork_session(
         "version": branch.version,
     }
     message = f"{branch.session_id} goes on from v{branch.fork} of {session}"
-    if whole:
+    if copies_entries:
         message = f"{branch.session_id} is a copy of {session} up to v{branch.version}"
     shell.show_line(value, message)
 
@@ -104,9 +104,9 @@ async def merge_branch(
     undo` reverts a merge.
     """
     async with shell.open_session(session) as ours:
-        theirs = await _resolve_side(ours.storage, other, shell.namespace, None)
+        other_view = await _resolve_side(ours.storage, other, shell.namespace, None)
         try:
-            merged = await ours.merge(theirs, strategy=strategy.value, dry_run=dry_run)
+            merge_result = await ours.merge(other_view, strategy=strategy.value, dry_run=dry_run)
         except MergeConflictError as error:
             retry = f"acms merge {session} {other}"
             raise MergeConflictError(
@@ -120,13 +120,15 @@ async def merge_branch(
             ) from error
 
     def draw() -> None:
-        _draw_diff(shell, str(merged))
-        if merged.version is not None:
-            shell.line(f"merged as v{merged.version}; acms undo {session} {merged.version} takes it back")
-        elif merged:
+        _draw_diff(shell, str(merge_result))
+        if merge_result.version is not None:
+            shell.line(
+                f"merged as v{merge_result.version}; acms undo {session} {merge_result.version} takes it back"
+            )
+        elif merge_result:
             shell.line("nothing was written")
 
-    shell.show({"merged": merged.version is not None, **render.to_json_value(merged)}, draw)
+    shell.show({"merged": merge_result.version is not None, **render.to_json_value(merge_result)}, draw)
 
 
 _DIFF_STYLES = {"-": "red", "+": "green", "@": "cyan", "!": "yellow"}
@@ -207,15 +209,18 @@ async def diff_sessions(
     Lists the messages, facts and summaries that are active on one side only: - in A, + in B.
     """
     async with shell.open_store() as storage:
-        before = await _resolve_side(storage, left, shell.namespace, at)
-        after = await _resolve_side(storage, right or before.session_id, shell.namespace, None)
-        difference = await before.diff(after)
+        left_view = await _resolve_side(storage, left, shell.namespace, at)
+        right_view = await _resolve_side(storage, right or left_view.session_id, shell.namespace, None)
+        difference = await left_view.diff(right_view)
     value = {"different": bool(difference), **render.to_json_value(difference)}
     shell.show(value, lambda: _draw_diff(shell, str(difference)))
 
 
 async def _resolve_side(storage: StorageBackend, text: str, namespace: str, at: str | None) -> View:
-    """Return the view that a side of a comparison names; the name of a session may contain an @."""
+    """Return the view that a side of a comparison names.
+
+    A session of that name goes first, because a name may contain an @; otherwise SESSION@VERSION is split.
+    """
     name = text
     try:
         context = await find_session(storage, text, namespace)
@@ -267,7 +272,7 @@ LOGGED = (
         wide=True,
         value=_log_preview,
     ),
-    Column("version", "cyan", right=True, value=lambda row: f"v{row['version']}"),
+    Column("version", "cyan", align_right=True, value=lambda row: f"v{row['version']}"),
     Column("role", "yellow"),
     Column("tags", "green", value=lambda row: ", ".join(row["tags"])),
     Column("session", "magenta", value="branch"),
@@ -287,8 +292,8 @@ async def _show_entries(shell: Shell, session: str, limit: int) -> None:
         tags_by_version.setdefault(version, []).append(name)
     rows: list[dict[str, Any]] = []
     for entry in page.entries:
-        parsed = parse_entry_id(entry.id)
-        branch = names.get(parsed[0], "") if parsed else ""
+        context_and_version = parse_entry_id(entry.id)
+        branch = names.get(context_and_version[0], "") if context_and_version else ""
         entry_tags = tags_by_version.get(entry.version, [])
         rows.append({**render.to_json_value(entry), "branch": branch, "tags": entry_tags})
 
@@ -334,13 +339,13 @@ class BranchNotes:
 class Signs:
     """The characters of a drawn tree."""
 
-    more: str
-    last: str
+    branch: str
+    last_branch: str
     line: str
     dash: str
     tag: str
     compaction: str
-    here: str
+    current: str
 
 
 BOXES = Signs("├", "└", "│", "─", "◇", "◆", "←")
@@ -358,9 +363,11 @@ async def _read_notes(storage: StorageBackend, branch: Branch) -> BranchNotes:
     for entry in summaries:
         if entry.covers is None or not entry.replaces:
             continue
-        first, last = entry.covers
+        first_version, last_version = entry.covers
         is_active = replacements.replaced_by(entry.version) is None
-        compactions.append({"version": entry.version, "first": first, "last": last, "in_force": is_active})
+        compactions.append(
+            {"version": entry.version, "first": first_version, "last": last_version, "in_force": is_active}
+        )
     return BranchNotes(tags, compactions)
 
 
@@ -369,7 +376,7 @@ def draw_tree(tree: Tree, notes: Mapping[str, BranchNotes], current: str, signs:
 
     def label(branch: Branch) -> str:
         text = _describe_branch(branch)
-        return f"{text} {signs.here} here" if branch.context_id == current else text
+        return f"{text} {signs.current} here" if branch.context_id == current else text
 
     lines = [label(tree.branch)]
     open_branches = [(_list_events(tree, notes[tree.branch.context_id], signs), "")]
@@ -379,7 +386,7 @@ def draw_tree(tree: Tree, notes: Mapping[str, BranchNotes], current: str, signs:
             open_branches.pop()
             continue
         event = events.popleft()
-        corner = signs.more if events else signs.last
+        corner = signs.branch if events else signs.last_branch
         if isinstance(event, str):
             lines.append(f"{prefix}{corner} {event}")
             continue
@@ -396,9 +403,11 @@ def _list_events(tree: Tree, notes: BranchNotes, signs: Signs) -> deque[str | Tr
     for name, version in notes.tags.items():
         events.append((version, f"{signs.tag} v{version} {name}"))
     for compaction in notes.compactions:
-        version, first, last = compaction["version"], compaction["first"], compaction["last"]
+        version, first_version, last_version = compaction["version"], compaction["first"], compaction["last"]
         suffix = "" if compaction["in_force"] else " (out of force)"
-        events.append((version, f"{signs.compaction} v{version} stands for v{first} to v{last}{suffix}"))
+        events.append(
+            (version, f"{signs.compaction} v{version} stands for v{first_version} to v{last_version}{suffix}")
+        )
     for fork in tree.forks:
         events.append((fork.branch.fork or 0, fork))
     events.sort(key=itemgetter(0))  # stable: at one version tags come before compactions and forks

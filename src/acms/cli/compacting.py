@@ -28,12 +28,12 @@ Version = Annotated[
 
 COMPACTIONS = (
     Column("summary", wide=True, value=lambda compaction: preview_text(compaction.summary, 160)),
-    Column("version", "cyan", right=True, value=render.format_version),
+    Column("version", "cyan", align_right=True, value=render.format_version),
     Column("stands for", value=lambda compaction: f"v{compaction.replaces[0]}-v{compaction.replaces[1]}"),
     Column("tokens", value=lambda compaction: f"{compaction.tokens_before} -> {compaction.tokens_after}"),
     Column("state", value=lambda compaction: "" if compaction.in_force else "replaced"),
-    Column("entries", right=True, value="removed"),
-    Column("lost", right=True, value=lambda compaction: sum(compaction.lost.counts.values()) or ""),
+    Column("entries", align_right=True, value="removed"),
+    Column("lost", align_right=True, value=lambda compaction: sum(compaction.lost.counts.values()) or ""),
     Column("by", "magenta", value="summarizer"),
     Column("time", "dim", value="created_at"),
 )
@@ -99,15 +99,15 @@ async def compact_session(
 async def list_compactions(shell: Shell, session: Session, full: Full = False, at: At = None) -> None:
     """List the compactions of a session, including undone ones."""
     async with shell.open_view(session, at) as view:
-        listed = await view.compactions()
+        compaction_list = await view.compactions()
 
     def draw() -> None:
-        shell.list(COMPACTIONS, listed, none="nothing was compacted; acms compact does it")
+        shell.list(COMPACTIONS, compaction_list, none="nothing was compacted; acms compact does it")
         if full:
-            for compaction in listed:
+            for compaction in compaction_list:
                 render.write_block(shell, f"v{compaction.version}", compaction.summary)
 
-    shell.show({"session": session, "compactions": listed}, draw)
+    shell.show({"session": session, "compactions": compaction_list}, draw)
 
 
 @define_command("expand", "acms compact expand user_123 41", home=compactions)
@@ -219,7 +219,7 @@ async def set_policy(
     reset: ResetOption = None,
     retention: RetentionOption = None,
     hold: HoldOption = None,
-    whole: WholeOption = False,
+    for_namespace: WholeOption = False,
 ) -> None:
     """Change the policy of a session or its namespace."""
     changes = _drop_unset(
@@ -230,7 +230,7 @@ async def set_policy(
         keep=keep,
         summary_tokens=tokens,
     )
-    change = _PolicyChange(changes | dict.fromkeys(reset or ()), retention, hold, whole)
+    change = _PolicyChange(changes | dict.fromkeys(reset or ()), retention, hold, for_namespace)
     change.check()
     _write_policy(shell, session, await change.apply(shell, session))
 

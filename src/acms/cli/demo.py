@@ -109,8 +109,8 @@ class _Results(NamedTuple):
 
 
 class _Ingestion(NamedTuple):
-    total: int
-    new: int
+    messages: int
+    new_messages: int
     #: Until the first message was stored: creates the file and loads the vocabulary.
     ready_seconds: float
     #: For all other messages.
@@ -119,24 +119,24 @@ class _Ingestion(NamedTuple):
     @property
     def per_second(self) -> float:
         """Return the rate of messages after the first one."""
-        return (self.total - 1) / self.seconds
+        return (self.messages - 1) / self.seconds
 
 
 async def _run_story(session: ACMS, report: Progress) -> _Results:
     """Ingest the conversation, query it, change it and reflect on it."""
     ingestion = await _ingest_conversation(session, report)
-    started = perf_counter()
+    started_at = perf_counter()
     await session.wait_pending()
-    embed_seconds = perf_counter() - started
+    embed_seconds = perf_counter() - started_at
 
-    view = session.at(ingestion.total)
+    view = session.at(ingestion.messages)
     window = await view.window(WINDOW)
     answers: list[tuple[str, ContextItems]] = []
     durations: list[float] = []
     for question in QUESTIONS:
-        started = perf_counter()
+        started_at = perf_counter()
         items = await view.recall(question, token_budget=BUDGET)
-        durations.append(perf_counter() - started)
+        durations.append(perf_counter() - started_at)
         answers.append((question, items))
     episodes = await view.episodes()
     entries = (await view.history(limit=500)).entries
@@ -144,17 +144,17 @@ async def _run_story(session: ACMS, report: Progress) -> _Results:
     messages = [entry for entry in entries if entry.kind is Kind.MESSAGE]
     old_decision = next(entry for entry in messages if entry.preview.startswith(OLD))
     change = next(entry for entry in messages if entry.preview.startswith(NEW)).version
-    before = await session.at(change - 1).recall(QUESTIONS[-1], token_budget=BUDGET)
+    recall_before = await session.at(change - 1).recall(QUESTIONS[-1], token_budget=BUDGET)
     retraction = await session.retract(old_decision.id, reason="replaced by the outbox")
-    after = await session.recall(QUESTIONS[-1], token_budget=BUDGET)
+    recall_after = await session.recall(QUESTIONS[-1], token_budget=BUDGET)
 
-    why_not = after.ledger.why_not(old_decision.id)
+    why_not = recall_after.ledger.why_not(old_decision.id)
     assert why_not is not None
 
-    started = perf_counter()
+    started_at = perf_counter()
     await session.wait(await session.reflect())
     facts = await session.facts()
-    reflect_seconds = perf_counter() - started
+    reflect_seconds = perf_counter() - started_at
     return _Results(
         ingestion=ingestion,
         embed_seconds=embed_seconds,
@@ -164,8 +164,8 @@ async def _run_story(session: ACMS, report: Progress) -> _Results:
         old_decision=old_decision,
         retraction=retraction,
         change=change,
-        decision_before=_best_decision(before),
-        decision_after=_best_decision(after),
+        decision_before=_best_decision(recall_before),
+        decision_after=_best_decision(recall_after),
         why_not=why_not,
         episodes=episodes,
         facts=facts,
@@ -178,23 +178,23 @@ async def _run_story(session: ACMS, report: Progress) -> _Results:
 async def _ingest_conversation(session: ACMS, report: Progress) -> _Ingestion:
     with as_file(files("acms") / "data" / "demo.jsonl") as path:
         turns = list(read_chat(path))
-    new = 0
+    new_messages = 0
     times = [perf_counter()]
     for count, turn in enumerate(turns, 1):
         await session.ingest(**_ingest_arguments(turn))
         times.append(perf_counter())
         assert session.last_receipt is not None
-        new += not session.last_receipt.repeated
+        new_messages += not session.last_receipt.repeated
         report(count, len(turns))
-    return _Ingestion(len(turns), new, times[1] - times[0], times[-1] - times[1])
+    return _Ingestion(len(turns), new_messages, times[1] - times[0], times[-1] - times[1])
 
 
 def _demo_json(results: _Results) -> dict[str, Any]:
     ingestion, window = results.ingestion, results.window
     return {
         "ingested": {
-            "messages": ingestion.total,
-            "new": ingestion.new,
+            "messages": ingestion.messages,
+            "new": ingestion.new_messages,
             "ready_seconds": ingestion.ready_seconds,
             "seconds": ingestion.seconds,
             "per_second": ingestion.per_second,
@@ -241,8 +241,8 @@ def _ingest_arguments(turn: Turn) -> dict[str, Any]:
 
 def _best_decision(items: ContextItems) -> dict[str, Any]:
     """Return the best recalled decision."""
-    best = next(item for item in items.best(len(items)) if "decision" in item.markers)
-    return {"version": best.version, "content": best.content}
+    best_item = next(item for item in items.best(len(items)) if "decision" in item.markers)
+    return {"version": best_item.version, "content": best_item.content}
 
 
 def _draw_demo(screen: Screen, results: _Results, db: str | None) -> None:
@@ -278,11 +278,11 @@ def _draw_messages(screen: Screen, results: _Results) -> None:
     ingestion = results.ingestion
     screen.title("1. acms import: each message is on disk before the next one")
     rate = "all there already: nothing is stored twice"
-    if ingestion.new:
+    if ingestion.new_messages:
         rate = f"{ingestion.per_second:,.0f} a second"
     screen.line(
         f"the first after {ingestion.ready_seconds:.2f} s, with a new file and the vocabulary; "
-        f"then {ingestion.total - 1} more: {rate}"
+        f"then {ingestion.messages - 1} more: {rate}"
     )
 
     tier = results.stats.tier
@@ -306,10 +306,10 @@ def _draw_answers(screen: Screen, results: _Results) -> None:
     screen.title(f"3. acms recall {SESSION} QUESTION --budget {BUDGET}: {duration}")
     for question, items in results.answers:
         screen.line(f"? {question}", "bold yellow")
-        best = items.best(3)
-        screen.list(render.RANKED, best)
+        best_items = items.best(3)
+        screen.list(render.RANKED, best_items)
         totals = f"{len(items)} items, {items.tokens} of {items.budget} tokens"
-        screen.line(f"best {len(best)} of {totals}", "dim")
+        screen.line(f"best {len(best_items)} of {totals}", "dim")
 
     ledger = results.answers[-1][1].ledger
     included = [verdict for verdict in ledger if verdict.included]
@@ -324,16 +324,20 @@ def _draw_log(screen: Screen, results: _Results) -> None:
     reasons = Counter(episode.reason or "still open" for episode in results.episodes)
     columns = (
         Column("ends with", "magenta", value=lambda row: row[0].replace("_", " ")),
-        Column("episodes", right=True, value=itemgetter(1)),
+        Column("episodes", align_right=True, value=itemgetter(1)),
     )
     screen.list(columns, reasons.most_common())
 
-    before, after = results.decision_before, results.decision_after
-    change, retraction, old = results.change, results.retraction, results.old_decision.version
+    decision_before, decision_after = results.decision_before, results.decision_after
+    change, retraction, old_version = results.change, results.retraction, results.old_decision.version
     screen.title("6. Time: nothing is ever lost")
-    screen.line(f"at v{change - 1} the decision was v{before['version']}: {before['content']}")
-    screen.line(f"v{change} takes its place, so now it is v{after['version']}: {after['content']}")
-    screen.line(f"v{retraction} takes v{old} back: from there on the old one is not shown at all")
+    screen.line(
+        f"at v{change - 1} the decision was v{decision_before['version']}: {decision_before['content']}"
+    )
+    screen.line(
+        f"v{change} takes its place, so now it is v{decision_after['version']}: {decision_after['content']}"
+    )
+    screen.line(f"v{retraction} takes v{old_version} back: from there on the old one is not shown at all")
     reason = results.why_not.reason
     screen.line(f"why not the old one? {reason}; acms sessions at {SESSION} {retraction - 1} still shows it")
 
@@ -351,7 +355,7 @@ def _draw_facts(screen: Screen, results: _Results) -> None:
         Column("attribute", "magenta"),
         Column("said at", "cyan", value=format_sources),
     )
-    listed = results.facts[:8]
-    screen.list(columns, listed)
-    total, seconds = len(results.facts), results.reflect_seconds
-    screen.line(f"{len(listed)} of {total} facts, found in {seconds:.2f} s", "dim")
+    shown_facts = results.facts[:8]
+    screen.list(columns, shown_facts)
+    total_facts, seconds = len(results.facts), results.reflect_seconds
+    screen.line(f"{len(shown_facts)} of {total_facts} facts, found in {seconds:.2f} s", "dim")

@@ -71,7 +71,7 @@ async def erase_content(
     message: MessageOption = None,
     everything: EverythingOption = False,
     actor: ActorOption = None,
-    whole: WholeOption = None,
+    whole_namespace: WholeOption = None,
     verify: VerifyOption = False,
     rewrite: RewriteOption = False,
     yes: Yes = False,
@@ -85,10 +85,12 @@ async def erase_content(
     row versions in its files until --rewrite, which locks the tables. Pinned values, stored summaries, vectors in
     Chroma and copies elsewhere are not reached; the output lists them.
     """
-    target = _Target(session, actor, whole, namespace, messages=message or [], everything=everything)
+    target = _Target(
+        session, actor, whole_namespace, namespace, messages=message or [], everything=everything
+    )
     target.check()
-    what = target.describe()
-    shell.confirm(f"Erase {what}, and whatever was made from it? There is no way back.", yes)
+    description = target.describe()
+    shell.confirm(f"Erase {description}, and whatever was made from it? There is no way back.", yes)
     async with shell.open_store() as storage:
         context = None
         if session is not None:
@@ -107,7 +109,10 @@ async def erase_content(
             else:
                 erasure = await erase_entries(storage, context.id, target.messages, **options)
         owners = {entry.context: await storage.context(entry.context) for entry in erasure.remaining}
-    shell.show({"what": what, **to_json_value(erasure)}, lambda: _draw_erasure(shell, what, erasure, owners))
+    shell.show(
+        {"what": description, **to_json_value(erasure)},
+        lambda: _draw_erasure(shell, description, erasure, owners),
+    )
     unverified = verify and not erasure.verified
     return 1 if erasure.residue or unverified else 0
 
@@ -152,8 +157,8 @@ class _Target:
             return f"{count} of {self.session}"
         if self.whole_namespace is not None:
             return f"everything in namespace {self.whole_namespace}"
-        where = "every namespace" if self.namespace is None else f"namespace {self.namespace}"
-        return f"everything {self.actor} said in {where}"
+        namespaces = "every namespace" if self.namespace is None else f"namespace {self.namespace}"
+        return f"everything {self.actor} said in {namespaces}"
 
     def subject(self) -> dict[str, str]:
         """Return the arguments of `erase_subject`."""
@@ -167,10 +172,10 @@ def _session_name(context: Context) -> str:
     return context.key if context.key and context.deleted_at is None else context.id
 
 
-def _draw_erasure(shell: Shell, what: str, erasure: Erasure, owners: Mapping[str, Context]) -> None:
+def _draw_erasure(shell: Shell, description: str, erasure: Erasure, owners: Mapping[str, Context]) -> None:
     """Write the result; `owners` are the contexts of the entries that remain."""
     shell.line(
-        f"{what}: {len(erasure.ids)} entries of {len(erasure.contexts)} sessions are erased,"
+        f"{description}: {len(erasure.ids)} entries of {len(erasure.contexts)} sessions are erased,"
         f" {len(erasure.cascaded)} of them summaries and facts made from others"
     )
     for entry in erasure.remaining[:LISTED]:

@@ -98,14 +98,14 @@ async def add_webhook(
 
     kinds = KINDS if events is None else [kind.strip() for kind in events.split(",")]
     async with shell.open_store(write=True) as storage:
-        added, secret = await Webhooks(storage).add(url, events=kinds, private=private)
+        new_webhook, secret = await Webhooks(storage).add(url, events=kinds, private=private)
 
     def draw() -> None:
         shell.line(secret)
-        shell.line(f"webhook {added.id} is told of {' '.join(added.events)}", "dim")
+        shell.line(f"webhook {new_webhook.id} is told of {' '.join(new_webhook.events)}", "dim")
         shell.line("keep it now: it cannot be shown again", "dim")
 
-    shell.show({"webhook": _webhook_json(added), "secret": secret}, draw)
+    shell.show({"webhook": _webhook_json(new_webhook), "secret": secret}, draw)
 
 
 @define_command("list", "acms events webhook list", home=webhook, namespace=None)

@@ -93,8 +93,8 @@ FACTS = (
     Column("value", wide=True, value=_fact_value),
     Column("subject", "magenta"),
     Column("attribute", "magenta"),
-    Column("version", "cyan", right=True, value=render.format_version),
-    Column("sure", "green", right=True, value="confidence"),
+    Column("version", "cyan", align_right=True, value=render.format_version),
+    Column("sure", "green", align_right=True, value="confidence"),
     Column("from", "yellow", value=lambda fact: _format_sources(fact.sources, fact.context)),
     Column("type", value="fact_type"),
     Column("since", "dim", value="created_at"),
@@ -106,12 +106,12 @@ def _format_sources(ids: Sequence[str], context: str) -> str:
     """Return the versions of entries in this log, and the number of entries in other logs."""
     versions: list[str] = []
     for id in ids:
-        parsed = parse_entry_id(id)
-        if parsed is not None and parsed[0] == context:
-            versions.append(f"v{parsed[1]}")
-    others = len(ids) - len(versions)
-    if others:
-        versions.append(f"{others} elsewhere")
+        context_and_version = parse_entry_id(id)
+        if context_and_version is not None and context_and_version[0] == context:
+            versions.append(f"v{context_and_version[1]}")
+    count_elsewhere = len(ids) - len(versions)
+    if count_elsewhere:
+        versions.append(f"{count_elsewhere} elsewhere")
     return " ".join(versions)
 
 
@@ -150,7 +150,7 @@ def _retirement_evidence(fact: Fact) -> str:
 
 CHANGES = (
     *FACTS[:4],
-    Column("until", right=True, value=_retired_at),
+    Column("until", align_right=True, value=_retired_at),
     Column("reason", value=_retirement_reason),
     FACTS[5],
     Column("evidence", "yellow", value=_retirement_evidence),
@@ -176,15 +176,15 @@ async def show_history(
     """List all facts, including replaced ones with the reason."""
     fact_scope = _parse_scope(scope)
     async with shell.open_view(session, at) as view:
-        known = await view.facts(
+        all_facts = await view.facts(
             subject=about or subject,
             attribute=detail or attribute,
             fact_type=fact_type,
             scope=fact_scope,
             history=True,
         )
-    value = {"session": session, "scope": scope, "facts": known}
-    shell.show_list(value, CHANGES, known, none="nothing was ever known about it")
+    value = {"session": session, "scope": scope, "facts": all_facts}
+    shell.show_list(value, CHANGES, all_facts, none="nothing was ever known about it")
 
 
 # ── why ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -204,18 +204,18 @@ async def explain_fact(
     """
     fact_scope = _parse_scope(scope)
     async with shell.open_view(session, at) as view:
-        known = await view.facts(scope=fact_scope, history=True)
-    fact = _find_fact(known, name)
+        all_facts = await view.facts(scope=fact_scope, history=True)
+    fact = _find_fact(all_facts, name)
     if fact is None:
         raise EntryNotFoundError(
             f"{session!r} has no fact {name!r}",
             options=(f"acms facts history {session} lists them", "--scope namespace"),
         )
-    replaced = [other for other in known if other.id in fact.replaces]
+    replaced = [candidate for candidate in all_facts if candidate.id in fact.replaces]
     retirement = fact.retired
     successor = None
     if retirement is not None:
-        successor = next((other for other in known if other.id == retirement.by), None)
+        successor = next((candidate for candidate in all_facts if candidate.id == retirement.by), None)
     async with shell.open_store() as storage:
         sources = await _read_evidence(storage, fact.sources)
         evidence = await _read_evidence(storage, () if retirement is None else retirement.evidence)
@@ -292,7 +292,7 @@ async def _read_evidence(storage: StorageBackend, ids: Sequence[str]) -> list[di
 
 SOURCES = (
     Column("text", wide=True, value="preview"),
-    Column("version", "cyan", right=True, value=lambda row: f"v{row['version'] or '?'}"),
+    Column("version", "cyan", align_right=True, value=lambda row: f"v{row['version'] or '?'}"),
     Column("speaker", "yellow"),
     Column("session", "magenta"),
 )
@@ -364,7 +364,7 @@ async def state_fact(
     names: NamesOption = None,
     valid_from: ValidFromOption = None,
     valid_to: ValidToOption = None,
-    many: ManyOption = False,
+    adds_value: ManyOption = False,
     scope: InScope = "session",
     expected: ExpectedOption = None,
 ) -> None:
@@ -374,7 +374,7 @@ async def state_fact(
     """
     fact_scope = _parse_scope(scope)
     async with shell.open_for_writing(session, works=False) as writer:
-        before = {fact.id for fact in await writer.facts(scope=fact_scope)}
+        ids_before = {fact.id for fact in await writer.facts(scope=fact_scope)}
         fact = await writer.state(
             subject,
             attribute,
@@ -382,11 +382,11 @@ async def state_fact(
             names=names or (),
             valid_from=valid_from,
             valid_to=valid_to,
-            cardinality="many" if many else "one",
+            cardinality="many" if adds_value else "one",
             scope=fact_scope,
             expected=expected,
         )
-    is_new = fact.id not in before
+    is_new = fact.id not in ids_before
     prefix = "" if is_new else "known already, "
     message = f"{prefix}v{fact.version}: {fact.content}"
     shell.show_line({"session": session, "fact": fact, "new": is_new}, message)
@@ -458,7 +458,7 @@ async def reflect_on_session(
             job = await writer.reflect()
             if wait:
                 await writer.wait(job)
-            left = await _count_unreflected(writer)
+            remaining = await _count_unreflected(writer)
 
     def draw() -> None:
         if not wait:
@@ -467,9 +467,11 @@ async def reflect_on_session(
         decisions = [decision for reflection in reflections for decision in reflection.decisions]
         if decisions:
             shell.list(DECISIONS, decisions)
-        shell.line(f"{waiting - left} episodes reflected on, {left} wait for more to be said", "dim")
+        shell.line(
+            f"{waiting - remaining} episodes reflected on, {remaining} wait for more to be said", "dim"
+        )
 
-    shell.show({"session": session, "job": job.id, "waiting": left, "reflected": reflections}, draw)
+    shell.show({"session": session, "job": job.id, "waiting": remaining, "reflected": reflections}, draw)
 
 
 async def _count_unreflected(session: ACMS) -> int:

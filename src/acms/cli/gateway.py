@@ -32,21 +32,21 @@ SESSIONS = (
     Column("session", "cyan", wide=True),
     Column("model"),
     Column("client"),
-    Column("requests", right=True),
-    Column("trimmed", right=True),
-    Column("recalled", right=True),
-    Column("bypassed", right=True),
+    Column("requests", align_right=True),
+    Column("trimmed", align_right=True),
+    Column("recalled", align_right=True),
+    Column("bypassed", align_right=True),
     Column("namespace", "dim"),
 )
 REQUESTS = (
     Column("at", "dim"),
     Column("outcome", "magenta", wide=True),
-    Column("asked", right=True),
-    Column("tokens asked", right=True, value="asked_tokens"),
-    Column("sent", right=True, value=lambda one: one.get("sent", one["asked"])),
-    Column("tokens sent", right=True, value=lambda one: one.get("tokens", one["asked_tokens"])),
-    Column("budget", right=True),
-    Column("recalled", right=True, value=lambda one: len(one.get("recalled", ()))),
+    Column("asked", align_right=True),
+    Column("tokens asked", align_right=True, value="asked_tokens"),
+    Column("sent", align_right=True, value=lambda one: one.get("sent", one["asked"])),
+    Column("tokens sent", align_right=True, value=lambda one: one.get("tokens", one["asked_tokens"])),
+    Column("budget", align_right=True),
+    Column("recalled", align_right=True, value=lambda one: len(one.get("recalled", ()))),
     Column("line", "dim"),
 )
 
@@ -119,42 +119,44 @@ async def serve_gateway(
     except ImportError as missing:
         raise MissingExtraError("server", missing.name or "starlette") from None
 
-    named = _parse_upstreams(upstreams or ())
-    wanted = auth or ("off" if is_loopback_host(host) else "required")
+    upstream_urls = _parse_upstreams(upstreams or ())
+    auth_mode = auth or ("off" if is_loopback_host(host) else "required")
     if logs:
         log_to_stderr()
     config = GatewayConfig(
-        upstreams=named,
+        upstreams=upstream_urls,
         budget=100_000 if budget == "model" else _parse_budget(budget),
         budget_by_model=budget == "model",
         recall=_parse_recall(recall),
         store=store,
         privacy=None if privacy == "off" else parse_choice(privacy, Privacy, "--privacy"),
         host=host,
-        auth=_parse_auth(wanted),
-        provider_keys=_read_provider_keys(named) if keys else {},
+        auth=_parse_auth(auth_mode),
+        provider_keys=_read_provider_keys(upstream_urls) if keys else {},
     )
-    made = create_gateway(
+    gateway_app = create_gateway(
         shell.db or default_store_url(),
         config,
         engine=ACMSConfig.from_env(),
         embedder=create_embedder(ranking),
     )
-    await serve_until_stopped(made, open_socket(host, port), lambda url: _announce_url(url, shell.as_json))
+    await serve_until_stopped(
+        gateway_app, open_socket(host, port), lambda url: _announce_url(url, shell.as_json)
+    )
 
 
-def _register_server(served: Callable[..., None]) -> None:
-    """Let `acms gateway` without a word behind it serve."""
+def _register_server(serve: Callable[..., None]) -> None:
+    """Run the server for `acms gateway` without a subcommand: the group gets a callback with the server's options."""
 
-    def called(context: typer.Context, **given: Any) -> None:
+    def callback(context: typer.Context, **arguments: Any) -> None:
         if context.invoked_subcommand is None:
-            served(context=context, **given)
+            serve(context=context, **arguments)
 
-    called.__doc__ = served.__doc__
-    called.__annotations__ = served.__annotations__
-    vars(called)["__signature__"] = vars(served)["__signature__"]
+    callback.__doc__ = serve.__doc__
+    callback.__annotations__ = serve.__annotations__
+    vars(callback)["__signature__"] = vars(serve)["__signature__"]
     example = "Example:  acms gateway --budget 60000"
-    gateway.callback(invoke_without_command=True, epilog=example)(called)
+    gateway.callback(invoke_without_command=True, epilog=example)(callback)
 
 
 _register_server(
@@ -223,12 +225,12 @@ async def explain_requests(
 
     async with _open_records(shell.db) as kv:
         rows = await list_session_rows(kv)
-        found = next((row for row in rows if row["session"] == session), None)
-        if found is None:
+        session_row = next((row for row in rows if row["session"] == session), None)
+        if session_row is None:
             raise NotFoundError(
                 f"no session {session!r} came through the gateway", options=("acms gateway sessions",)
             )
-        namespace = found["namespace"]
+        namespace = session_row["namespace"]
         assert isinstance(kv, CompareAndSetKV)
         requests = await read_requests(kv, namespace, session)
 
@@ -251,9 +253,9 @@ async def _open_records(db: str | None) -> AsyncGenerator[ListingKV]:
 
     url = _store_url(db)
     if not has_gateway_records(url):
-        shown = without_password(url)
+        shown_url = without_password(url)
         raise NotFoundError(
-            f"nothing came through a gateway over {shown}", options=("acms gateway", "--db URL")
+            f"nothing came through a gateway over {shown_url}", options=("acms gateway", "--db URL")
         )
     kv = open_gateway_kv(url, "default")
     assert isinstance(kv, ListingKV)
@@ -284,7 +286,7 @@ def _explain_recall(request: Mapping[str, Any]) -> list[str]:
         return [f"recalled in the newest one: {len(recalled)} messages; those of earlier requests stay in it"]
     search = request.get("search")
     if search is None:
-        return []  # it was noted before searches were
+        return []  # a request that an earlier release recorded, without its search
     begin = f"recalled for the newest one: nothing; {search['free']:,} tokens were free"
     not_shown = search["not_shown"]
     searched = f"searched and not shown: {sum(not_shown.values()):,} messages"
@@ -296,8 +298,11 @@ def _explain_recall(request: Mapping[str, Any]) -> list[str]:
 
 def _write_ranges(ranges: Sequence[Sequence[int]]) -> str:
     """Write ranges of messages, counted from 1."""
-    written = [f"{first + 1}" if first == last else f"{first + 1} to {last + 1}" for first, last in ranges]
-    return ", ".join(written)
+    range_texts = [
+        f"{first_index + 1}" if first_index == last_index else f"{first_index + 1} to {last_index + 1}"
+        for first_index, last_index in ranges
+    ]
+    return ", ".join(range_texts)
 
 
 def _announce_url(url: str, as_json: bool) -> None:
@@ -310,16 +315,16 @@ def _announce_url(url: str, as_json: bool) -> None:
     )
 
 
-def _parse_upstreams(given: Sequence[str]) -> dict[str, str]:
-    found = dict(DEFAULT_UPSTREAMS)
-    for one in given:
-        name, _, url = one.partition("=")
+def _parse_upstreams(options: Sequence[str]) -> dict[str, str]:
+    urls = dict(DEFAULT_UPSTREAMS)
+    for option in options:
+        name, _, url = option.partition("=")
         if not name or not url:
             raise ConfigurationError(
-                f"--upstream {one!r} is not NAME=URL", options=("--upstream openai=http://127.0.0.1:8080",)
+                f"--upstream {option!r} is not NAME=URL", options=("--upstream openai=http://127.0.0.1:8080",)
             )
-        found[name] = url.removesuffix("/").removesuffix("/v1")
-    return found
+        urls[name] = url.removesuffix("/").removesuffix("/v1")
+    return urls
 
 
 def _parse_budget(text: str) -> int:

@@ -61,9 +61,9 @@ async def list_grants(
     from acms.server.grants import Grants
 
     async with open_service_stores(shell.db) as (stores, keys):
-        listed = await Grants(stores, keys).list(tenant, name)
+        shared_grants = await Grants(stores, keys).list(tenant, name)
     none = f"nothing is shared in {tenant!r}"
-    shell.show_list({"grants": listed}, GRANTS, listed, none=none)
+    shell.show_list({"grants": shared_grants}, GRANTS, shared_grants, none=none)
 
 
 @define_command("revoke", "acms grants revoke orders 7kq2m9xd --tenant acme", home=grants, namespace=None)

@@ -27,9 +27,9 @@ _NO_FOLDERS = frozenset((".git", ".hg", ".svn", ".venv", "node_modules", "__pyca
 
 IMPORTED = (
     Column("session", "cyan", wide=True),
-    Column("new", right=True),
-    Column("read", right=True),
-    Column("changed", right=True, value=lambda row: row["replaced"] + row["retracted"]),
+    Column("new", align_right=True),
+    Column("read", align_right=True),
+    Column("changed", align_right=True, value=lambda row: row["replaced"] + row["retracted"]),
     Column("title", value=lambda row: row["title"][:28]),
 )
 LEFT_OUT = (Column("file", "cyan"), Column("why", wide=True))
@@ -107,8 +107,8 @@ async def import_transcripts(
     async with shell.open_store(write=True) as storage:
         importer = await _create_importer(shell, storage, follows=True)
         with shell.progress(f"importing {path.name}") as report:
-            stored = await importer.import_file(source, plans, session, path.stem, report)
-        sessions = [asdict(result) for result in stored]
+            results = await importer.import_file(source, plans, session, path.stem, report)
+        sessions = [asdict(result) for result in results]
         if source.format == "chat":
             await _show_chat(shell, storage, sessions[0])
         else:
@@ -149,25 +149,39 @@ def _planned_json(plans: Mapping[str, Plan], stem: str) -> list[dict[str, Any]]:
 
 
 async def _show_chat(shell: Shell, storage: StorageBackend, counts: Mapping[str, Any]) -> None:
-    name, new, read = counts["session"], counts["new"], counts["read"]
+    name, new_count, read_count = counts["session"], counts["new"], counts["read"]
     async with await get_or_create_session(storage, name, shell.namespace) as session:
         stats = await session.get_session_stats()
-    value = {"session": name, "read": read, "new": new, "messages": stats.messages, "tokens": stats.tokens}
-    message = f"{name}: {new} new of {read} messages; it has {stats.messages:,} ({stats.tokens:,} tokens)"
+    value = {
+        "session": name,
+        "read": read_count,
+        "new": new_count,
+        "messages": stats.messages,
+        "tokens": stats.tokens,
+    }
+    message = f"{name}: {new_count} new of {read_count} messages; it has {stats.messages:,} ({stats.tokens:,} tokens)"
     shell.show_line(value, message)
 
 
 def _show_file(shell: Shell, source: Import, sessions: Sequence[dict[str, Any]]) -> None:
-    read = _sum_field(sessions, "read")
-    new = _sum_field(sessions, "new")
+    read_count = _sum_field(sessions, "read")
+    new_count = _sum_field(sessions, "new")
     skipped = dict(source.skipped)
 
     def draw() -> None:
         shell.list(IMPORTED, sessions)
         _draw_skipped(shell, skipped)
-        shell.line(f"{len(sessions)} sessions from {source.format}: {new:,} new of {read:,} messages")
+        shell.line(
+            f"{len(sessions)} sessions from {source.format}: {new_count:,} new of {read_count:,} messages"
+        )
 
-    value = {"format": source.format, "read": read, "new": new, "sessions": sessions, "skipped": skipped}
+    value = {
+        "format": source.format,
+        "read": read_count,
+        "new": new_count,
+        "sessions": sessions,
+        "skipped": skipped,
+    }
     shell.show(value, draw)
 
 
@@ -196,15 +210,15 @@ class _Summary:
 
     def add(self, name: str, source: Import, sessions: Sequence[dict[str, Any]]) -> None:
         """Add a file and its sessions; a session may have messages from several files."""
-        read = _sum_field(sessions, "read")
-        new = _sum_field(sessions, "new")
-        self.files.append({"file": name, "format": source.format, "read": read, "new": new})
+        read_count = _sum_field(sessions, "read")
+        new_count = _sum_field(sessions, "new")
+        self.files.append({"file": name, "format": source.format, "read": read_count, "new": new_count})
         self.skipped_messages += source.skipped
         for session in sessions:
-            empty = asdict(Stored(session["session"], session["title"], 0))
-            total = self.sessions.setdefault(session["session"], empty)
+            empty_counts = asdict(Stored(session["session"], session["title"], 0))
+            session_counts = self.sessions.setdefault(session["session"], empty_counts)
             for key in ("read", "new", "replaced", "retracted", "erased"):
-                total[key] += session[key]
+                session_counts[key] += session[key]
 
 
 async def _import_folder(
@@ -242,8 +256,8 @@ async def _import_one(
     if importer is None:
         return _planned_json(plans, stem)
     with shell.progress(task) as report:
-        stored = await importer.import_file(source, plans, None, stem, report)
-    return [asdict(result) for result in stored]
+        results = await importer.import_file(source, plans, None, stem, report)
+    return [asdict(result) for result in results]
 
 
 def _find_files(folder: Path) -> Iterator[Path]:
@@ -261,8 +275,8 @@ def _session_stem(name: str) -> str:
 
 
 def _show_folder(shell: Shell, summary: _Summary, *, dry_run: bool) -> None:
-    read = _sum_field(summary.files, "read")
-    new = _sum_field(summary.files, "new")
+    read_count = _sum_field(summary.files, "read")
+    new_count = _sum_field(summary.files, "new")
     sessions = list(summary.sessions.values())
 
     def draw() -> None:
@@ -270,16 +284,16 @@ def _show_folder(shell: Shell, summary: _Summary, *, dry_run: bool) -> None:
         _draw_skipped(shell, summary.skipped_messages)
         if summary.skipped_files:
             shell.list(LEFT_OUT, summary.skipped_files)
-        stored = "nothing stored (dry run)" if dry_run else f"{new:,} new"
+        outcome = "nothing stored (dry run)" if dry_run else f"{new_count:,} new"
         shell.line(
-            f"{len(summary.files)} files, {len(sessions)} sessions, {read:,} messages: {stored};"
+            f"{len(summary.files)} files, {len(sessions)} sessions, {read_count:,} messages: {outcome};"
             f" {len(summary.skipped_files)} files skipped"
         )
 
     value = {
         "files": summary.files,
-        "read": read,
-        "new": new,
+        "read": read_count,
+        "new": new_count,
         "sessions": sessions,
         "skipped": {"files": summary.skipped_files, "messages": dict(summary.skipped_messages)},
         "dry_run": dry_run,

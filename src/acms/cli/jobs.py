@@ -71,8 +71,8 @@ async def run_worker(
     async with AsyncExitStack() as stack:
         reflectors: list[Reflector] = []
         if reflector is not None:
-            opened = open_reflector(reflector, url=url, model=model)
-            reflectors.append(await stack.enter_async_context(opened))
+            reflector_context = open_reflector(reflector, url=url, model=model)
+            reflectors.append(await stack.enter_async_context(reflector_context))
         handlers = _select_handlers(selected, compose.handlers(config, reflectors=reflectors))
 
         def create_worker(storage: StorageBackend) -> Worker:
@@ -100,12 +100,12 @@ async def run_worker(
 
 def _check_kinds(kinds: Iterable[str], *, has_reflector: bool) -> None:
     """Refuse unknown kinds of jobs; only an opened reflector knows the name of its own kind."""
-    known = compose.handlers(ACMSConfig())
+    known_kinds = compose.handlers(ACMSConfig())
     for kind in kinds:
         may_be_reflection = has_reflector and kind.startswith("reflect:")
-        if kind not in known and not may_be_reflection:
+        if kind not in known_kinds and not may_be_reflection:
             raise typer.BadParameter(
-                f"{kind!r} is not one of {', '.join(sorted(known))}", param_hint="--kinds"
+                f"{kind!r} is not one of {', '.join(sorted(known_kinds))}", param_hint="--kinds"
             )
 
 
@@ -113,12 +113,12 @@ def _select_handlers(kinds: Sequence[str] | None, handlers: Mapping[str, Handler
     """Return the handlers of these kinds, or all for None."""
     if kinds is None:
         return handlers
-    known = sorted(handlers)
+    known_kinds = sorted(handlers)
     unknown = [kind for kind in kinds if kind not in handlers]
     if unknown:
         raise ConfigurationError(
-            f"--kinds: this worker cannot do {', '.join(unknown)}, only {', '.join(known)}",
-            options=tuple(known),
+            f"--kinds: this worker cannot do {', '.join(unknown)}, only {', '.join(known_kinds)}",
+            options=tuple(known_kinds),
         )
     return {kind: handler for kind, handler in handlers.items() if kind in kinds}
 
@@ -134,14 +134,14 @@ class TenantWorkers:
         self,
         stores: Stores,
         keys: Keys,
-        make: Callable[[StorageBackend], Worker],
+        build_worker: Callable[[StorageBackend], Worker],
         *,
         poll_seconds: float,
         look_seconds: float = 30.0,
     ) -> None:
         self._stores = stores
         self._keys = keys
-        self._make = make
+        self._build_worker = build_worker
         self._poll_seconds = poll_seconds
         self._look_seconds = look_seconds
         self._workers: dict[str, Worker] = {}
@@ -168,7 +168,7 @@ class TenantWorkers:
 
     async def _run_tenants(self, *, once: bool) -> None:
         tasks: dict[str, asyncio.Task[None]] = {}
-        stopped = asyncio.create_task(self._stop_event.wait())
+        stop_waiter = asyncio.create_task(self._stop_event.wait())
         try:
             while not self.stopping:
                 try:
@@ -183,17 +183,17 @@ class TenantWorkers:
                 if once:
                     await asyncio.gather(*tasks.values())
                     return
-                done, _ = await asyncio.wait(
-                    [stopped, *tasks.values()],
+                ended_tasks, _ = await asyncio.wait(
+                    [stop_waiter, *tasks.values()],
                     timeout=self._look_seconds,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-                for task in done:
+                for task in ended_tasks:
                     task.result()  # raises the unexpected error of a tenant
         finally:
             if not self.stopping:
                 self.stop()
-            await asyncio.gather(stopped, *tasks.values(), return_exceptions=True)
+            await asyncio.gather(stop_waiter, *tasks.values(), return_exceptions=True)
 
     async def _serve_tenant(self, name: str, *, once: bool) -> None:
         while not self.stopping:
@@ -209,9 +209,9 @@ class TenantWorkers:
             await self._pause(self._poll_seconds)
 
     async def _create_worker(self, name: str) -> Worker:
-        tenant = await self._stores.of(name)
-        tenant.users += 1  # never released, so that the store stays open
-        worker = self._workers[name] = self._make(tenant.handle)
+        tenant = await self._stores.tenant(name)
+        tenant.users += 1  # never decreased, so that the store stays open while its worker polls
+        worker = self._workers[name] = self._build_worker(tenant.handle)
         if self.stopping:
             worker.stop()
         return worker
@@ -295,23 +295,23 @@ async def manage_jobs(
     retry makes a failed, cancelled or waiting job due now. cancel gives a job up; the result of a running attempt is
     ignored.
     """
-    verb, *rest = words or [LIST]
+    verb, *arguments = words or [LIST]
     if verb not in (LIST, RETRY, CANCEL):
-        verb, rest = LIST, [verb, *rest]
-    if verb == LIST and len(rest) > 1:
-        raise typer.BadParameter(f"one session, not {len(rest)}", param_hint="SESSION")
-    if verb != LIST and not rest:
+        verb, arguments = LIST, [verb, *arguments]
+    if verb == LIST and len(arguments) > 1:
+        raise typer.BadParameter(f"one session, not {len(arguments)}", param_hint="SESSION")
+    if verb != LIST and not arguments:
         raise typer.BadParameter("name at least one job", param_hint="ID")
     next_after: str | None = None
     async with shell.open_store() as storage:
         if verb == LIST:
-            context = (await shell.find_session(storage, rest[0])).id if rest else None
+            context = (await shell.find_session(storage, arguments[0])).id if arguments else None
             states = (state,) if state else ()
             page = await storage.jobs(JobQuery(context=context, states=states, after=after, limit=limit))
             jobs, next_after = list(page.items), page.next_after
         else:
             change = requests.retry_job_by_id if verb == RETRY else requests.cancel_job_by_id
-            jobs = [await change(storage, id) for id in rest]
+            jobs = [await change(storage, id) for id in arguments]
         names = await _session_names(storage, jobs)
     rows = [{"session": names[job.context], **render.fields_of(job)} for job in jobs]
 
@@ -324,12 +324,12 @@ async def manage_jobs(
 
 
 JOBS = (
-    Column("id", "cyan", right=True),
+    Column("id", "cyan", align_right=True),
     Column("kind", "magenta"),
     Column("state", "yellow"),
     Column("session"),
     Column("error", wide=True, value=lambda job: preview_text(job["error"] or job["reason"] or "", 120)),
-    Column("attempt", right=True),
+    Column("attempt", align_right=True),
     Column("due", "dim", value=lambda job: job["not_before"] if job["state"] in WAITING else ""),
 )
 WAITING = (JobState.READY, JobState.RUNNING)

@@ -49,9 +49,9 @@ def _format_target(entry: Noted) -> str:
 AUDIT = (
     Column("operation", "magenta"),
     Column("on", wide=True, value=_format_target),
-    Column("version", "cyan", right=True),
+    Column("version", "cyan", align_right=True),
     Column("step"),
-    Column("status", right=True),
+    Column("status", align_right=True),
     Column("key", value=lambda entry: entry.key or "operator"),
     Column("time", "dim", value=lambda entry: f"{entry.at:%Y-%m-%d %H:%M:%S}"),
     Column("request", "dim"),
@@ -136,8 +136,8 @@ async def create_key(
             chosen = list(Scope) if scopes == "all" else [scope.strip() for scope in scopes.split(",")]
         bound: list[str] | None = None
         if namespaces is not None:
-            parts = [part.strip() for part in namespaces.split(",")]
-            bound = [part for part in parts if part]
+            names = [name_in_option.strip() for name_in_option in namespaces.split(",")]
+            bound = [name_in_option for name_in_option in names if name_in_option]
         key, secret = await home.create(tenant, name=name, scopes=chosen, expires=lifetime, namespaces=bound)
     _show_secret(shell, key, secret)
 
@@ -198,7 +198,7 @@ async def show_audit_trail(
     from acms.server.audit import read_audit_trail
 
     async with open_service_stores(shell.db) as (stores, _):
-        entries = await read_audit_trail(await stores.of(tenant), before=before, limit=limit)
+        entries = await read_audit_trail(await stores.tenant(tenant), before=before, limit=limit)
 
     none = f"nothing was changed over HTTP in {tenant!r}"
     shell.show_list({"tenant": tenant, "entries": entries}, AUDIT, entries, none=none)

@@ -80,11 +80,11 @@ async def migrate_store(
             raise result.error
         if not shell.as_json:
             _draw_store(shell, result, status=status, dry_run=dry_run)
-    failed = any(result.error is not None for result in results)
+    has_failed = any(result.error is not None for result in results)
     if shell.as_json:
         stores = [_store_json(result, sql=dry_run) for result in results]
-        shell.show({"ok": not failed, "stores": stores}, lambda: None)
-    return 1 if failed else 0
+        shell.show({"ok": not has_failed, "stores": stores}, lambda: None)
+    return 1 if has_failed else 0
 
 
 def _shard_file(url: str) -> str | None:
@@ -148,9 +148,9 @@ async def _migrate_one(
 
 
 STEPS = (
-    Column("version", "cyan", right=True),
+    Column("version", "cyan", align_right=True),
     Column("applied", value=lambda step: "yes" if step.applied else "no"),
-    Column("needs", right=True),
+    Column("needs", align_right=True),
     Column("checksum", "dim", value=lambda step: step.checksum[:12]),
     Column("waits for", "yellow", value="waits_for"),
 )

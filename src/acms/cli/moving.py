@@ -205,16 +205,17 @@ async def copy_store(
 
 @define_command("backup", "acms backup monday.db", namespace="unused")
 async def back_up_database(
-    shell: Shell, to: Annotated[Path, typer.Argument(metavar="TO", help="The new file; it must not exist.")]
+    shell: Shell,
+    target: Annotated[Path, typer.Argument(metavar="TO", help="The new file; it must not exist.")],
 ) -> None:
     """Back up the database while it is in use."""
     async with shell.open_store() as storage:
         if not isinstance(storage, HasBackup):
             raise ConfigurationError("only a file can be backed up like this", options=_BACKUPS)
         with shell.progress("copying pages") as report:
-            await storage.backup(str(to), progress=report)
-    size = to.stat().st_size
-    shell.show_line({"file": str(to), "bytes": size}, f"{to}: {size:,} bytes")
+            await storage.backup(str(target), progress=report)
+    size = target.stat().st_size
+    shell.show_line({"file": str(target), "bytes": size}, f"{target}: {size:,} bytes")
 
 
 SessionArgument = Annotated[

@@ -177,12 +177,12 @@ def _row_priority(row: Mapping[str, Any]) -> str:
 PINS = (
     Column("value", wide=True, value=_row_value),
     Column("key", "cyan"),
-    Column("tokens", right=True),
+    Column("tokens", align_right=True),
     Column("label", "magenta"),
-    Column("priority", right=True, value=_row_priority),
+    Column("priority", align_right=True, value=_row_priority),
     Column("tags", value=lambda row: " ".join(row["tags"])),
     Column("pinned", "dim", value=lambda row: _format_time(row["updated_at"])),
-    Column("order", right=True),
+    Column("order", align_right=True),
 )
 
 
@@ -206,18 +206,18 @@ async def list_pins(shell: Shell, namespace: PinNamespace, kv: Kv = None) -> Non
             texts.append(text)
             row |= {"tokens": counter.count(text), "value": entry.data}
         rows.append(row)
-    total = counter.count(pin_index.OPENING + "\n".join(texts)) if texts else 0
+    total_tokens = counter.count(pin_index.OPENING + "\n".join(texts)) if texts else 0
 
     def draw() -> None:
         shell.list(PINS, rows, none=f"nothing is pinned in {namespace!r}")
         if rows:
             shell.line(
-                f"{len(texts)} shown, {total} tokens together; a prompt takes the first {pin_index.MAX_PINS} and "
-                f"{pin_index.TRUNCATE_TOKENS} tokens unless it is told otherwise",
+                f"{len(texts)} shown, {total_tokens} tokens together; a prompt takes the first"
+                f" {pin_index.MAX_PINS} and {pin_index.TRUNCATE_TOKENS} tokens unless it is told otherwise",
                 "dim",
             )
 
-    shell.show({"namespace": namespace, "pins": rows, "tokens": total}, draw)
+    shell.show({"namespace": namespace, "pins": rows, "tokens": total_tokens}, draw)
 
 
 def _pin_json(pin: Pin) -> dict[str, Any]:

@@ -175,26 +175,30 @@ async def diff_prompts(shell: Shell, left: File, right: File) -> None:
     """
     from acms.prompt.cache_forecast import predict_cache
 
-    old, new = _load_prompt(left), _load_prompt(right)
-    codec = _create_codec(new.manifest.codec, new.manifest.model)
-    cache = predict_cache(new.manifest, old.manifest, codec)
-    shared = _count_shared(old.manifest.messages, new.manifest.messages)
+    left_prompt, right_prompt = _load_prompt(left), _load_prompt(right)
+    codec = _create_codec(right_prompt.manifest.codec, right_prompt.manifest.model)
+    cache = predict_cache(right_prompt.manifest, left_prompt.manifest, codec)
+    shared = _count_shared(left_prompt.manifest.messages, right_prompt.manifest.messages)
     paid = cache.paid()
-    # The price of the break: compared with a prompt that only grew at its end.
-    common_tokens = min(old.manifest.tokens, new.manifest.tokens)
+    # The price of the break is the difference to a prompt that only grew at its end, so that nothing was read again.
+    common_tokens = min(left_prompt.manifest.tokens, right_prompt.manifest.tokens)
     unbroken = replace(cache, predicted_tokens=codec.cached(common_tokens))
     price = max(0.0, paid - unbroken.paid())
-    rows = _align_messages(old, new)
+    rows = _align_messages(left_prompt, right_prompt)
     value = {
-        "left": _prompt_json(old),
-        "right": _prompt_json(new),
-        "different": old.manifest.payload != new.manifest.payload,
+        "left": _prompt_json(left_prompt),
+        "right": _prompt_json(right_prompt),
+        "different": left_prompt.manifest.payload != right_prompt.manifest.payload,
         "shared_messages": shared,
         "cache": cache,
         "paid": round(paid),
         "break": round(price),
         "rows": [
-            {"sign": row.sign, "left": _message_json(old, row.left), "right": _message_json(new, row.right)}
+            {
+                "sign": row.sign,
+                "left": _message_json(left_prompt, row.left),
+                "right": _message_json(right_prompt, row.right),
+            }
             for row in rows
         ],
     }
@@ -205,9 +209,9 @@ async def diff_prompts(shell: Shell, left: File, right: File) -> None:
 
     def draw() -> None:
         if shell.console is None:
-            _draw_unified(shell, old, new, rows, summary)
+            _draw_unified(shell, left_prompt, right_prompt, rows, summary)
         else:
-            shell.console.print(_build_side_by_side(old, new, rows, shared))
+            shell.console.print(_build_side_by_side(left_prompt, right_prompt, rows, shared))
             shell.line(summary, "dim")
 
     shell.show(value, draw)
@@ -358,10 +362,10 @@ def _parse_prompt(name: str, value: Any) -> SavedPrompt:
 SHOWN = (
     Column("text", wide=True),
     Column("role", "yellow"),
-    Column("tokens", right=True),
+    Column("tokens", align_right=True),
     Column("log", "cyan"),
     Column("from", "magenta"),
-    Column("#", right=True),
+    Column("#", align_right=True),
 )
 
 LOGGED = (
@@ -370,11 +374,13 @@ LOGGED = (
     Column("kind", "yellow"),
     Column("at", value="created_at"),
     Column("log", "cyan", value=render.format_version),
-    Column("tokens", right=True),
+    Column("tokens", align_right=True),
     Column(
-        "cached", right=True, value=lambda record: record.cache.predicted_tokens if record.cache else None
+        "cached",
+        align_right=True,
+        value=lambda record: record.cache.predicted_tokens if record.cache else None,
     ),
-    Column("lost", right=True),
+    Column("lost", align_right=True),
 )
 
 BLOCKS = (
@@ -382,7 +388,7 @@ BLOCKS = (
         "text", wide=True, value=lambda block: preview_text(block.text or f"({block.part}: not kept)", 160)
     ),
     Column("role", "yellow"),
-    Column("tokens", right=True),
+    Column("tokens", align_right=True),
     Column("part", "magenta"),
     Column("change"),
 )
@@ -397,19 +403,19 @@ VERDICTS = (
     Column("decision", value=render.decision_label),
     Column("what", "cyan", value=_verdict_subject),
     Column("rule", "magenta"),
-    Column("score", "green", right=True, value=lambda verdict: verdict.score or None),
-    Column("tokens", right=True),
+    Column("score", "green", align_right=True, value=lambda verdict: verdict.score or None),
+    Column("tokens", align_right=True),
 )
 
 
 def _message_rows(prompt: SavedPrompt) -> list[list[str]]:
     rows: list[list[str]] = []
-    for number, (sent, message) in enumerate(prompt.pair_messages(), 1):
-        scope = sent.path.rpartition("/")[2]
-        if sent.rendition not in ("whole", "pieces"):
-            scope = f"{scope} ({sent.rendition})"
+    for number, (record, message) in enumerate(prompt.pair_messages(), 1):
+        scope = record.path.rpartition("/")[2]
+        if record.rendition not in ("whole", "pieces"):
+            scope = f"{scope} ({record.rendition})"
         text = preview_text(_message_text(message), 160)
-        rows.append([text, sent.role.value, f"{sent.tokens:,}", _log_range(sent), scope, str(number)])
+        rows.append([text, record.role.value, f"{record.tokens:,}", _log_range(record), scope, str(number)])
     return rows
 
 
@@ -421,14 +427,14 @@ def _count_stable(messages: Sequence[Sent]) -> int:
     return len(messages)
 
 
-def _log_range(sent: Sent) -> str:
+def _log_range(record: Sent) -> str:
     """Return the versions of the log in a message, or its sources if it has no versions."""
-    if not sent.first:
-        sources = sent.sources
+    if not record.first:
+        sources = record.sources
         return f"{len(sources)} entries" if len(sources) > 1 else "".join(sources)
-    if sent.first == sent.last:
-        return f"v{sent.first}"
-    return f"v{sent.first}-v{sent.last}"
+    if record.first == record.last:
+        return f"v{record.first}"
+    return f"v{record.first}-v{record.last}"
 
 
 def _redaction_summary(manifest: Manifest) -> str:
@@ -448,7 +454,7 @@ def _redaction_summary(manifest: Manifest) -> str:
 
 
 def _log_versions(manifest: Manifest) -> str:
-    versions = dict.fromkeys(f"v{read.version}" for read in manifest.reads)
+    versions = dict.fromkeys(f"v{log_read.version}" for log_read in manifest.reads)
     return f", log at {', '.join(versions)}" if versions else ""
 
 
@@ -475,8 +481,8 @@ def _message_text(message: PromptMessage) -> str:
 def _count_shared(left: Sequence[Sent], right: Sequence[Sent]) -> int:
     """Return the number of messages that two prompts share from the start."""
     count = 0
-    for before, after in zip(left, right, strict=False):
-        if before.hash != after.hash:
+    for left_message, right_message in zip(left, right, strict=False):
+        if left_message.hash != right_message.hash:
             break
         count += 1
     return count
@@ -492,10 +498,10 @@ class Row(NamedTuple):
     folded: int = 0
 
 
-def _align_messages(old: SavedPrompt, new: SavedPrompt) -> list[Row]:
-    left = [sent.hash for sent in old.manifest.messages]
-    right = [sent.hash for sent in new.manifest.messages]
-    matcher = SequenceMatcher(None, left, right, autojunk=False)
+def _align_messages(left_prompt: SavedPrompt, right_prompt: SavedPrompt) -> list[Row]:
+    left_hashes = [record.hash for record in left_prompt.manifest.messages]
+    right_hashes = [record.hash for record in right_prompt.manifest.messages]
+    matcher = SequenceMatcher(None, left_hashes, right_hashes, autojunk=False)
     rows: list[Row] = []
     for tag, left_start, left_end, right_start, right_end in matcher.get_opcodes():
         sign: Literal[" ", "!"] = " " if tag == "equal" else "!"
@@ -509,22 +515,22 @@ def _align_messages(old: SavedPrompt, new: SavedPrompt) -> list[Row]:
 def _message_json(prompt: SavedPrompt, index: int | None) -> Json:
     if index is None:
         return None
-    sent = prompt.manifest.messages[index]
+    record = prompt.manifest.messages[index]
     return {
         "message": index + 1,
-        "path": sent.path,
-        "role": sent.role.value,
-        "tokens": sent.tokens,
-        "sources": list(sent.sources),
+        "path": record.path,
+        "role": record.role.value,
+        "tokens": record.tokens,
+        "sources": list(record.sources),
         "text": _message_text(prompt.messages[index]),
     }
 
 
 def _message_line(prompt: SavedPrompt, index: int, length: int) -> str:
-    sent = prompt.manifest.messages[index]
-    heading = f"{index + 1} {sent.role.value} [{sent.tokens:,}]"
-    if sent.first:
-        heading = f"{heading} {_log_range(sent)}"
+    record = prompt.manifest.messages[index]
+    heading = f"{index + 1} {record.role.value} [{record.tokens:,}]"
+    if record.first:
+        heading = f"{heading} {_log_range(record)}"
     return f"{heading} {preview_text(_message_text(prompt.messages[index]), length)}"
 
 
@@ -534,22 +540,22 @@ def _prompt_title(prompt: SavedPrompt) -> str:
 
 
 def _draw_unified(
-    screen: Screen, old: SavedPrompt, new: SavedPrompt, rows: Sequence[Row], summary: str
+    screen: Screen, left_prompt: SavedPrompt, right_prompt: SavedPrompt, rows: Sequence[Row], summary: str
 ) -> None:
-    screen.line(f"--- {_prompt_title(old)}")
-    screen.line(f"+++ {_prompt_title(new)}")
+    screen.line(f"--- {_prompt_title(left_prompt)}")
+    screen.line(f"+++ {_prompt_title(right_prompt)}")
     screen.line(f"@@ {summary} @@")
     for row in _fold_rows(rows):
         if row.folded:
             screen.line(f"  … {_count_messages(row.folded)} the same")
             continue
         if row.sign == " " and row.right is not None:
-            screen.line(f"  {_message_line(new, row.right, 160)}")
+            screen.line(f"  {_message_line(right_prompt, row.right, 160)}")
             continue
         if row.left is not None:
-            screen.line(f"- {_message_line(old, row.left, 160)}")
+            screen.line(f"- {_message_line(left_prompt, row.left, 160)}")
         if row.right is not None:
-            screen.line(f"+ {_message_line(new, row.right, 160)}")
+            screen.line(f"+ {_message_line(right_prompt, row.right, 160)}")
 
 
 def _fold_rows(rows: Sequence[Row]) -> Iterator[Row]:
@@ -579,19 +585,23 @@ def _count_messages(count: int) -> str:
 _ROW_STYLES = {" ": "dim", "!": "yellow", "-": "red", "+": "green", "~": "dim"}
 
 
-def _build_side_by_side(old: SavedPrompt, new: SavedPrompt, rows: Sequence[Row], shared: int) -> Table:
+def _build_side_by_side(
+    left_prompt: SavedPrompt, right_prompt: SavedPrompt, rows: Sequence[Row], shared: int
+) -> Table:
     table = Table(box=render.ROUNDED, header_style="bold", border_style="dim", expand=True)
-    for prompt in (old, new):
+    for prompt in (left_prompt, right_prompt):
         title = render.strip_control_characters(_prompt_title(prompt))
         table.add_column(title, ratio=1, overflow="fold")
     for row in _fold_rows(rows):
         if row.folded:
-            left = right = f"… {_count_messages(row.folded)} the same"
+            left_cell = right_cell = f"… {_count_messages(row.folded)} the same"
         else:
-            left = "" if row.left is None else f"{row.sign} {_message_line(old, row.left, 300)}"
-            right = "" if row.right is None else f"{row.sign} {_message_line(new, row.right, 300)}"
+            left_cell = "" if row.left is None else f"{row.sign} {_message_line(left_prompt, row.left, 300)}"
+            right_cell = (
+                "" if row.right is None else f"{row.sign} {_message_line(right_prompt, row.right, 300)}"
+            )
         style = _ROW_STYLES[row.sign]
-        cells = [Text(render.strip_control_characters(cell), style=style) for cell in (left, right)]
+        cells = [Text(render.strip_control_characters(cell), style=style) for cell in (left_cell, right_cell)]
         is_last_shared = row.right is not None and row.right == shared - 1
         table.add_row(*cells, end_section=is_last_shared)
     return table

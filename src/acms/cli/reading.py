@@ -224,10 +224,10 @@ def _entry_state(entry: HistoryEntry) -> str:
 
 HISTORY = (
     Column("text", wide=True, value="preview"),
-    Column("version", "cyan", right=True, value=render.format_version),
+    Column("version", "cyan", align_right=True, value=render.format_version),
     Column("role", "yellow"),
     Column("state", value=_entry_state),
-    Column("tokens", right=True),
+    Column("tokens", align_right=True),
     Column("kind", "magenta"),
     Column("time", "dim", value="created_at"),
 )

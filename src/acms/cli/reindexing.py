@@ -37,7 +37,7 @@ async def rebuild_index(
     are deleted there. Vectors of entries that ACMS_PRIVACY_MODE blocks are cleared.
     """
     model = None if ranking is None else create_embedder(ranking)
-    if model == "auto":
+    if model == "auto":  # a session would choose the model itself, and here is none
         model = LocalEmbedder()
     async with shell.open_store() as storage:
         context = None

@@ -45,7 +45,7 @@ class Column:
 
     name: str
     style: str = ""
-    right: bool = False
+    align_right: bool = False
     #: Field of a listed item, or a function of the item. Default: the field with the name of the column.
     value: str | Callable[[Any], object] = ""
     #: Whether it is the main column: it takes the remaining width, and later columns are dropped first.
@@ -113,7 +113,7 @@ class Screen:
         self._bar: Bar | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._started_at = 0.0
-        self._dropped_columns: set[str] = set()
+        self._hidden_columns: set[str] = set()
 
     @cached_property
     def console(self) -> Console | None:
@@ -170,7 +170,7 @@ class Screen:
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
         """Write rows under headings; the last columns are dropped, with a notice, if the line is too short."""
         self._remove_bar()
-        if not any(column.wide for column in columns):
+        if not any(column.wide for column in columns):  # one column must take what is left of the line
             columns = [*columns[:-1], replace(columns[-1], wide=True)]
         cells = [[strip_control_characters(cell) for cell in row] for row in rows]
         widths = [_measure_column(column, index, cells) for index, column in enumerate(columns)]
@@ -181,14 +181,14 @@ class Screen:
             self._write_aligned(visible_columns, [widths[index] for index in visible], visible_cells)
         else:
             self.console.print(_build_table(visible_columns, visible_cells))
-        dropped = [column.name for index, column in enumerate(columns) if index not in visible]
-        if dropped:
-            self._report_dropped(", ".join(dropped))
+        hidden_names = [column.name for index, column in enumerate(columns) if index not in visible]
+        if hidden_names:
+            self._report_hidden(", ".join(hidden_names))
 
-    def _report_dropped(self, names: str) -> None:
-        if names in self._dropped_columns:  # reported once per command
+    def _report_hidden(self, names: str) -> None:
+        if names in self._hidden_columns:  # reported once per command
             return
-        self._dropped_columns.add(names)
+        self._hidden_columns.add(names)
         self.line(f"not enough room for: {names} (--json has them)", "dim")
 
     def _find_visible_columns(self, columns: Sequence[Column], widths: Sequence[int]) -> Sequence[int]:
@@ -200,9 +200,11 @@ class Screen:
         for column, width in zip(columns, widths, strict=True):
             limit = self.width // 2 if column.wide else WIDEST
             minimum.append(min(width, limit))
-        frame = 3 if self.console is not None else 2
+        frame = (
+            3 if self.console is not None else 2
+        )  # cells between columns: a border with blanks, or two blanks
         for index in reversed(range(len(columns))):
-            needed = sum(minimum[other] + frame for other in visible) + 1
+            needed = sum(minimum[position] + frame for position in visible) + 1
             if needed <= self.width:
                 break
             if not columns[index].wide:
@@ -217,7 +219,7 @@ class Screen:
         heading = [column.name for column in columns]
         for row in (heading, *rows):
             aligned = [
-                _align_cell(cell, width, right=column.right)
+                _align_cell(cell, width, align_right=column.align_right)
                 for cell, width, column in zip(row, widths, columns, strict=True)
             ]
             print("  ".join(aligned).rstrip())
@@ -254,13 +256,13 @@ class Screen:
         """Return a callback that takes the amount done and the total."""
         bar = self._bar
         if bar is None:
-            return lambda done, total: None
+            return lambda completed, total: None
         task = bar.task_ids[0]
         if description is not None:
             bar.update(task, description=strip_control_characters(description))
 
-        def report(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
+        def report(completed: int, total: int) -> None:
+            bar.update(task, completed=completed, total=total)
             is_late = monotonic() - self._started_at > PATIENCE
             if is_late and self._bar is bar:
                 bar.start()  # a busy event loop may not have run the timer
@@ -294,11 +296,11 @@ def _fit_widths(columns: Sequence[Column], widths: Sequence[int], line: int) -> 
     return fitted
 
 
-def _align_cell(cell: str, width: int, *, right: bool) -> str:
+def _align_cell(cell: str, width: int, *, align_right: bool) -> str:
     if cell_len(cell) > width:
         cell = set_cell_size(cell, width - 1).rstrip() + "…"
     padding = " " * (width - cell_len(cell))
-    return padding + cell if right else cell + padding
+    return padding + cell if align_right else cell + padding
 
 
 def _build_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Table:
@@ -307,7 +309,7 @@ def _build_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Ta
     for column in columns:
         table.add_column(
             column.name,
-            justify="right" if column.right else "left",
+            justify="right" if column.align_right else "left",
             style=column.style or None,
             no_wrap=not column.wide,
             max_width=None if column.wide else WIDEST,
@@ -400,11 +402,11 @@ def item_json(item: ContextItem) -> dict[str, Json]:
 
 RANKED = (
     Column("text", wide=True, value=preview_item),
-    Column("score", "green", right=True),
-    Column("version", "cyan", right=True, value=format_version),
+    Column("score", "green", align_right=True),
+    Column("version", "cyan", align_right=True, value=format_version),
     Column("speaker", "yellow", value=speaker_name),
     Column("source", "magenta"),
-    Column("tokens", right=True, value="token_count"),
+    Column("tokens", align_right=True, value="token_count"),
 )
 """Recalled items, the best first."""
 
@@ -414,9 +416,9 @@ WINDOWED = (RANKED[0], RANKED[2], RANKED[3], RANKED[5])
 
 ENTRIES = (
     Column("text", wide=True, value=lambda entry: preview_text(entry.content, 160)),
-    Column("version", "cyan", right=True, value=format_version),
+    Column("version", "cyan", align_right=True, value=format_version),
     Column("speaker", "yellow", value=lambda entry: entry.actor or entry.role or entry.kind),
-    Column("tokens", right=True),
+    Column("tokens", align_right=True),
 )
 """Entries of a log."""
 
@@ -442,13 +444,13 @@ def format_signals(verdict: Verdict) -> str:
 
 LEDGER = (
     Column("reason", wide=True),
-    Column("version", "cyan", right=True, value=format_version),
+    Column("version", "cyan", align_right=True, value=format_version),
     Column("decision", value=decision_label),
-    Column("score", "green", right=True),
+    Column("score", "green", align_right=True),
     Column("rule", "magenta"),
-    Column("relevance", right=True),
-    Column("boost", right=True),
-    Column("tokens", right=True),
+    Column("relevance", align_right=True),
+    Column("boost", align_right=True),
+    Column("tokens", align_right=True),
     Column("signals", value=format_signals),
 )
 

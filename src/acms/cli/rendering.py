@@ -19,7 +19,7 @@ FRAGMENTS = (
     Column("text", wide=True, value=lambda fragment: preview_text(fragment.text or "[blocked]", 160)),
     Column("lod", "magenta"),
     Column("source", "cyan"),
-    Column("tokens", right=True, value="cost_tokens"),
+    Column("tokens", align_right=True, value="cost_tokens"),
     Column("id", "dim"),
 )
 WHY = (*LEDGER[:1], *LEDGER[2:5], LEDGER[7], Column("id", "dim"), LEDGER[8])
@@ -64,8 +64,8 @@ def _read_request(file: Path) -> Any:
     """Read a JSON value from a file or stdin."""
     try:
         with allow_interrupt():
-            raw = sys.stdin.buffer.read() if file.name == "-" else file.read_bytes()
-        return json.loads(raw)
+            data = sys.stdin.buffer.read() if file.name == "-" else file.read_bytes()
+        return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ValidationError("is not JSON", field="request") from error
 

@@ -87,13 +87,13 @@ async def scan_store(
 
 def _erase_command(findings: Sequence[Finding], db: str | None) -> str:
     """Return the command that erases the entries of findings in one session."""
-    first = findings[0]
-    words = ["acms", "erase", first.session]
+    first_finding = findings[0]
+    words = ["acms", "erase", first_finding.session]
     for entry in dict.fromkeys(finding.entry for finding in findings):
         words += ["--message", entry]
-    is_named = first.session != first.context
-    if is_named and first.namespace != "default":
-        words += ["--namespace", first.namespace]
+    is_named = first_finding.session != first_finding.context
+    if is_named and first_finding.namespace != "default":
+        words += ["--namespace", first_finding.namespace]
     if db is not None and safe_key(db):  # an address with a password is not printed
         words += ["--db", db]
     return shlex.join(words)
@@ -102,14 +102,14 @@ def _erase_command(findings: Sequence[Finding], db: str | None) -> str:
 FINDINGS = (
     Column("kind", "magenta"),
     Column("session", "yellow", wide=True),
-    Column("version", "cyan", right=True, value=format_version),
+    Column("version", "cyan", align_right=True, value=format_version),
     Column("entry"),
     Column("what", value=lambda finding: finding.entry_kind.value),
     Column("hidden", value=lambda finding: "always" if finding.clear else "redact"),
     Column("field"),
     Column("namespace"),
 )
-COUNTS = Column("kind", "magenta"), Column("findings", right=True), Column("entries", right=True)
+COUNTS = Column("kind", "magenta"), Column("findings", align_right=True), Column("entries", align_right=True)
 
 
 def _draw_scan(shell: Shell, result: Scan) -> None:

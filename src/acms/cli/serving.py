@@ -138,8 +138,8 @@ async def serve_store(
     async with AsyncExitStack() as stack:
         chosen_reflector = None
         if reflector is not None:
-            opened = open_reflector(reflector, url=url, model=model)
-            chosen_reflector = await stack.enter_async_context(opened)
+            reflector_context = open_reflector(reflector, url=url, model=model)
+            chosen_reflector = await stack.enter_async_context(reflector_context)
         app = create_app(
             store,
             config,
@@ -208,7 +208,7 @@ def _require_uvicorn() -> None:
 def _create_server(app: App, *, timeout_graceful_shutdown: int | None = None) -> Server:
     from uvicorn import Config
 
-    from acms.server.listen import Listening, build_bounded_protocol
+    from acms.server.listen import StoppingServer, build_bounded_protocol
 
     config = Config(
         app,
@@ -216,7 +216,7 @@ def _create_server(app: App, *, timeout_graceful_shutdown: int | None = None) ->
         timeout_graceful_shutdown=timeout_graceful_shutdown,
         **_UVICORN,
     )
-    return Listening(config, app.streams.end)
+    return StoppingServer(config, app.streams.end)
 
 
 def _open_sources(stack: AsyncExitStack, file: Path) -> list[HTTPSource]:
@@ -289,18 +289,18 @@ def _find_client_requests(store: str, app: App) -> ClientRequests | None:
         return None
     from acms.gateway.decisions import read_requests
 
-    async def read(namespace: str, session: str) -> list[dict[str, Any]]:
+    async def read_decisions(namespace: str, session: str) -> list[dict[str, Any]]:
         kv = open_gateway_kv(store, app.config.tenant)
         try:
             return await read_requests(kv, namespace, session)
         finally:
             await kv.aclose()
 
-    return read
+    return read_decisions
 
 
 class Stoppable(Protocol):
-    """An application with a start and an end of its own."""
+    """An ASGI application that is started before it serves and stopped afterwards."""
 
     async def start(self) -> None:
         """Open what it needs."""
@@ -318,7 +318,7 @@ class Stoppable(Protocol):
 async def serve_until_stopped(
     app: Stoppable, listener: socket.socket, announce: Callable[[str], None]
 ) -> None:
-    """Serve an application at an open port; headers of its answers are its own."""
+    """Serve an application at an open port until a signal stops it; the server adds no headers to its answers."""
     from uvicorn import Config, Server
 
     from acms.server.listen import build_bounded_protocol

@@ -28,8 +28,8 @@ def _describe_session(session: ContextInfo) -> str:
 
 SESSIONS = (
     Column("session", "cyan", wide=True, value="key"),
-    Column("messages", right=True, value="message_count"),
-    Column("tokens", right=True, value="total_tokens"),
+    Column("messages", align_right=True, value="message_count"),
+    Column("tokens", align_right=True, value="total_tokens"),
     Column("about", value=_describe_session),
     Column("namespace", "magenta"),
     Column("created", "dim", value="created_at"),
@@ -145,11 +145,11 @@ STATS = (
 
 EPISODES = (
     Column("summary", wide=True, value=lambda episode: preview_text(episode.summary or "", 160)),
-    Column("episode", "cyan", right=True, value="ordinal"),
+    Column("episode", "cyan", align_right=True, value="ordinal"),
     Column("versions", value=lambda episode: f"v{episode.first}-v{episode.last}"),
     Column("because", "magenta", value=lambda episode: episode.reason or "still open"),
-    Column("messages", right=True),
-    Column("tokens", right=True),
+    Column("messages", align_right=True),
+    Column("tokens", align_right=True),
     Column("ended", "dim", value=lambda episode: episode.ended_at if episode.status == "closed" else None),
 )
 
@@ -220,11 +220,13 @@ async def delete_session(shell: Shell, session: Session, yes: Yes = False) -> No
     async with shell.open_store() as storage:
         context = await shell.find_session(storage, session)
         keeping = await forks.hide_context(storage, context.id)
-    until = datetime.now(UTC) + COLLECT_AFTER
+    collected_from = datetime.now(UTC) + COLLECT_AFTER
 
     def draw() -> None:
-        shell.line(f"{session} is deleted; it is collected from {until:%Y-%m-%d} on")
+        shell.line(f"{session} is deleted; it is collected from {collected_from:%Y-%m-%d} on")
         for branch in keeping:
             shell.line(f"{branch.session_id} (v{branch.version}) keeps on reading what it shares with it")
 
-    shell.show({"session": session, "id": context.id, "kept_by": keeping, "collected_from": until}, draw)
+    shell.show(
+        {"session": session, "id": context.id, "kept_by": keeping, "collected_from": collected_from}, draw
+    )

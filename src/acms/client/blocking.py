@@ -24,8 +24,8 @@ from acms import session as _async
 from acms import view as _view
 from acms.client.log import Log
 from acms.client.portal import (
-    Block,
-    Door,
+    BlockingProxy,
+    ClosableProxy,
     init_from_arguments,
     init_from_inner,
     make_blocking_iterator,
@@ -65,7 +65,7 @@ R = TypeVar("R")
 # ── in this process ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class View(Door, Reads):
+class View(BlockingProxy, Reads):
     """A session as it was at a version, for blocking code."""
 
     __init__ = init_from_inner(_view.View)
@@ -82,10 +82,10 @@ class View(Door, Reads):
 
     def diff(self, other: View | int | str) -> Diff:
         """Return how the active content differs from another session, or from a version or tag of this one."""
-        return run_blocking(self.inner.diff(_unwrap_doors(other)))
+        return run_blocking(self.inner.diff(_unwrap_proxies(other)))
 
 
-class ACMS(View, Block, Writes):
+class ACMS(View, ClosableProxy, Writes):
     """Session-scoped context manager for agents, for blocking code; see `acms.ACMS`."""
 
     __init__ = init_from_arguments(_async.ACMS)
@@ -106,14 +106,14 @@ class ACMS(View, Block, Writes):
 
         See `acms.ACMS.merge`.
         """
-        return run_blocking(self.inner.merge(_unwrap_doors(other), strategy=strategy, dry_run=dry_run))
+        return run_blocking(self.inner.merge(_unwrap_proxies(other), strategy=strategy, dry_run=dry_run))
 
     def at(self, version: int | str) -> View:
         """Return a read-only view of the session as if its log ended at a version, or at a tag."""
         return View(self.inner.at(version))
 
 
-class KV(Block):
+class KV(ClosableProxy):
     """Key-value memory for blocking code; made by `open_kv`."""
 
     __init__ = init_from_inner(_kv.KVHome)
@@ -131,7 +131,7 @@ def open_kv(url: str | Path) -> KV:
     return KV(_kv.open_kv(url))
 
 
-class PinRegistry(Door):
+class PinRegistry(BlockingProxy):
     """The pins of one namespace, for blocking code; made by `create_pin_registry`."""
 
     __init__ = init_from_inner(_pins.KVPinRegistry)
@@ -149,15 +149,17 @@ def create_pin_registry(
     A store that is not a `KV` must be used by the loop of `acms.sync` alone.
     """
     return PinRegistry(
-        _pins.create_pin_registry(_unwrap_doors(store), namespace=namespace, index_key=index_key, clock=clock)
+        _pins.create_pin_registry(
+            _unwrap_proxies(store), namespace=namespace, index_key=index_key, clock=clock
+        )
     )
 
 
-def _unwrap_doors(value: Any) -> Any:
+def _unwrap_proxies(value: Any) -> Any:
     """Return the awaitable object of a session or a store of this module, also within a list."""
-    if isinstance(value, Door):
+    if isinstance(value, BlockingProxy):
         return value.inner
-    return [_unwrap_doors(item) for item in value] if isinstance(value, list | tuple) else value
+    return [_unwrap_proxies(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _make_blocking(
@@ -173,14 +175,14 @@ def _make_blocking(
 class Prompt(_prompt.Builder):
     """A prompt as a recipe, for blocking code; see `acms.prompt.Prompt`. Plugins stay async."""
 
-    _unwrap = staticmethod(_unwrap_doors)
+    _unwrap = staticmethod(_unwrap_proxies)
     render = _make_blocking(_prompt.Prompt.render)
 
 
 # ── over HTTP ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class RemoteView(Door, Reads):
+class RemoteView(BlockingProxy, Reads):
     """A session at a service as it was at a version, for blocking code."""
 
     __init__ = init_from_inner(_client.RemoteView)
@@ -196,10 +198,10 @@ class RemoteView(Door, Reads):
 
     def diff(self, other: RemoteView | int | str) -> Diff:
         """Return how the active content differs from another session, or from a version or tag of this one."""
-        return run_blocking(self.inner.diff(_unwrap_doors(other)))
+        return run_blocking(self.inner.diff(_unwrap_proxies(other)))
 
 
-class RemoteSession(RemoteView, Block, Writes):
+class RemoteSession(RemoteView, ClosableProxy, Writes):
     """A session at a service, for blocking code; made by `Client.session`. See `acms.client.RemoteSession`."""
 
     __init__ = init_from_inner(_client.RemoteSession)
@@ -217,14 +219,14 @@ class RemoteSession(RemoteView, Block, Writes):
 
         See `acms.ACMS.merge`.
         """
-        return run_blocking(self.inner.merge(_unwrap_doors(other), strategy=strategy, dry_run=dry_run))
+        return run_blocking(self.inner.merge(_unwrap_proxies(other), strategy=strategy, dry_run=dry_run))
 
     def at(self, version: int | str) -> RemoteView:
         """Return a read-only view of the session as if its log ended at a version, or at a tag."""
         return RemoteView(self.inner.at(version))
 
 
-class Client(Block):
+class Client(ClosableProxy):
     """The service at an address, for blocking code; see `acms.client.Client`."""
 
     __init__ = init_from_arguments(_client.Client)

@@ -99,8 +99,8 @@ class Client:
 
         `name`, `labels` and `metadata` describe it, as for `acms.ACMS`: they are stored with its next write.
         """
-        for given, field in ((session_id, "session_id"), (namespace, "namespace")):
-            if not isinstance(given, str) or not given.strip():
+        for value, field in ((session_id, "session_id"), (namespace, "namespace")):
+            if not isinstance(value, str) or not value.strip():
                 raise ValidationError("must be a name", field=field)
         about = build_session_settings(name, labels, metadata)
         return RemoteSession(Log(self._transport, session_id, namespace, about=about))
@@ -160,7 +160,9 @@ class Client:
 
         `cache` lists the keys in the caller's cache. See `acms.acs.ACS.render`, and `RenderReply.to_wire`.
         """
-        ids = [context if isinstance(context, str) else await context.log.known() for context in contexts]
+        ids = [
+            context if isinstance(context, str) else await context.log.require_id() for context in contexts
+        ]
         query = {
             "contexts": ",".join(ids) or None,
             "action": action,
@@ -187,7 +189,7 @@ class Client:
         `description` is the body of `POST /contexts/{id}/prompt`: `budget`, `codec`, `model`, `system`, `pins`, `last`,
         `recall`, `user`, `tools`, …. With sessions of a client `acms.Prompt` says the same, and in any order.
         """
-        context = session if isinstance(session, str) else await session.log.known()
+        context = session if isinstance(session, str) else await session.log.require_id()
         return await request_rendered_prompt(self._transport, context, description, after)
 
     async def grant(self, namespace: str, principal: str, *, actions: Sequence[str] = ("read",)) -> Grant:
@@ -196,22 +198,22 @@ class Client:
         `actions` are read, write and share; each includes read. Raise `PermissionDeniedError` for more than the caller
         may do, `NotFoundError` for a key that is unknown or another tenant's.
         """
-        where = build_api_path("namespaces", namespace, "grants", principal)
+        path = build_api_path("namespaces", namespace, "grants", principal)
         return read_noun(
-            Grant, (await self._transport.call("PUT", where, body={"actions": list(actions)})).data
+            Grant, (await self._transport.call("PUT", path, body={"actions": list(actions)})).data
         )
 
     async def grants(self, namespace: str) -> list[Grant]:
         """Return with whom a namespace is shared, by name; for who may share it."""
-        where = build_api_path("namespaces", namespace, "grants")
+        path = build_api_path("namespaces", namespace, "grants")
         return read_noun_list(
-            Grant, read_typed_field(list, (await self._transport.call("GET", where)).body, "data")
+            Grant, read_typed_field(list, (await self._transport.call("GET", path)).body, "data")
         )
 
     async def revoke(self, namespace: str, principal: str) -> None:
         """Take a namespace back with the next request of the other; `NotFoundError` when it was not shared."""
-        where = build_api_path("namespaces", namespace, "grants", principal)
-        await self._transport.call("DELETE", where, again=False)
+        path = build_api_path("namespaces", namespace, "grants", principal)
+        await self._transport.call("DELETE", path, repeatable=False)
 
     async def export(
         self, context: HasLog | str | None = None, *, namespace: str | None = None
@@ -221,7 +223,7 @@ class Client:
         They come as they are read: a break in the middle is raised, and the first line of a context has the version at
         which it ends.
         """
-        id = context if context is None or isinstance(context, str) else await context.log.known()
+        id = context if context is None or isinstance(context, str) else await context.log.require_id()
         async for line in self._transport.lines(
             build_api_path("export"), query={"contextId": id, "namespace": namespace}
         ):

@@ -54,7 +54,7 @@ class Log:
         return self.id
 
     async def ensure(self) -> str:
-        """Return the id of the context, creating it for the first write; concurrent callers continue in their order."""
+        """Return the id of the context, which the first write creates; concurrent callers share one request."""
         if self.id is not None and not self.about:
             return self.id
         if self._creating is None:
@@ -81,13 +81,14 @@ class Log:
             return self.id
         body = {"key": self.session_id, "namespace": self.namespace, **self.about}
         answer = await self.transport.call("POST", build_api_path("contexts"), body=body)
-        is_new = answer.status == 201  # for a known key the service returns the existing context
+        # For a known key the service returns the existing context, and ignores the description.
+        is_new = answer.status == 201
         if is_new:
             self.about = EMPTY
         self.id = nouns.read_noun(ContextInfo, answer.data).id
         return self.id
 
-    async def known(self) -> str:
+    async def require_id(self) -> str:
         """Return the id of the context; `SessionNotFoundError` when nothing was ever written."""
         id = await self.find()
         if id is None:

@@ -1,4 +1,7 @@
-"""Answers of the service as the nouns they were: names are camelCase on the wire, unknown ones are passed over."""
+"""Parse answers of the service as nouns (the dataclasses of `acms`); unknown fields are ignored.
+
+Field names are camelCase in HTTP.
+"""
 
 from __future__ import annotations
 
@@ -28,30 +31,30 @@ T = TypeVar("T")
 
 
 @contextmanager
-def wrap_read_errors(what: str) -> Generator[None]:
-    """Turn errors while parsing an answer inside the block into an `ACMSError`; `what` names the parsed part."""
+def wrap_read_errors(part_name: str) -> Generator[None]:
+    """Turn errors while parsing an answer inside the block into an `ACMSError`, which names the parsed part."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         failure = ACMSError(
-            f"the service's {what} cannot be read ({type(error).__name__}: {error})",
+            f"the service's {part_name} cannot be read ({type(error).__name__}: {error})",
             options=("let client and service have the same release",),
         )
     else:
         return
-    raise failure
+    raise failure  # outside the except block, so that the error does not hold the answer
 
 
-def read_noun(kind: type[T], written: Json, **known: Any) -> T:
-    """Read one noun; `known` are fields that the service does not write."""
+def read_noun(kind: type[T], data: Json, **other_fields: Any) -> T:
+    """Parse one noun; `other_fields` are values of fields that the service does not send."""
     with wrap_read_errors(kind.__name__):
-        return decode_noun(kind, written, **known)
+        return decode_noun(kind, data, **other_fields)
 
 
-def read_noun_list(kind: type[T], written: Json) -> list[T]:
-    """Read a list of them."""
+def read_noun_list(kind: type[T], data: Json) -> list[T]:
+    """Parse a list of nouns of one kind."""
     with wrap_read_errors(kind.__name__):
-        return [decode_noun(kind, item) for item in written]
+        return [decode_noun(kind, item) for item in data]
 
 
 def read_typed_field(kind: type[T], data: Json, name: str) -> T:
@@ -94,22 +97,24 @@ def read_context_items(context: str, data: Mapping[str, Any], items_field: str) 
 
 
 def _name_side(name: str, side: str) -> str:
-    """Return the name of a side with its version: the service knows it by its id."""
+    """Return the caller's name of a side, with the version from the service's name, which begins with the id."""
     return f"{name} {side.rpartition(' ')[2]}"
 
 
 @wrap_read_errors("merge")
-def read_merge_result(written: Mapping[str, Any], ours: str, theirs: str) -> Merged:
+def read_merge_result(data: Mapping[str, Any], our_name: str, their_name: str) -> Merged:
     """Parse the result of a merge between two sides with these names."""
-    merged = decode_noun(Merged, written)
-    return replace(merged, ours=_name_side(ours, merged.ours), theirs=_name_side(theirs, merged.theirs))
+    merged = decode_noun(Merged, data)
+    return replace(
+        merged, ours=_name_side(our_name, merged.ours), theirs=_name_side(their_name, merged.theirs)
+    )
 
 
 @wrap_read_errors("diff")
-def read_diff(written: Mapping[str, Any], left: str, right: str) -> Diff:
-    """Read a difference between two sides with these names."""
-    diff = decode_noun(Diff, written)
-    return replace(diff, left=_name_side(left, diff.left), right=_name_side(right, diff.right))
+def read_diff(data: Mapping[str, Any], left_name: str, right_name: str) -> Diff:
+    """Parse a difference between two sides with these names."""
+    diff = decode_noun(Diff, data)
+    return replace(diff, left=_name_side(left_name, diff.left), right=_name_side(right_name, diff.right))
 
 
 @wrap_read_errors("tree")

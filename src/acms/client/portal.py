@@ -1,4 +1,4 @@
-"""The building blocks of `acms.sync`: doors that wait for the event loop in the background."""
+"""The building blocks of `acms.sync`: proxies that wait for the event loop in the background."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from acms.runtime.loops import current_loop
 from acms.runtime.portal import blocked
 
 __all__ = [
-    "Block",
-    "Door",
+    "BlockingProxy",
+    "ClosableProxy",
     "init_from_arguments",
     "init_from_inner",
     "make_blocking_iterator",
@@ -21,37 +21,37 @@ __all__ = [
     "property_of_inner",
     "run_blocking",
     "set_return_annotation",
-    "wrap_in_door",
+    "wrap_in_proxy",
 ]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-D = TypeVar("D", bound="Door")
+D = TypeVar("D", bound="BlockingProxy")
 
 
 def run_blocking(work: Coroutine[Any, Any, R]) -> R:
-    """Run a coroutine to its end on the portal's loop; not inside a running one, which would stand still meanwhile."""
+    """Run a coroutine to its end on the portal's loop; raise `HandleError` in a running loop, which it would block."""
     if current_loop() is not None:
         work.close()
         raise HandleError("acms.sync blocks the event loop it is called from", options=("await acms.ACMS",))
     return blocked(work)
 
 
-class Door:
-    """A blocking object: the object `inner`, whose methods are awaited, does the work on the portal's loop."""
+class BlockingProxy:
+    """A blocking proxy: it runs the async methods of the object `inner` on the portal's loop and waits for them."""
 
     inner: Any
 
-    def __init__(self, /, *given: Any, **named: Any) -> None:
-        (self.inner,) = given
+    def __init__(self, /, *args: Any, **kwargs: Any) -> None:
+        (self.inner,) = args
 
     def __repr__(self) -> str:
         return repr(self.inner)
 
 
-class Block(Door):
-    """A door that is opened and closed."""
+class ClosableProxy(BlockingProxy):
+    """A blocking proxy that is opened and closed."""
 
     def __enter__(self) -> Self:
         """Open it for a block."""
@@ -63,15 +63,15 @@ class Block(Door):
         run_blocking(self.inner.__aexit__(*error))
 
 
-def wrap_in_door(kind: type[D], inner: Any) -> D:
-    """Return a door to an object that is there."""
-    door = kind.__new__(kind)
-    door.inner = inner
-    return door
+def wrap_in_proxy(kind: type[D], inner: Any) -> D:
+    """Return a proxy of an existing object, without calling `__init__`, which may create another one."""
+    proxy = kind.__new__(kind)
+    proxy.inner = inner
+    return proxy
 
 
 def init_from_inner(kind: Callable[..., T]) -> Callable[[Any, T], None]:
-    """Return the `__init__` of a door that wraps a given object."""
+    """Return the `__init__` of a proxy that wraps an existing object."""
 
     def __init__(self: Any, inner: T) -> None:
         self.inner = inner
@@ -81,7 +81,7 @@ def init_from_inner(kind: Callable[..., T]) -> Callable[[Any, T], None]:
 
 
 def init_from_arguments(inner: Callable[P, Any]) -> Callable[Concatenate[Any, P], None]:
-    """Return the `__init__` of a door that creates the object it wraps."""
+    """Return the `__init__` of a proxy that creates the object it wraps."""
 
     @wraps(inner.__init__)
     def __init__(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -91,14 +91,14 @@ def init_from_arguments(inner: Callable[P, Any]) -> Callable[Concatenate[Any, P]
 
 
 def property_of_inner(name: str, doc: str) -> Any:
-    """Return a property that reads an attribute of the object inside."""
-    return property(lambda door: getattr(door.inner, name), doc=doc)
+    """Return a property that reads an attribute of the wrapped object."""
+    return property(lambda proxy: getattr(proxy.inner, name), doc=doc)
 
 
 def make_blocking_method(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Any, P], R]:
-    """Return a method that waits for the one of the object inside."""
+    """Return a method that calls the async method of the wrapped object and waits for its result."""
 
     @wraps(method)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -136,5 +136,5 @@ def make_blocking_iterator(
 
 
 def set_return_annotation(function: Callable[..., Any], kind: str) -> None:
-    """Let a function show that it returns a kind."""
+    """Set the return annotation that editors and `inspect.signature` show for a function."""
     function.__dict__["__signature__"] = inspect.signature(function).replace(return_annotation=kind)

@@ -1,4 +1,4 @@
-"""Prompts of sessions at a service: sent as the steps they are made of, rendered there, read back."""
+"""Prompts of sessions at a service: their steps are sent, the service renders them, and the answer is parsed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PROBE = (
     PromptMessage(role=Role.ASSISTANT, parts=(Reasoning("c", "d"), Text("e"))),
     PromptMessage(role=Role.USER, parts=(Text("f"),)),
 )
-"""Messages that codecs of one format differ about when their settings do."""
+"""Messages that codecs of one format write differently if their settings differ."""
 
 
 class Remote(Protocol):
@@ -68,7 +68,7 @@ class RemotelyRendered(Rendered):
                 after=after,
             )
             self._omitted = int(answer["omitted"])
-            self._sources = tuple([tuple(map(str, one)) for one in answer["sources"]])
+            self._sources = tuple([tuple(map(str, ids)) for ids in answer["sources"]])
             self._answer = answer
 
     def __repr__(self) -> str:
@@ -107,7 +107,7 @@ def _attach_sources(message: PromptMessage, sources: tuple[str, ...]) -> PromptM
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Asks one service to render a prompt."""
+    """The place where the prompts of a session are rendered: one service."""
 
     transport: Transport
 
@@ -267,4 +267,4 @@ async def _describe_session(session: Readable) -> dict[str, Json]:
     if end is None:
         return {"contextId": await log.find() or await log.ensure()}
     end_field = "atTag" if isinstance(end, str) else "atVersion"
-    return {"contextId": await log.known(), end_field: end}
+    return {"contextId": await log.require_id(), end_field: end}

@@ -1,6 +1,7 @@
 """A session over HTTP: the verbs of `acms.ACMS`, run by a service.
 
-The requests of all verbs are in two lists, `Reads` and `Writes`, which the blocking doors inherit too.
+A verb is a method of a session. The requests of all verbs are in two lists, `Reads` and `Writes`, which the blocking
+proxies inherit too.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from acms.client.nouns import read_noun
 from acms.client.prompting import Home
 from acms.client.transport import Answer, build_api_path, rename_error_field
 from acms.client.verb import (
-    Asks,
-    Given,
+    CallArguments,
     Remote,
+    ServiceOperation,
     add_verb_methods,
     define_branching_verb,
     define_verb,
@@ -70,15 +71,15 @@ from acms.view import View
 __all__ = ["Reads", "RemoteSession", "RemoteView", "Writes"]
 
 _POLLS = (0.05, 2.0)
-"""Seconds after which a job is looked at again, at first and at most."""
+"""Seconds between two requests for the state of a job: the first wait, and the longest."""
 _MESSAGE = re.compile(r"m_\w{1,126}", re.ASCII)
-"""The form of a message id: other strings are no ids, and may not fit into a header."""
+"""The form of a message id. A string of another form matches no message, and may not be valid in a header."""
 
 
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _find_surrounding_context(remote: Remote, _: Given) -> str | None:
+async def _find_surrounding_context(remote: Remote, _: CallArguments) -> str | None:
     """Return the id of a context in the namespace, for an operation that also reads the other sessions there.
 
     If nothing was written to the session, its log is created and stays empty.
@@ -86,27 +87,34 @@ async def _find_surrounding_context(remote: Remote, _: Given) -> str | None:
     return await (remote.log.find() if remote.ends_at is not None else _ensure_context(remote, _))
 
 
-async def _ensure_context(remote: Remote, _: Given) -> str:
+async def _ensure_context(remote: Remote, _: CallArguments) -> str:
     """Return the id of the session's context; create it if it is missing, and store the session's description."""
     return (None if remote.log.about else await remote.log.find()) or await remote.log.ensure()
 
 
-async def _context_of_facts(remote: Remote, given: Given) -> str | None:
+async def _context_of_facts(remote: Remote, arguments: CallArguments) -> str | None:
     return await (
-        _find_surrounding_context(remote, given) if given["scope"] == "namespace" else remote.log.find()
+        _find_surrounding_context(remote, arguments)
+        if arguments["scope"] == "namespace"
+        else remote.log.find()
     )
 
 
-def _prepare_recall(remote: Remote, given: Given) -> Given:
+def _prepare_recall(remote: Remote, arguments: CallArguments) -> CallArguments:
     """Return the fields of a recall request; raise an error for arguments that cannot be sent."""
-    if isinstance(given["exclude"], str):
+    if isinstance(arguments["exclude"], str):
         raise ValidationError("must be a list of ids, not a string", field="exclude")
-    if given["budget"] is not None and given["token_budget"] is not None:
+    if arguments["budget"] is not None and arguments["token_budget"] is not None:
         raise TypeError("recall() takes budget or token_budget, not both")
-    where = given["where"]
+    where = arguments["where"]
     if isinstance(where, Mapping):
         where = {str(name): _write_filter_value(value, f"where.{name}") for name, value in where.items()}
-    return {**given, "where": where, "exclude": list(given["exclude"]), "why": remote.log.transport.why}
+    return {
+        **arguments,
+        "where": where,
+        "exclude": list(arguments["exclude"]),
+        "why": remote.log.transport.why,
+    }
 
 
 def _write_filter_value(value: object, field: str) -> Json:
@@ -116,43 +124,48 @@ def _write_filter_value(value: object, field: str) -> Json:
     return list(value) if isinstance(value, set | frozenset | tuple) else value
 
 
-def _format_times(_: Remote, given: Given) -> Given:
-    """Write times as text."""
-    return {name: value.isoformat() if isinstance(value, date) else value for name, value in given.items()}
-
-
-def _prepare_keys(_: Remote, given: Given) -> Given:
-    return {"ids": list(validation.validate_ids(given["ids"], "ids"))}
-
-
-def _prepare_fact(remote: Remote, given: Given) -> Given:
-    for name in ("names", "sources"):
-        if isinstance(given[name], str):
-            raise ValidationError("must be a list, not str", field=name)
-    return {**_format_times(remote, given), **{name: list(given[name]) for name in ("names", "sources")}}
-
-
-def _prepare_expand(_: Remote, given: Given) -> Given:
-    return {"version": str(validation.validate_integer(given["version"], "version"))}
-
-
-def _prepare_window(remote: Remote, given: Given) -> Given:
-    keep = ",".join([validation.parse_choice(role, Role, "keep") for role in given["keep"]]) or None
+def _format_times(_: Remote, arguments: CallArguments) -> CallArguments:
+    """Return the arguments with times as text."""
     return {
-        "budget": validation.validate_budget(given["budget"], "budget"),
+        name: value.isoformat() if isinstance(value, date) else value for name, value in arguments.items()
+    }
+
+
+def _prepare_keys(_: Remote, arguments: CallArguments) -> CallArguments:
+    return {"ids": list(validation.validate_ids(arguments["ids"], "ids"))}
+
+
+def _prepare_fact(remote: Remote, arguments: CallArguments) -> CallArguments:
+    for name in ("names", "sources"):
+        if isinstance(arguments[name], str):
+            raise ValidationError("must be a list, not str", field=name)
+    return {
+        **_format_times(remote, arguments),
+        **{name: list(arguments[name]) for name in ("names", "sources")},
+    }
+
+
+def _prepare_expand(_: Remote, arguments: CallArguments) -> CallArguments:
+    return {"version": str(validation.validate_integer(arguments["version"], "version"))}
+
+
+def _prepare_window(remote: Remote, arguments: CallArguments) -> CallArguments:
+    keep = ",".join([validation.parse_choice(role, Role, "keep") for role in arguments["keep"]]) or None
+    return {
+        "budget": validation.validate_budget(arguments["budget"], "budget"),
         "keep": keep,
         "why": remote.log.transport.why,
     }
 
 
-def _prepare_history(_: Remote, given: Given) -> Given:
-    limit = validation.validate_integer(given["limit"], "limit", least=1, most=validation.PAGE)
-    return {"limit": limit, "cursor": validation.validate_integer(given["after"], "after")}
+def _prepare_history(_: Remote, arguments: CallArguments) -> CallArguments:
+    limit = validation.validate_integer(arguments["limit"], "limit", least=1, most=validation.PAGE)
+    return {"limit": limit, "cursor": validation.validate_integer(arguments["after"], "after")}
 
 
-def _prepare_renders(_: Remote, given: Given) -> Given:
-    limit = validation.validate_integer(given["limit"], "limit", least=1, most=validation.PAGE)
-    return {"limit": limit, "cursor": given["after"]}
+def _prepare_renders(_: Remote, arguments: CallArguments) -> CallArguments:
+    limit = validation.validate_integer(arguments["limit"], "limit", least=1, most=validation.PAGE)
+    return {"limit": limit, "cursor": arguments["after"]}
 
 
 def _read_recall(answer: Answer, remote: Remote) -> ContextItems:
@@ -211,46 +224,67 @@ class Reads:
 
     recall = define_verb(
         View.recall,
-        Asks("POST recall", _read_recall, prepare=_prepare_recall, context=_find_surrounding_context),
+        ServiceOperation(
+            "POST recall", _read_recall, prepare=_prepare_recall, context=_find_surrounding_context
+        ),
     )
-    window = define_verb(View.window, Asks("GET window", _read_window, prepare=_prepare_window))
-    messages = define_verb(View.messages, Asks("POST chat", _read_chat, context=_find_surrounding_context))
-    history = define_verb(View.history, Asks("GET history", _read_history_page, prepare=_prepare_history))
-    episodes = define_verb(View.episodes, Asks("GET episodes", make_list_reader(Episode), pages=True))
+    window = define_verb(View.window, ServiceOperation("GET window", _read_window, prepare=_prepare_window))
+    messages = define_verb(
+        View.messages, ServiceOperation("POST chat", _read_chat, context=_find_surrounding_context)
+    )
+    history = define_verb(
+        View.history, ServiceOperation("GET history", _read_history_page, prepare=_prepare_history)
+    )
+    episodes = define_verb(
+        View.episodes, ServiceOperation("GET episodes", make_list_reader(Episode), pages=True)
+    )
     facts = define_verb(
         View.facts,
-        Asks(
+        ServiceOperation(
             "GET facts", make_list_reader(Fact), prepare=_format_times, context=_context_of_facts, pages=True
         ),
     )
     renders = define_verb(
         View.renders,
-        Asks("GET renders", make_list_reader(LoggedRender), prepare=_prepare_renders, timeless=True),
+        ServiceOperation(
+            "GET renders", make_list_reader(LoggedRender), prepare=_prepare_renders, timeless=True
+        ),
     )
-    sent = define_verb(View.sent, Asks("GET renders/{id}", make_noun_reader(RenderDetails), timeless=True))
+    sent = define_verb(
+        View.sent, ServiceOperation("GET renders/{id}", make_noun_reader(RenderDetails), timeless=True)
+    )
     keys = define_verb(
-        View.keys, Asks("POST keys", make_value_reader(dict[str, str], "keys"), prepare=_prepare_keys)
+        View.keys,
+        ServiceOperation("POST keys", make_value_reader(dict[str, str], "keys"), prepare=_prepare_keys),
     )
-    get = define_verb(View.get, Asks("GET entries/{id}", make_noun_reader(Entry)))
-    forks = define_verb(View.forks, Asks("GET forks", _read_forks, pages=True, timeless=True))
-    ancestry = define_verb(View.ancestry, Asks("GET ancestry", make_list_reader(Branch), timeless=True))
+    get = define_verb(View.get, ServiceOperation("GET entries/{id}", make_noun_reader(Entry)))
+    forks = define_verb(View.forks, ServiceOperation("GET forks", _read_forks, pages=True, timeless=True))
+    ancestry = define_verb(
+        View.ancestry, ServiceOperation("GET ancestry", make_list_reader(Branch), timeless=True)
+    )
     tree = define_verb(
-        View.tree, Asks("GET tree", lambda answer, _: nouns.read_tree(answer.data), timeless=True)
+        View.tree, ServiceOperation("GET tree", lambda answer, _: nouns.read_tree(answer.data), timeless=True)
     )
-    tags = define_verb(View.tags, Asks("GET tags", _read_tags, timeless=True))
+    tags = define_verb(View.tags, ServiceOperation("GET tags", _read_tags, timeless=True))
     compactions = define_verb(
-        View.compactions, Asks("GET compactions", make_list_reader(Compaction), pages=True)
+        View.compactions, ServiceOperation("GET compactions", make_list_reader(Compaction), pages=True)
     )
     expand = define_verb(
         View.expand,
-        Asks("GET compactions/{version}/entries", make_list_reader(Entry), prepare=_prepare_expand),
+        ServiceOperation(
+            "GET compactions/{version}/entries", make_list_reader(Entry), prepare=_prepare_expand
+        ),
     )
-    citations = define_verb(View.citations, Asks("GET citations", make_list_reader(Citation), timeless=True))
+    citations = define_verb(
+        View.citations, ServiceOperation("GET citations", make_list_reader(Citation), timeless=True)
+    )
     policy = define_verb(
         View.policy,
-        Asks("GET policy", make_noun_reader(ResolvedPolicy), context=_ensure_context, timeless=True),
+        ServiceOperation(
+            "GET policy", make_noun_reader(ResolvedPolicy), context=_ensure_context, timeless=True
+        ),
     )
-    get_session_stats = define_verb(View.get_session_stats, Asks("GET stats", _read_stats))
+    get_session_stats = define_verb(View.get_session_stats, ServiceOperation("GET stats", _read_stats))
 
 
 class RemoteView(Remote, Reads):
@@ -280,18 +314,20 @@ class RemoteView(Remote, Reads):
 
     async def diff(self, other: RemoteView | int | str) -> Diff:
         """Return how the active content differs from another session, or from a version or tag of this one."""
-        await self.log.known()
-        right = self.session_id
+        await self.log.require_id()
+        right_name = self.session_id
         if isinstance(other, RemoteView):
-            right = other.session_id
-            query: Given = {
-                "other": await other.log.known(),
+            right_name = other.session_id
+            query: CallArguments = {
+                "other": await other.log.require_id(),
                 "other_version": await resolve_end_version(other),
             }
         else:
             query = {"other_tag" if isinstance(other, str) else "other_version": other}
-        asks = Asks("GET diff", lambda answer, remote: nouns.read_diff(answer.data, remote.session_id, right))
-        return await asks(self, query)
+        operation = ServiceOperation(
+            "GET diff", lambda answer, remote: nouns.read_diff(answer.data, remote.session_id, right_name)
+        )
+        return await operation(self, query)
 
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -299,34 +335,34 @@ class RemoteView(Remote, Reads):
 _version = make_value_reader(int, "version")
 
 
-async def _ingest_message(remote: RemoteSession, given: Given) -> str:
+async def _ingest_message(remote: RemoteSession, arguments: CallArguments) -> str:
     """Append one message and return its id; the argument `role` is a role or a whole message of a provider."""
-    key, role = given.pop("idempotency_key"), given["role"]
+    key, role = arguments.pop("idempotency_key"), arguments["role"]
     if isinstance(role, Mapping):
-        if given["content"] or given["tool_calls"] or given["tool_call_id"] or given["parts"]:
+        if arguments["content"] or arguments["tool_calls"] or arguments["tool_call_id"] or arguments["parts"]:
             raise ValidationError("stands alone: it says all that there is to say", field="message")
         names = ("markers", "actor_id", "metadata", "created_at", "origin", "privacy")
-        attributes = {name: given[name] for name in names if given[name] not in (None, Privacy.ALLOW)}
-        message: Given = {**role, **attributes}
+        attributes = {name: arguments[name] for name in names if arguments[name] not in (None, Privacy.ALLOW)}
+        message: CallArguments = {**role, **attributes}
     else:
         validation.require_role_first(
-            role, given["content"], given["tool_calls"], given["tool_call_id"], given["parts"]
+            role, arguments["content"], arguments["tool_calls"], arguments["tool_call_id"], arguments["parts"]
         )
-        message = given
+        message = arguments
     if key is not None:
         message["key"] = key
     receipts = await _append_messages(remote, [message], {}, single=True)
     return receipts[-1].message_id
 
 
-async def _ingest_many(remote: RemoteSession, given: Given) -> list[MessageReceipt]:
+async def _ingest_many(remote: RemoteSession, arguments: CallArguments) -> list[MessageReceipt]:
     """Append messages; a message without a key gets the key of the batch and its index.
 
     `last_message` is sent as If-Match, so that the append fails if another message was appended in between.
     """
-    key, last_message = given["idempotency_key"], given["last_message"]
-    drafts: list[Given] = []
-    for index, message in enumerate(_check_messages(given["messages"])):
+    key, last_message = arguments["idempotency_key"], arguments["last_message"]
+    drafts: list[CallArguments] = []
+    for index, message in enumerate(_check_messages(arguments["messages"])):
         draft = dict(message)
         draft.setdefault("key", draft.pop("idempotency_key", None))
         has_own_key = draft["key"] is not None or draft.get("id") is not None
@@ -346,7 +382,11 @@ async def _ingest_many(remote: RemoteSession, given: Given) -> list[MessageRecei
 
 
 async def _append_messages(
-    remote: RemoteSession, messages: Sequence[Given], headers: Mapping[str, str], *, single: bool = False
+    remote: RemoteSession,
+    messages: Sequence[CallArguments],
+    headers: Mapping[str, str],
+    *,
+    single: bool = False,
 ) -> list[MessageReceipt]:
     """Append messages in one request; with `single`, errors name the fields as arguments of `ingest`."""
     await remote.log.ensure()
@@ -354,7 +394,9 @@ async def _append_messages(
     headers = {"idempotency-key": f"{ONCE}{uuid4().hex}", **headers}
     try:
         body = {"messages": _write_messages(messages)}
-        receipts = await Asks("POST messages", make_list_reader(MessageReceipt))(remote, body, headers)
+        receipts = await ServiceOperation("POST messages", make_list_reader(MessageReceipt))(
+            remote, body, headers
+        )
     except ValidationError as error:
         field = re.sub(r"\.key$", ".idempotency_key", error.field)
         rename_error_field(error, field.removeprefix("messages[0].") if single else field)
@@ -370,9 +412,9 @@ def _write_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Jso
     return [_write_message(message, f"messages[{index}].") for index, message in enumerate(messages)]
 
 
-def _write_message(given: Mapping[str, Any], prefix: str) -> dict[str, Json]:
+def _write_message(arguments: Mapping[str, Any], prefix: str) -> dict[str, Json]:
     """Serialize the arguments of `ingest`; `prefix` is the path of the message in errors."""
-    values = {str(name): value for name, value in given.items() if value is not None}
+    values = {str(name): value for name, value in arguments.items() if value is not None}
     created_at = values.get("created_at")
     if isinstance(created_at, datetime):
         values["created_at"] = validation.parse_moment(created_at, f"{prefix}created_at").isoformat()
@@ -410,43 +452,43 @@ def _check_messages(messages: object) -> Sequence[Mapping[str, Any]]:
     return messages
 
 
-def _prepare_sync(_: Remote, given: Given) -> Given:
-    return {**given, "messages": _write_messages(_check_messages(given["messages"]))}
+def _prepare_sync(_: Remote, arguments: CallArguments) -> CallArguments:
+    return {**arguments, "messages": _write_messages(_check_messages(arguments["messages"]))}
 
 
-def _prepare_fork(_: Remote, given: Given) -> Given:
-    at = given["at"]
-    return {"at_tag" if isinstance(at, str) else "at_version": at, "key": given["session_id"]}
+def _prepare_fork(_: Remote, arguments: CallArguments) -> CallArguments:
+    version = arguments["at"]
+    return {"at_tag" if isinstance(version, str) else "at_version": version, "key": arguments["session_id"]}
 
 
 def _open_branch(answer: Answer, remote: RemoteSession) -> RemoteSession:
-    found = read_noun(ContextInfo, answer.data)
-    return RemoteSession(Log(remote.log.transport, found.key or found.id, found.namespace, found.id))
+    context = read_noun(ContextInfo, answer.data)
+    return RemoteSession(Log(remote.log.transport, context.key or context.id, context.namespace, context.id))
 
 
-async def _set_tag(remote: RemoteSession, given: Given) -> int:
+async def _set_tag(remote: RemoteSession, arguments: CallArguments) -> int:
     """Set a tag and return its version; errors name the argument `version` as the local method does."""
-    fields = {"name": given["name"], "at_version": given["version"], "move": given["move"]}
+    fields = {"name": arguments["name"], "at_version": arguments["version"], "move": arguments["move"]}
     try:
-        return await Asks("PUT tags/{name}", _version)(remote, fields)
+        return await ServiceOperation("PUT tags/{name}", _version)(remote, fields)
     except ValidationError as error:
         if error.field == "at":
             rename_error_field(error, "version")
         raise
 
 
-def _check_private_flag(_: Remote, given: Given) -> Given:
-    if not isinstance(given["private"], bool):
-        raise ValidationError(f"must be true or false, was {given['private']!r}", field="private")
-    return given
+def _check_private_flag(_: Remote, arguments: CallArguments) -> CallArguments:
+    if not isinstance(arguments["private"], bool):
+        raise ValidationError(f"must be true or false, was {arguments['private']!r}", field="private")
+    return arguments
 
 
-def _find_citations(_: Remote, given: Given) -> Given:
-    """Find the shown entries that an answer cites, without a request."""
-    found = find_cited_ids(given["answer"], texts_of(given["shown"]))
-    if isinstance(ledger := getattr(given["shown"], "ledger", None), Ledger):
-        ledger.cited |= set(found)
-    return {"ids": list(found)}
+def _find_citations(_: Remote, arguments: CallArguments) -> CallArguments:
+    """Return the ids of the shown entries that an answer cites, found here, so that the answer is not sent."""
+    ids = find_cited_ids(arguments["answer"], texts_of(arguments["shown"]))
+    if isinstance(ledger := getattr(arguments["shown"], "ledger", None), Ledger):
+        ledger.cited |= set(ids)
+    return {"ids": list(ids)}
 
 
 def _read_cited_ids(answer: Answer, _: Remote) -> tuple[str, ...]:
@@ -457,10 +499,12 @@ def _ignore_answer(_: Answer, __: Remote) -> None:
     return None
 
 
-async def _delete_context(remote: RemoteSession, given: Given) -> list[Branch]:
+async def _delete_context(remote: RemoteSession, arguments: CallArguments) -> list[Branch]:
     """Delete the context, and return its live forks."""
-    forks = await Asks("DELETE", make_value_reader(list[Json], "liveForks"), again=False)(remote, given)
-    remote.log.id = None
+    forks = await ServiceOperation("DELETE", make_value_reader(list[Json], "liveForks"), repeatable=False)(
+        remote, arguments
+    )
+    remote.log.id = None  # the name is free: a later write creates another context
     branches: list[Branch] = []
     for fork in forks:
         id = nouns.read_typed_field(str, fork, "id")
@@ -469,9 +513,9 @@ async def _delete_context(remote: RemoteSession, given: Given) -> list[Branch]:
     return branches
 
 
-async def _find_job(remote: RemoteSession, given: Given) -> Job:
+async def _find_job(remote: RemoteSession, arguments: CallArguments) -> Job:
     """Return a job of this session; raise `GoneError` if there is none with this id."""
-    context, id = await remote.log.known(), given["id"]
+    context, id = await remote.log.require_id(), arguments["id"]
     try:
         answer = await remote.log.transport.call("GET", build_api_path("jobs", id))
         job = read_noun(Job, answer.data)
@@ -482,18 +526,18 @@ async def _find_job(remote: RemoteSession, given: Given) -> Job:
     return job
 
 
-async def _wait_for_job(remote: RemoteSession, given: Given) -> Compaction | None:
+async def _wait_for_job(remote: RemoteSession, arguments: CallArguments) -> Compaction | None:
     """Poll a job at growing intervals until it ends; return its compaction, or None if it made none."""
-    seconds, most_seconds = _POLLS
-    path = build_api_path("jobs", given["job"].id)
-    async with asyncio.timeout(given["timeout"]):
+    seconds, max_seconds = _POLLS
+    path = build_api_path("jobs", arguments["job"].id)
+    async with asyncio.timeout(arguments["timeout"]):
         while True:
             answer = await remote.log.transport.call("GET", path)
             job = read_noun(Job, answer.data)
             if job.state not in (JobState.READY, JobState.RUNNING):
                 break
             await asyncio.sleep(seconds)
-            seconds = min(most_seconds, seconds * 1.5)
+            seconds = min(max_seconds, seconds * 1.5)
     if job.state is not JobState.DONE:
         raise JobFailedError(
             f"job {job.id} is {job.state.value} after {job.attempt} attempts: {job.error}",
@@ -504,8 +548,8 @@ async def _wait_for_job(remote: RemoteSession, given: Given) -> Compaction | Non
     return None if compaction is None else read_noun(Compaction, compaction)
 
 
-async def _close_session(remote: RemoteSession, given: Given) -> None:
-    """Do nothing: whatever returned is stored, and the connections are the client's."""
+async def _close_session(remote: RemoteSession, arguments: CallArguments) -> None:
+    """Do nothing: every call that returned is stored, and the client closes the connections."""
 
 
 class Writes:
@@ -514,52 +558,75 @@ class Writes:
     ingest = define_verb(ACMS.ingest, _ingest_message)
     ingest_many = define_verb(ACMS.ingest_many, _ingest_many)
     sync = define_verb(
-        ACMS.sync, Asks("POST sync", make_noun_reader(Synced), prepare=_prepare_sync, context=_ensure_context)
+        ACMS.sync,
+        ServiceOperation(
+            "POST sync", make_noun_reader(Synced), prepare=_prepare_sync, context=_ensure_context
+        ),
     )
     close_episode = define_verb(
         ACMS.close_episode,
-        Asks("POST episodes/close", make_value_reader(str, "episodeId"), again=False, nulls=True),
+        ServiceOperation(
+            "POST episodes/close", make_value_reader(str, "episodeId"), repeatable=False, sends_null=True
+        ),
     )
-    forget_renders = define_verb(ACMS.forget_renders, Asks("DELETE renders", _ignore_answer))
-    retract = define_verb(ACMS.retract, Asks("POST entries/{message_id}/retract", _version))
+    forget_renders = define_verb(ACMS.forget_renders, ServiceOperation("DELETE renders", _ignore_answer))
+    retract = define_verb(ACMS.retract, ServiceOperation("POST entries/{message_id}/retract", _version))
     replace = define_verb(
-        ACMS.replace, Asks("PATCH entries/{message_id}", make_value_reader(str, "id"), again=False)
+        ACMS.replace,
+        ServiceOperation("PATCH entries/{message_id}", make_value_reader(str, "id"), repeatable=False),
     )
     cite = define_verb(
-        ACMS.cite, Asks("POST citations", _read_cited_ids, prepare=_find_citations, again=False)
+        ACMS.cite,
+        ServiceOperation("POST citations", _read_cited_ids, prepare=_find_citations, repeatable=False),
     )
-    clear = define_verb(ACMS.clear, Asks("POST clear", _version, again=False))
-    erase = define_verb(ACMS.erase, Asks("DELETE entries/{id}", make_noun_reader(Erasure)))
-    fork = define_branching_verb(ACMS.fork, Asks("POST fork", _open_branch, prepare=_prepare_fork))
-    copy = define_branching_verb(ACMS.copy, Asks("POST copy", _open_branch, prepare=_prepare_fork))
+    clear = define_verb(ACMS.clear, ServiceOperation("POST clear", _version, repeatable=False))
+    erase = define_verb(ACMS.erase, ServiceOperation("DELETE entries/{id}", make_noun_reader(Erasure)))
+    fork = define_branching_verb(
+        ACMS.fork, ServiceOperation("POST fork", _open_branch, prepare=_prepare_fork)
+    )
+    copy = define_branching_verb(
+        ACMS.copy, ServiceOperation("POST copy", _open_branch, prepare=_prepare_fork)
+    )
     tag = define_verb(ACMS.tag, _set_tag)
-    untag = define_verb(ACMS.untag, Asks("DELETE tags/{name}", _ignore_answer, again=False))
+    untag = define_verb(ACMS.untag, ServiceOperation("DELETE tags/{name}", _ignore_answer, repeatable=False))
     delete = define_verb(ACMS.delete, _delete_context)
-    compact = define_verb(ACMS.compact, Asks("POST compact", make_noun_reader(Job, "job"), nulls=True))
-    reflect = define_verb(ACMS.reflect, Asks("POST reflect", make_noun_reader(Job), again=False))
+    compact = define_verb(
+        ACMS.compact, ServiceOperation("POST compact", make_noun_reader(Job, "job"), sends_null=True)
+    )
+    reflect = define_verb(
+        ACMS.reflect, ServiceOperation("POST reflect", make_noun_reader(Job), repeatable=False)
+    )
     wait = define_verb(ACMS.wait, _wait_for_job)
     job = define_verb(ACMS.job, _find_job)
     state = define_verb(
-        ACMS.state, Asks("POST facts", make_noun_reader(Fact), prepare=_prepare_fact, context=_ensure_context)
+        ACMS.state,
+        ServiceOperation(
+            "POST facts", make_noun_reader(Fact), prepare=_prepare_fact, context=_ensure_context
+        ),
     )
-    unstate = define_verb(ACMS.unstate, Asks("POST facts/withdraw", make_list_reader(Fact), again=False))
-    undo = define_verb(ACMS.undo, Asks("POST undo", _version))
+    unstate = define_verb(
+        ACMS.unstate, ServiceOperation("POST facts/withdraw", make_list_reader(Fact), repeatable=False)
+    )
+    undo = define_verb(ACMS.undo, ServiceOperation("POST undo", _version))
     set_policy = define_verb(
         ACMS.set_policy,
-        Asks("PATCH policy", make_noun_reader(ResolvedPolicy), context=_ensure_context, nulls=True),
+        ServiceOperation(
+            "PATCH policy", make_noun_reader(ResolvedPolicy), context=_ensure_context, sends_null=True
+        ),
     )
     set_private = define_verb(
-        ACMS.set_private, Asks("PATCH", _ignore_answer, prepare=_check_private_flag, context=_ensure_context)
+        ACMS.set_private,
+        ServiceOperation("PATCH", _ignore_answer, prepare=_check_private_flag, context=_ensure_context),
     )
     close = define_verb(ACMS.close, _close_session)
 
 
 @nouns.wrap_read_errors("event")
 def _read_event(name: str, cursor: str, data: str) -> LogEvent:
-    said = json.loads(data)
+    fields = json.loads(data)
     if name == "job":
-        return LogEvent(cursor=cursor, job=read_noun(Job, said))
-    return LogEvent(cursor=cursor, entry=read_noun(Entry, said))
+        return LogEvent(cursor=cursor, job=read_noun(Job, fields))
+    return LogEvent(cursor=cursor, entry=read_noun(Entry, fields))
 
 
 class RemoteSession(RemoteView, Writes):
@@ -590,22 +657,22 @@ class RemoteSession(RemoteView, Writes):
         """Merge the changes of another session of the same fork tree into this session; see `acms.ACMS.merge`."""
         if not isinstance(other, RemoteView):
             raise ValidationError("must be a session of a service, or a view of one", field="other")
-        await self.log.known()
-        arguments: Given = {
-            "other": await other.log.known(),
+        await self.log.require_id()
+        fields: CallArguments = {
+            "other": await other.log.require_id(),
             "other_version": await resolve_end_version(other),
             "strategy": strategy,
         }
-        line = f"{'GET' if dry_run else 'POST'} merge"
-        asks = Asks(
-            line,
+        request_line = f"{'GET' if dry_run else 'POST'} merge"
+        operation = ServiceOperation(
+            request_line,
             lambda answer, remote: nouns.read_merge_result(answer.data, remote.session_id, other.session_id),
-            again=dry_run,
+            repeatable=dry_run,
         )
         try:
-            return await asks(self, arguments)
+            return await operation(self, fields)
         except MergeConflictError as error:  # the service knows the other side by its id
-            error.args = (str(error).replace(arguments["other"], other.session_id, 1),)
+            error.args = (str(error).replace(fields["other"], other.session_id, 1),)
             raise
 
     async def events(self, *, after: str | int = 0, follow: bool = True) -> AsyncGenerator[LogEvent]:
@@ -615,16 +682,16 @@ class RemoteSession(RemoteView, Writes):
         received; only the first request fails like any other.
         """
         transport = self.log.transport
-        path = build_api_path("contexts", await self.log.known(), "events")
+        path = build_api_path("contexts", await self.log.require_id(), "events")
         cursor = str(after)
-        begun = False
+        has_begun = False
         failures = 0
         while True:
             query = {"after": cursor, "follow": follow}
             wait: float | None = _POLLS[0]
             try:
                 async for name, id, data in transport.events(path, query=query):
-                    begun = True
+                    has_begun = True
                     failures = 0
                     cursor = id or cursor
                     if data:
@@ -632,7 +699,7 @@ class RemoteSession(RemoteView, Writes):
             except ACMSError as error:
                 failures += 1
                 # Once the stream has begun, it is resumed however often it breaks.
-                first_request_failed = not begun and failures >= transport.retry.max_attempts
+                first_request_failed = not has_begun and failures >= transport.retry.max_attempts
                 wait = transport.pause(error, min(failures, 20))
                 if not follow or first_request_failed or wait is None:
                     raise

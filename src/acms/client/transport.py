@@ -148,12 +148,12 @@ class Transport:
         query: Mapping[str, object] | None = None,
         body: Json = None,
         headers: Mapping[str, str] | None = None,
-        again: bool = True,
+        repeatable: bool = True,
     ) -> Answer:
         """Send a request, and retry while the failure is transient and `retry` allows it.
 
         A caller that changes something passes an `Idempotency-Key` in `headers`, which is the same at every attempt.
-        Without `again`, a request is repeated only if it certainly had no effect.
+        Without `repeatable`, a request is repeated only if it certainly had no effect.
         """
         content = None
         all_headers = dict(headers or {})
@@ -166,7 +166,7 @@ class Transport:
             try:
                 return await self._send_once(method, path, params, content, all_headers)
             except ACMSError as error:
-                may_repeat = again or isinstance(error, _UNSENT)
+                may_repeat = repeatable or isinstance(error, _UNSENT)
                 seconds = self._retry_delay(error, attempt) if may_repeat else None
                 if seconds is None:
                     raise
@@ -174,7 +174,7 @@ class Transport:
             attempt += 1
 
     def _retry_delay(self, error: ACMSError, attempt: int) -> float | None:
-        """Return the seconds until a request is worth sending again; None when it is not."""
+        """Return the seconds to wait before the next attempt, or None if there is none."""
         return None if attempt >= self.retry.max_attempts else self.pause(error, attempt)
 
     def pause(self, error: ACMSError, attempt: int) -> float | None:
@@ -221,8 +221,8 @@ class Transport:
         """
         name = id = ""
         data: list[str] = []
-        quiet = max(self._timeout, 45.0)  # the time of three heartbeats
-        async for line in self.lines(path, query=query, accept=EVENTS, quiet=quiet):
+        max_silence = max(self._timeout, 45.0)  # the time of three heartbeats
+        async for line in self.lines(path, query=query, accept=EVENTS, max_silence=max_silence):
             field, _, value = line.rstrip("\r\n").partition(":")
             value = value.removeprefix(" ")
             if field == "event":
@@ -241,17 +241,19 @@ class Transport:
         *,
         query: Mapping[str, object] | None = None,
         accept: str = _NDJSON,
-        quiet: float | None = None,
+        max_silence: float | None = None,
     ) -> AsyncGenerator[str]:
-        """Yield the lines of a streamed answer, each with its newline; `quiet` is the longest wait in seconds."""
+        """Yield the lines of a streamed answer, each with its newline; `max_silence` is the longest wait in seconds."""
         client = self._open_client()
         import httpx2
 
         params = _build_query_params(query)
         headers = {"accept": accept}
-        timeout = httpx2.Timeout(self._timeout, read=quiet or self._timeout)
+        timeout = httpx2.Timeout(self._timeout, read=max_silence or self._timeout)
         stream = client.stream("GET", self.url + path, params=params, headers=headers, timeout=timeout)
-        failure: ACMSError
+        failure: (
+            ACMSError  # raised after the try block, as errors of httpx2 hold the request with the API key
+        )
         try:
             async with self._slots, stream as response:
                 if response.status_code == 200:
@@ -413,12 +415,12 @@ _ARGUMENTS: Mapping[str, str] = {
 
 def _use_argument_name(error: ValidationError) -> None:
     """Give the field at fault its name in Python instead of its name on the wire."""
-    name = re.sub(r"(?<=[a-z])[A-Z]", lambda found: f"_{found[0].lower()}", error.field)
+    name = re.sub(r"(?<=[a-z])[A-Z]", lambda match: f"_{match[0].lower()}", error.field)
     rename_error_field(error, _ARGUMENTS.get(name, name))
 
 
 def rename_error_field(error: ValidationError, field: str) -> None:
-    """Say that an argument with this name is at fault."""
+    """Change the field that an error names, also at the beginning of its text."""
     wire, text = error.field, str(error)
     error.field = field
     if text.startswith(f"{wire}: "):

@@ -1,7 +1,7 @@
 """Describe a verb once: the session's method, and the request that it makes to a service.
 
-From one description come the verb of a remote session, which is awaited, and those of the blocking doors, each with the
-signature and the docstring of the method: an editor and a type checker see them too.
+From one description come the method of a remote session, which is awaited, and those of the blocking proxies, each with
+the signature and the docstring of the local method: an editor and a type checker see them too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from acms.client import nouns
 from acms.client.log import Log
-from acms.client.portal import Door, make_blocking_method, set_return_annotation, wrap_in_door
+from acms.client.portal import BlockingProxy, make_blocking_method, set_return_annotation, wrap_in_proxy
 from acms.client.transport import Answer, Transport, build_api_path, quote_path_step
 from acms.errors import ACMSError, SessionNotFoundError
 from acms.log import validation
@@ -25,9 +25,9 @@ from acms.session import ACMS
 from acms.view import View
 
 __all__ = [
-    "Asks",
-    "Given",
+    "CallArguments",
     "Remote",
+    "ServiceOperation",
     "Verb",
     "add_verb_methods",
     "define_branching_verb",
@@ -41,9 +41,9 @@ __all__ = [
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-D = TypeVar("D", bound=Door)
+D = TypeVar("D", bound=BlockingProxy)
 
-Given: TypeAlias = dict[str, Any]
+CallArguments: TypeAlias = dict[str, Any]
 """The arguments of a call by their names, defaults too."""
 
 
@@ -54,9 +54,9 @@ class UnwrittenError(SessionNotFoundError):
 class Remote:
     """A log at a service, at its head or at a past version."""
 
-    def __init__(self, log: Log, at: int | str | None = None) -> None:
+    def __init__(self, log: Log, ends_at: int | str | None = None) -> None:
         self.log = log
-        self._at = at
+        self._at = ends_at
 
     @property
     def ends_at(self) -> int | str | None:
@@ -83,47 +83,49 @@ async def resolve_end_version(remote: Remote) -> int | None:
 
 
 def _make_empty_session(remote: Remote) -> View:
-    """Return a session that nothing was written to: it answers for a log that is not there yet."""
+    """Return an empty local session, which answers for a log that does not exist yet, with the same errors."""
     session = ACMS(remote.log.session_id, "memory://", None, namespace=remote.log.namespace)
     return session if remote.ends_at is None else session.at(remote.ends_at)
 
 
-Ask: TypeAlias = Callable[[Any, Given], Coroutine[Any, Any, R]]
-"""How a remote session does a verb: it is given the session and the arguments."""
+RemoteCall: TypeAlias = Callable[[Any, CallArguments], Coroutine[Any, Any, R]]
+"""Runs a verb of a remote session: called with the session and the arguments."""
 
 
 # ── a verb on every door ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Verb(Generic[P, R]):
-    """A verb of a session: awaited where the session is remote, waited for on the doors of `acms.sync`."""
+    """A method of a session: it sends a request if the session is remote, and blocks on proxies of `acms.sync`."""
 
-    def __init__(self, method: Callable[..., Any], ask: Ask[Any] | None, *, branches: bool = False) -> None:
+    def __init__(
+        self, method: Callable[..., Any], ask: RemoteCall[Any] | None, *, branches: bool = False
+    ) -> None:
         self._method = method
         self._ask = ask
-        #: Whether it makes another session.
+        #: Whether it returns another session.
         self.branches = branches
 
     @overload
     def __get__(self, remote: None, owner: Any = None) -> Verb[P, R]: ...
     @overload
-    def __get__(self, remote: Door, owner: Any = None) -> Callable[P, R]: ...
+    def __get__(self, remote: BlockingProxy, owner: Any = None) -> Callable[P, R]: ...
     @overload
     def __get__(self, remote: object, owner: Any = None) -> Callable[P, Coroutine[Any, Any, R]]: ...
     def __get__(self, remote: object, owner: Any = None) -> Any:
-        return self  # of a class that is no door: those have what `on` returns
+        return self  # of a class that is no door: those have the method that `method_for` returns
 
-    def on(self, door: type) -> Callable[..., Any]:
-        """Return the method for a class: a blocking one for a `Door`, else one that sends a request."""
-        if not issubclass(door, Door):
+    def method_for(self, cls: type) -> Callable[..., Any]:
+        """Return the method for a class: a blocking one for a `BlockingProxy`, else one that sends a request."""
+        if not issubclass(cls, BlockingProxy):
             return self._remote()
         call = make_blocking_method(self._method)
         if not self.branches:
             return call
 
         @wraps(self._method)
-        def call_and_wrap(self: Door, /, *args: Any, **kwargs: Any) -> Door:
-            return wrap_in_door(type(self), call(self, *args, **kwargs))
+        def call_and_wrap(self: BlockingProxy, /, *args: Any, **kwargs: Any) -> BlockingProxy:
+            return wrap_in_proxy(type(self), call(self, *args, **kwargs))
 
         return call_and_wrap
 
@@ -155,7 +157,7 @@ class Verb(Generic[P, R]):
 
 
 class Branching(Generic[P]):
-    """A verb that makes another session, of the kind that it is asked of."""
+    """A verb that returns another session, of the same class as the session that it is called on."""
 
     @overload
     def __get__(self, remote: D, owner: Any = None) -> Callable[P, D]: ...
@@ -166,62 +168,62 @@ class Branching(Generic[P]):
 
 
 def define_verb(
-    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], ask: Ask[R] | None = None
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], ask: RemoteCall[R] | None = None
 ) -> Verb[P, R]:
     """Describe a verb: the method of a session in this process, and the request of a remote one."""
     return Verb(method, ask)
 
 
-def define_branching_verb(method: Callable[Concatenate[Any, P], Any], ask: Ask[Any]) -> Branching[P]:
-    """Describe a verb that makes another session."""
+def define_branching_verb(method: Callable[Concatenate[Any, P], Any], ask: RemoteCall[Any]) -> Branching[P]:
+    """Describe a verb that returns another session."""
     return cast("Branching[P]", Verb(method, ask, branches=True))
 
 
-def add_verb_methods(door: type) -> None:
+def add_verb_methods(cls: type) -> None:
     """Add a method to a class for each `Verb` that it inherits."""
-    for name in dir(door):
-        verb = inspect.getattr_static(door, name)
+    for name in dir(cls):
+        verb = inspect.getattr_static(cls, name)
         if isinstance(verb, Verb):
-            method = verb.on(door)
-            method.__qualname__ = f"{door.__name__}.{name}"
+            method = verb.method_for(cls)
+            method.__qualname__ = f"{cls.__name__}.{name}"
             if verb.branches:
-                set_return_annotation(method, door.__name__)
-            setattr(door, name, method)
+                set_return_annotation(method, cls.__name__)
+            setattr(cls, name, method)
 
 
 # ── the request of a verb ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
-class Asks(Generic[R]):
+class ServiceOperation(Generic[R]):
     """An operation of the service: its request, and how its answer is parsed."""
 
     #: `"GET entries/{id}"`, below the context. Arguments that the path does not name go into the query of a GET or a
     #: DELETE, else into the body; None is left out.
-    line: str
+    request_line: str
     #: Reads the answer, for the session that asked.
-    reply: Callable[[Answer, Any], R]
+    read_answer: Callable[[Answer, Any], R]
     _: KW_ONLY
     #: Checks the arguments, and converts them to the fields of the operation.
-    prepare: Callable[[Any, Given], Mapping[str, Any]] | None = None
+    prepare: Callable[[Any, CallArguments], Mapping[str, Any]] | None = None
     #: Returns the context of the request, if it is not simply the session's; None if there is none yet.
-    context: Callable[[Any, Given], Awaitable[str | None]] | None = None
+    context: Callable[[Any, CallArguments], Awaitable[str | None]] | None = None
     #: Whether the answer is a list that is read to its end.
     pages: bool = False
-    #: Whether it knows no past versions.
+    #: Whether it is the same at every version, so that no version is sent.
     timeless: bool = False
     #: Whether None is sent too.
-    nulls: bool = False
+    sends_null: bool = False
     #: Whether it may be sent again under its key, which is the same at every attempt; otherwise only if it certainly
     #: had no effect.
-    again: bool = True
+    repeatable: bool = True
 
-    async def __call__(self, remote: Any, given: Given, headers: Mapping[str, str] = EMPTY) -> R:
+    async def __call__(self, remote: Any, arguments: CallArguments, headers: Mapping[str, str] = EMPTY) -> R:
         """Send the request for a session, with the arguments of a call, and parse the answer."""
         if isinstance(remote.ends_at, str):
             await resolve_end_version(remote)
-        fields = dict(self.prepare(remote, given) if self.prepare else given)
-        context = await (self.context(remote, given) if self.context else remote.log.find())
+        fields = dict(self.prepare(remote, arguments) if self.prepare else arguments)
+        context = await (self.context(remote, arguments) if self.context else remote.log.find())
         if context is None:
             raise validation.missing_session_error(remote.log.session_id, UnwrittenError)
         if not self.timeless and remote.ends_at is not None:
@@ -237,10 +239,15 @@ class Asks(Generic[R]):
             # The service names the session by its id, the caller by its name.
             error.args = (str(error).replace(repr(context), repr(remote.log.session_id)),)
             raise
-        return self.reply(answer, remote)
+        return self.read_answer(answer, remote)
 
     async def _add_pages(
-        self, answer: Answer, transport: Transport, context: str, fields: Given, headers: Mapping[str, str]
+        self,
+        answer: Answer,
+        transport: Transport,
+        context: str,
+        fields: CallArguments,
+        headers: Mapping[str, str],
     ) -> None:
         """Add the data of all following pages to the answer with the first one."""
         data = nouns.read_typed_field(list, answer.body, "data")
@@ -252,13 +259,13 @@ class Asks(Generic[R]):
         answer.body["data"] = data
 
     async def _send(
-        self, transport: Transport, context: str, fields: Given, headers: Mapping[str, str]
+        self, transport: Transport, context: str, fields: CallArguments, headers: Mapping[str, str]
     ) -> Answer:
         """Send the request of a line such as "GET renders/{id}".
 
         Fields in braces become steps of the path. The other fields become the query, or the body of a POST.
         """
-        method, _, relative_path = self.line.partition(" ")
+        method, _, relative_path = self.request_line.partition(" ")
         path = build_api_path("contexts", context)
         remaining = dict(fields)
         steps = relative_path.split("/") if relative_path else []
@@ -269,12 +276,14 @@ class Asks(Generic[R]):
             path += f"/{step}"
         arguments: dict[str, Any] = {}
         for name, value in remaining.items():
-            if self.nulls or value is not None:
+            if self.sends_null or value is not None:
                 arguments[to_camel_case(name)] = value
         place = "query" if method in ("GET", "DELETE") else "body"
         if method != "GET":
             headers = {"idempotency-key": uuid4().hex, **headers}
-        return await transport.call(method, path, headers=headers, again=self.again, **{place: arguments})
+        return await transport.call(
+            method, path, headers=headers, repeatable=self.repeatable, **{place: arguments}
+        )
 
 
 def make_noun_reader(kind: type[T], *names: str) -> Callable[[Answer, Any], T]:

@@ -47,7 +47,7 @@ _REFUSED = (400, 413, 422)
 
 @dataclass(slots=True, kw_only=True)
 class _Exchange:
-    """One request on its way."""
+    """One request between its arrival and its answer."""
 
     path: str
     protocol: Protocol | None
@@ -58,7 +58,7 @@ class _Exchange:
     caller: Principal
     memory: Memory | None = None
     remembered: Remembered | None = None
-    #: Why the memory was passed by, where no request was remembered.
+    #: Why the client's own bytes are sent without the memory, or "".
     failure: str = ""
     #: Seconds until it was decided what to send, and from then until the answer began.
     memory_seconds: float = 0.0
@@ -74,7 +74,7 @@ class _Exchange:
         self.failure = f"bypassed;{reason}"
         if self.remembered is not None:
             self.remembered.trimmed = None
-            self.remembered.sent = self.remembered.asked
+            self.remembered.sent_count = self.remembered.client_count
             self.remembered.outcome = self.failure
             self.remembered.rendered = None
             self.remembered.not_searched = reason
@@ -161,22 +161,22 @@ class Gateway(Starlette):
         headers = dict(request.headers.items())
         upstream = name or find_upstream(path, self.config.upstreams, headers)
         if upstream not in self.config.upstreams:
-            known = ", ".join(sorted(self.config.upstreams))
-            raise PermissionDeniedError(f"there is no upstream {upstream!r}: there are {known}")
+            upstream_names = ", ".join(sorted(self.config.upstreams))
+            raise PermissionDeniedError(f"there is no upstream {upstream!r}: there are {upstream_names}")
         protocol = find_protocol(request.method, path) if self.config.store else None
-        dropped = [b"host", b"content-length"]
+        dropped_names = [b"host", b"content-length"]
         if protocol:
-            dropped.append(b"accept-encoding")
-        passed = list(end_to_end_headers(request.headers.raw, without=dropped))
+            dropped_names.append(b"accept-encoding")
+        forwarded_headers = list(end_to_end_headers(request.headers.raw, without=dropped_names))
         if protocol:
-            passed.append((b"accept-encoding", b"identity"))  # the gateway parses the answer too
-        passed = self.tenants.replace_provider_key(passed, upstream)
+            forwarded_headers.append((b"accept-encoding", b"identity"))  # the gateway parses the answer too
+        forwarded_headers = self.tenants.replace_provider_key(forwarded_headers, upstream)
         return _Exchange(
             path=path,
             protocol=protocol,
             headers=headers,
             forwarded=ForwardedRequest(
-                upstream=upstream, method=request.method, target=target, headers=passed
+                upstream=upstream, method=request.method, target=target, headers=forwarded_headers
             ),
             body=await _read_body(request, self.config.body_bytes),
             caller=caller,
@@ -195,7 +195,7 @@ class Gateway(Starlette):
                 await exchange.memory.fit(exchange.remembered, len(exchange.body))
         except TimeoutError:
             exchange.bypass("timeout")
-        except Exception as error:
+        except Exception as error:  # a fault of the memory must not stop the client
             exchange.bypass(type(error).__name__)
             log_event(logging.WARNING, "gateway_bypassed", error=safe_error(error))
 
@@ -278,9 +278,9 @@ def _split_target(request: Request) -> tuple[str, str, bytes]:
     raw_path = raw_path.partition(b"?")[0]
     upstream = ""
     if raw_path.startswith(b"/u/"):
-        raw_name, _, rest = raw_path[3:].partition(b"/")
+        raw_name, _, path_behind_name = raw_path[3:].partition(b"/")
         upstream = unquote(raw_name.decode("latin-1"))
-        raw_path = b"/" + rest
+        raw_path = b"/" + path_behind_name
     query: bytes = request.scope["query_string"]
     target = raw_path + b"?" + query if query else raw_path
     return upstream, unquote(raw_path.decode("latin-1")), target

@@ -41,9 +41,9 @@ class Remembered:
     outcome: str = "untouched"
     budget: int = 0
     #: The count of the client's request, and of the one that is sent; None where they were not needed.
-    asked: Count | None = None
-    sent: Count | None = None
-    #: What the prompt builder made of it, or why nothing was searched for; "" where something was.
+    client_count: Count | None = None
+    sent_count: Count | None = None
+    #: What the prompt builder returned, and why nothing was searched for; "" where something was.
     rendered: Rendered | None = None
     not_searched: str = ""
 
@@ -53,14 +53,14 @@ class Remembered:
         return self.line.name if self.line is not None else ""
 
 
-async def note_request(kv: CompareAndSetKV, found: Remembered, line: Line) -> None:
+async def note_request(kv: CompareAndSetKV, remembered: Remembered, line: Line) -> None:
     """Store the decisions about a request, with those about the last requests of its line."""
-    namespace = found.request.namespace
+    namespace = remembered.request.namespace
     earlier = await read_requests(kv, namespace, line.name)
-    description = _describe_request(found, line)
-    if found.rendered is not None and not description.get("recalled"):
+    description = _describe_request(remembered, line)
+    if remembered.rendered is not None and not description.get("recalled"):
         # In a thread, because a long log takes a tenth of a second.
-        description["search"] = await in_thread(partial(_describe_search, found.rendered))
+        description["search"] = await in_thread(partial(_describe_search, remembered.rendered))
     latest = [*earlier, description][-_NOTED:]
     await kv.set(_requests_key(namespace, line.name), {"requests": latest})
 
@@ -78,25 +78,25 @@ async def list_session_rows(kv: ListingKV) -> list[dict[str, Any]]:
     return [_describe_session(entry) for entry in noted]
 
 
-def _describe_request(found: Remembered, line: Line) -> dict[str, Any]:
+def _describe_request(remembered: Remembered, line: Line) -> dict[str, Any]:
     """Return the decisions about a request as JSON: its client, tokens, outcome, and the messages left out."""
-    trimmed, request = found.trimmed, found.request
+    trimmed, request = remembered.trimmed, remembered.request
     described: dict[str, Any] = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "protocol": request.protocol.name,
         "model": request.model[:_NAME_CHARS],
         "client": request.headers.get("user-agent", "").partition(" ")[0][:_NAME_CHARS],
         "line": line.reason,
-        "outcome": found.outcome,
+        "outcome": remembered.outcome,
         "asked": len(request.items),
-        "asked_tokens": 0 if found.asked is None else found.asked.upper_bound,
-        "budget": found.budget,
-        "not_searched": found.not_searched,
+        "asked_tokens": 0 if remembered.client_count is None else remembered.client_count.upper_bound,
+        "budget": remembered.budget,
+        "not_searched": remembered.not_searched,
     }
     if trimmed is not None:
-        left_out = sorted(set(range(len(request.items))).difference(trimmed.sent))
+        left_out = sorted(set(range(len(request.items))).difference(trimmed.sent_indexes))
         described |= {
-            "sent": len(trimmed.sent),
+            "sent": len(trimmed.sent_indexes),
             "tokens": trimmed.tokens,
             "left_out": _join_ranges(left_out)[-_NOTED_IDS:],
             "recalled": trimmed.recalled[:_NOTED_IDS],
@@ -106,11 +106,11 @@ def _describe_request(found: Remembered, line: Line) -> dict[str, Any]:
 
 
 def _describe_search(rendered: Rendered) -> dict[str, Any]:
-    """Return the tokens left free, the number of messages that each rule left out, and the warnings."""
-    shown = {id for message in rendered.placed for id in message.sources}
+    """Return the free tokens, the number of messages that each rule left out, and the first warnings."""
+    shown_ids = {id for message in rendered.placed for id in message.sources}
     left_out_by_rule = Counter[str]()
     for verdict in rendered.ledger:
-        if not verdict.included and verdict.id not in shown:
+        if not verdict.included and verdict.id not in shown_ids:
             left_out_by_rule[verdict.rule] += 1
     warnings = [warning[:_NAME_CHARS] for warning in rendered.warnings[:_NOTED_WARNINGS]]
     return {"free": rendered.use.free, "not_shown": dict(left_out_by_rule), "warnings": warnings}
@@ -120,7 +120,7 @@ def _describe_session(entry: KVEntry) -> dict[str, Any]:
     requests: Sequence[Mapping[str, Any]] = entry.data["requests"]
     namespace, _, session = entry.key.removeprefix(_PREFIX).rpartition("/")
     newest = requests[-1]
-    outcomes = Counter(one["outcome"].partition(";")[0] for one in requests)
+    outcomes = Counter(request["outcome"].partition(";")[0] for request in requests)
     return {
         "session": session,
         "namespace": namespace,

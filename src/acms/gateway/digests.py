@@ -47,7 +47,8 @@ def digest_of_message(message: Any) -> str:
 def chain_digests(protocol: Protocol, items: Sequence[Any], digests: Sequence[str], seed: str) -> list[str]:
     """Return for each message the digest of the list up to it, without instructions and reasoning.
 
-    `digests` are those of the single messages.
+    Clients rewrite their instructions and drop reasoning, and the conversation is still the same. `digests` are those
+    of the single messages.
     """
     chain = digest_of_texts("acms-gateway-1", seed)
     chains: list[str] = []
@@ -90,7 +91,7 @@ def tools_digest(body: Mapping[str, Any]) -> str:
 
 
 def _simplify(value: Any, *, top: bool = False) -> Any:
-    """Return a value without the fields and blanks that clients change; `top` is for a message itself."""
+    """Return a value without the fields and blanks that clients change; `top` is True for a message itself."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, list):
@@ -101,40 +102,40 @@ def _simplify(value: Any, *, top: bool = False) -> Any:
 
 
 def _simplify_list(values: list[Any]) -> Any:
-    """Return a list of blocks without thinking, or the text of its only block if that is a text."""
-    kept: list[Any] = []
+    """Return a list of blocks without thinking, or the text of its only block: clients write one text either way."""
+    blocks: list[Any] = []
     for value in values:
         kind = value.get("type") if isinstance(value, dict) else None
         if kind not in _THINKING:
-            kept.append(_simplify(value))
-    if len(kept) == 1 and isinstance(kept[0], dict) and kept[0].get("type") == "text":
-        return kept[0]["text"]
-    return kept
+            blocks.append(_simplify(value))
+    if len(blocks) == 1 and isinstance(blocks[0], dict) and blocks[0].get("type") == "text":
+        return blocks[0]["text"]
+    return blocks
 
 
 def _simplify_object(value: dict[str, Any], top: bool) -> dict[str, Any]:
-    """Return a message or a block with only the fields that tell it from others, in one form for all clients."""
+    """Return a message or a block with only the fields that distinguish it, in one form for all clients."""
     kind = value.get("type")
-    dropped = _IGNORED
+    dropped_fields = _IGNORED
     if kind in _WITH_ID or (top and "role" in value):
-        dropped = dropped | {"id"}
+        dropped_fields = dropped_fields | {"id"}
     if top:
-        dropped = dropped | _REASONING_FIELDS
+        dropped_fields = dropped_fields | _REASONING_FIELDS
     simplified: dict[str, Any] = {}
     for name, inner in value.items():
-        if name not in dropped and inner not in (None, "", []):
+        if name not in dropped_fields and inner not in (None, "", []):
             simplified[name] = _simplify(inner)
     if kind in _TEXTS:
         simplified = {"type": "text", "text": str(value.get("text") or "").strip()}
-    if kind == "message":
+    if kind == "message":  # the type of a message is optional
         del simplified["type"]
     if isinstance(value.get("arguments"), str):
         simplified["arguments"] = _simplify_arguments(value["arguments"])
     return simplified
 
 
-def _simplify_arguments(written: str) -> Any:
+def _simplify_arguments(arguments: str) -> Any:
     try:
-        return json.loads(written)
+        return json.loads(arguments)
     except ValueError:
-        return written
+        return arguments

@@ -16,18 +16,18 @@ class EventParser:
     """Turns chunks of a stream into the JSON values of its events."""
 
     def __init__(self) -> None:
-        self._rest = b""
-        #: Whether the stream said `[DONE]`.
-        self.done = False
+        self._incomplete_frame = b""
+        #: Whether the stream sent `[DONE]`, its last event.
+        self.finished = False
 
     def feed(self, chunk: bytes) -> list[Any]:
         """Return the parsed data of the server-sent events that a chunk completes."""
-        *complete, self._rest = _FRAME.split(self._rest + chunk)
+        *complete, self._incomplete_frame = _FRAME.split(self._incomplete_frame + chunk)
         events: list[Any] = []
         for frame in complete:
             data = _data_of_frame(frame)
             if data == _DONE:
-                self.done = True
+                self.finished = True
             elif data:
                 events.append(json.loads(data))
         return events

@@ -32,7 +32,7 @@ SIDE_PATTERNS = (
     r"Your task is to create a detailed summary of the conversation",
     r"Analyze if this message indicates a new conversation topic",
 )
-"""How side requests of known clients begin that say so nowhere else; the configuration can add more."""
+"""Texts by which side requests of known clients are recognized, if no header marks them; configuration adds more."""
 
 
 def find_session_hint(headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
@@ -45,6 +45,7 @@ def find_session_hint(headers: Mapping[str, str], body: Mapping[str, Any]) -> st
     )
     agent = headers.get("x-claude-code-agent-id")
     parent = headers.get("x-parent-session-id")
+    # An agent that a session starts has a conversation of its own.
     if session and agent:
         session = f"{session}/{agent}"
     elif session and parent and parent != session:
@@ -77,9 +78,9 @@ def matches_side_pattern(
 
 
 def _name_in(value: object) -> str:
-    """Return a name that is given as a text, or as an object with an id."""
-    named = value.get("id") if isinstance(value, Mapping) else value
-    return named if isinstance(named, str) else ""
+    """Return a name that a field holds as a text or as an object with an id, or ""."""
+    name = value.get("id") if isinstance(value, Mapping) else value
+    return name if isinstance(name, str) else ""
 
 
 def _session_of_metadata(metadata: object) -> str:
@@ -97,7 +98,7 @@ def _parse_object(text: str) -> Mapping[str, Any]:
     if not text.startswith("{"):
         return {}
     try:
-        parsed = json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return {}
-    return parsed if isinstance(parsed, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -66,6 +66,7 @@ def parse_body(text: str, field: str) -> Body:
         if not isinstance(name, str):
             raise ValueError("a name of a field is not a string")
         position = _skip_blanks(text, _expect(text, _skip_blanks(text, position), ":"))
+        # Parsers differ in which of two values they take, so the provider might read another list.
         if name == field and name in fields:
             raise ValueError(f"the field {field!r} stands there twice")
         if name == field and text[position : position + 1] == "[":
@@ -82,11 +83,11 @@ def parse_body(text: str, field: str) -> Body:
 
 
 def remove_list_elements(text: str, field: str, indexes: Iterable[int]) -> str:
-    """Return a JSON object without some elements of one of its lists."""
+    """Return the text of a JSON object without the elements of one list at some indexes."""
     body = parse_body(text, field)
-    removed = set(indexes)
-    kept = [body.slice(index) for index in range(len(body.items)) if index not in removed]
-    return body.with_elements(kept)
+    removed_indexes = set(indexes)
+    kept_elements = [body.slice(index) for index in range(len(body.items)) if index not in removed_indexes]
+    return body.with_elements(kept_elements)
 
 
 def _parse_list(text: str, start: int) -> tuple[tuple[Any, ...], tuple[Span, ...], int]:
@@ -113,12 +114,12 @@ def _next_member(text: str, position: int, closing: str) -> int:
     return position
 
 
-def _skip_blanks(text: str, at: int) -> int:
-    found = _BLANK.match(text, at)
-    return at if found is None else found.end()
+def _skip_blanks(text: str, position: int) -> int:
+    blanks = _BLANK.match(text, position)
+    return position if blanks is None else blanks.end()
 
 
-def _expect(text: str, at: int, char: str) -> int:
-    if text[at : at + 1] != char:
-        raise ValueError(f"{char!r} is missing at character {at}")
-    return at + 1
+def _expect(text: str, position: int, char: str) -> int:
+    if text[position : position + 1] != char:
+        raise ValueError(f"{char!r} is missing at character {position}")
+    return position + 1

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -25,7 +25,7 @@ __all__ = ["Line", "Lines", "Position"]
 IDLE = timedelta(days=30)
 """How long anchors of an idle conversation are kept."""
 _SHORT = 10
-"""Hexadecimal digits of a digest in the name of a line: 40 bits tell the forks of one line apart."""
+"""Hexadecimal digits of a digest in the name of a line: 40 bits are enough to distinguish the forks of one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Position:
     #: Digests of what each element says.
     digests: tuple[str, ...]
     #: Digest of the first message of the user, and of the tools that are offered.
-    first: str
+    first_message: str
     tools: str
     #: The answer that the provider keeps and that the list goes on from, or "".
     previous: str = ""
@@ -92,8 +92,8 @@ class Lines:
         key = f"request/{position.request}"
         entry = await self._kv.get(key)
         if entry is not None and not entry.data["answered"]:
-            return _line_of_record(entry.data, "retry")
-        if entry is not None:
+            return _line_of_record(entry.data, "retry")  # the client got no answer, and sends it again
+        if entry is not None:  # it got one, and asks for another
             return await self._begin_again(position, entry.data, entry.revision)
         line = await self._continue_line(position)
         line = line or await self._place_in_session(position)
@@ -108,19 +108,20 @@ class Lines:
     async def _begin_again(self, position: Position, record: Mapping[str, Any], revision: str) -> Line:
         """Return the line of a request that was answered before: a fork before the answer, or a new line."""
         short = digest_of_texts(position.request, record["answered"])[:_SHORT]
-        if position.replies or position.previous:
+        has_beginning = bool(position.replies or position.previous)
+        if has_beginning:
             line = Line(
                 name=f"{_root(record['line'])}~{short}",
                 reason="regenerate",
                 parent=record["line"],
                 shared=record["last"],
             )
-        else:
+        else:  # nothing stands before the answer that a fork could share
             base = _root(record["line"]) if position.hint else "chat"
             line = Line(name=f"{base}~{short}", reason="new")
         try:
-            changed = _record_of_line(line)
-            await self._kv.compare_and_set(f"request/{position.request}", changed, expect=revision)
+            new_record = _record_of_line(line)
+            await self._kv.compare_and_set(f"request/{position.request}", new_record, expect=revision)
         except ConflictError:
             line_of_other_request = await self.begin(position)
             assert line_of_other_request is not None
@@ -128,7 +129,10 @@ class Lines:
         return line
 
     async def _continue_line(self, position: Position) -> Line | None:
-        """Return the line that ends with the newest known reply of the list, or a fork if that reply is continued."""
+        """Return the line that ends with the newest known reply of the list, or a fork if another request continues it.
+
+        Return None if no reply of the list is known.
+        """
         keys = [f"anchor/{position.chains[index]}" for index in reversed(position.replies)]
         if position.previous:
             keys.append(position.response_key(position.previous))
@@ -161,8 +165,9 @@ class Lines:
     async def _place_in_session(self, position: Position) -> Line | None:
         """Return a line for a list without a known reply, by the client's name of its session; None for a side request.
 
-        A request without tools, or with tools that no line of the session has, is a side request, unless the client
-        names its session explicitly.
+        A request without tools, or with tools that no line of the session has, is a side request, such as one for a
+        title, unless the client names its session explicitly. A list with the same tools and another beginning is a new
+        line: the client replaced its messages by a summary.
         """
         if not position.hint:
             return Line(name=f"chat-{position.request[:_SHORT]}", reason="new")
@@ -174,14 +179,14 @@ class Lines:
             has_tools = any(line["tools"] for line in lines)
             if has_tools and not position.tools and not position.explicit:
                 return None
-            known = await self._find_shared_line(position, lines)
-            if known:
-                return Line(name=known, reason="header")
+            shared_line = await self._find_shared_line(position, lines)
+            if shared_line:
+                return Line(name=shared_line, reason="header")
             offers_same = any(line["tools"] == position.tools for line in lines)
             if not offers_same and not position.explicit:
                 return None
             new_line = Line(name=f"{position.hint}~{position.request[:_SHORT]}", reason="reset")
-        lines.append({"name": new_line.name, "first": position.first, "tools": position.tools})
+        lines.append({"name": new_line.name, "first": position.first_message, "tools": position.tools})
         revision = None if entry is None else entry.revision
         try:
             await self._kv.compare_and_set(position.session_key, {"lines": lines}, expect=revision)
@@ -192,7 +197,7 @@ class Lines:
     async def _find_shared_line(self, position: Position, lines: Sequence[Mapping[str, Any]]) -> str:
         """Return the name of the newest line with the same first message, or with one of the replies, or ""."""
         for line in reversed(lines):
-            if line["first"] == position.first:
+            if line["first"] == position.first_message:
                 return str(line["name"])
         for index in reversed(position.replies):
             entry = await self._kv.get(position.reply_key(position.digests[index]))
@@ -201,28 +206,35 @@ class Lines:
         return ""
 
     async def finish(
-        self, position: Position, line: Line, answer: Position, *, last: str, asked: str, response: str = ""
+        self,
+        position: Position,
+        line: Line,
+        answer: Position,
+        *,
+        answer_key: str,
+        question_key: str,
+        response_id: str = "",
     ) -> Line:
         """Record the answer to a request and return its line, which is a fork if another answer was recorded first.
 
-        `answer` is the position of the list with the answer. `asked` is the key of the newest message of the request,
-        `last` that of the answer, and `response` the provider's id of the response.
+        `answer` is the position of the list with the answer. `question_key` is the key of the newest message of the
+        request, `answer_key` the key of the last message of the answer, and `response_id` the provider's id of it.
         """
         key = f"request/{position.request}"
         entry = await self._kv.get(key)
         if entry is not None and entry.data["answered"] not in ("", answer.request):
             short = digest_of_texts(answer.request)[:_SHORT]
             name = f"{_root(line.name)}~{short}"
-            line = Line(name=name, reason="fork", parent=line.name, shared=asked)
-        anchor = {"line": line.name, "next": "", "last": last}
+            line = Line(name=name, reason="fork", parent=line.name, shared=question_key)
+        anchor = {"line": line.name, "next": "", "last": answer_key}
         records = {
-            key: {**_record_of_line(line), "answered": answer.request, "last": asked},
+            key: {**_record_of_line(line), "answered": answer.request, "last": question_key},
             f"anchor/{answer.request}": anchor,
         }
         if position.hint:
             records[position.reply_key(answer.digests[-1])] = {"line": line.name}
-        if response:
-            records[position.response_key(response)] = anchor
+        if response_id:
+            records[position.response_key(response_id)] = anchor
         await asyncio.gather(*[self._kv.set(name, record) for name, record in records.items()])
         return line
 
@@ -249,5 +261,4 @@ def _record_of_line(line: Line) -> dict[str, Any]:
 
 
 def _line_of_record(record: Mapping[str, Any], reason: str) -> Line:
-    line = Line(name=record["line"], reason=reason, parent=record["parent"], shared=record["shared"])
-    return replace(line, reason=reason)
+    return Line(name=record["line"], reason=reason, parent=record["parent"], shared=record["shared"])

@@ -120,16 +120,20 @@ class Memory:
         """Return a row for each session with requests in the namespaces of a caller, the newest first."""
         assert isinstance(self._kv, ListingKV)
         rows = await list_session_rows(self._kv)
-        allowed = caller.namespaces
-        return rows if allowed is None else [row for row in rows if row["namespace"] in allowed]
+        allowed_namespaces = caller.namespaces
+        return (
+            rows
+            if allowed_namespaces is None
+            else [row for row in rows if row["namespace"] in allowed_namespaces]
+        )
 
     # ── before the request is sent ──────────────────────────────────────────────────────────────────────────────────
 
     async def begin(
-        self, protocol: Protocol, raw: bytes, headers: Mapping[str, str], caller: Principal
+        self, protocol: Protocol, raw_body: bytes, headers: Mapping[str, str], caller: Principal
     ) -> Remembered:
         """Parse a request and find the conversation line that it continues."""
-        request = read_request(protocol, raw, headers, self.namespace(headers, caller), self._digests)
+        request = read_request(protocol, raw_body, headers, self.namespace(headers, caller), self._digests)
         if self._is_side_request(request):
             return Remembered(request=request, line=None, outcome=_SIDE)
         line = await self.lines.begin(request.position)
@@ -140,54 +144,55 @@ class Memory:
         if hints.is_marked_side_request(request.headers):
             return True
         if request.position.explicit:
-            return False
+            return False  # the client itself says which conversation the request belongs to
         return hints.matches_side_pattern(
             request.protocol, request.body.fields, request.items, self._patterns
         )
 
     def _budget(self, request: ClientRequest) -> int:
-        given = request.headers.get("x-acms-budget", "")
-        if given.isascii() and given.isdecimal() and int(given) > 0:
-            return int(given)
+        budget_header = request.headers.get("x-acms-budget", "")
+        if budget_header.isascii() and budget_header.isdecimal() and int(budget_header) > 0:
+            return int(budget_header)
         return self._config.budget_for(request.model)
 
-    async def fit(self, found: Remembered, size: int) -> None:
+    async def fit(self, remembered: Remembered, size: int) -> None:
         """Trim a request of `size` bytes if it exceeds its token budget, and add recalled text if configured."""
-        request, line = found.request, found.line
+        request, line = remembered.request, remembered.line
         if line is None:
             return
         if not request.can_be_trimmed:
-            found.not_searched = "the provider keeps the conversation"
+            remembered.not_searched = "the provider keeps the conversation"
             return
         state = await self._load_state(request, line)
         searches_namespace = self._config.recall == "namespace" and _asks_something_new(request)
+        # Notes that an earlier request inserted stay, or the provider's cache would be lost from there on.
         must_render = searches_namespace or state.has_notes
-        found.not_searched = "it fits, and nothing was left out"
-        fits_surely = size <= found.budget  # a token has at least one byte
+        remembered.not_searched = "it fits, and nothing was left out"
+        fits_surely = size <= remembered.budget  # a token has at least one byte
         if fits_surely and not must_render:
             return
         codec = await self._codec(request)
-        found.asked = found.sent = await count_body(codec, request.body.fields)
-        if found.asked.upper_bound <= found.budget and not must_render:
+        remembered.client_count = remembered.sent_count = await count_body(codec, request.body.fields)
+        if remembered.client_count.upper_bound <= remembered.budget and not must_render:
             return
         try:
             async with self.sessions.lock(request.namespace, line.name):
-                trimmed = await self._trim(found, line, codec, state)
+                trimmed = await self._trim(remembered, line, codec, state)
         except TrimmingError as error:
-            found.outcome, found.not_searched = f"bypassed;{error}", str(error)
+            remembered.outcome, remembered.not_searched = f"bypassed;{error}", str(error)
             return
-        found.rendered = trimmed.rendered
-        found.not_searched = why_not_searched(request, self._config)
-        if trimmed.notes or len(trimmed.sent) < len(request.items):
-            found.trimmed = trimmed
-            found.sent = trimmed.count
-            found.outcome = "recalled" if trimmed.recalled else "trimmed"
+        remembered.rendered = trimmed.rendered
+        remembered.not_searched = why_not_searched(request, self._config)
+        if trimmed.notes or len(trimmed.sent_indexes) < len(request.items):
+            remembered.trimmed = trimmed
+            remembered.sent_count = trimmed.count
+            remembered.outcome = "recalled" if trimmed.recalled else "trimmed"
 
-    async def _trim(self, found: Remembered, line: Line, codec: Codec, state: TrimmingState) -> Trimmed:
+    async def _trim(self, remembered: Remembered, line: Line, codec: Codec, state: TrimmingState) -> Trimmed:
         """Return a request within the budget, and store the trimming state for the next request of the line."""
-        request, state_before = found.request, asdict(state)
+        request, state_before = remembered.request, asdict(state)
         session, synced = await self.sessions.sync(request, line)
-        trimmed = await trim_request(request, session, synced, codec, self._config, found.budget, state)
+        trimmed = await trim_request(request, session, synced, codec, self._config, remembered.budget, state)
         if asdict(state) != state_before:
             await self._kv.set(_state_key(request, line), asdict(state))
         return trimmed
@@ -207,56 +212,58 @@ class Memory:
             )
         return self._codecs[key]
 
-    async def _learn(self, found: Remembered, reply: Reply | None) -> None:
+    async def _learn(self, remembered: Remembered, reply: Reply | None) -> None:
         """Calibrate the token counts of a model with the usage that the provider reports, and store the calibration."""
-        codec = self._codecs.get(_calibration_key(found.request))
-        if codec is None or found.sent is None or reply is None or reply.response is None:
+        codec = self._codecs.get(_calibration_key(remembered.request))
+        if codec is None or remembered.sent_count is None or reply is None or reply.response is None:
             return
         try:
             usage = codec.usage(reply.response)
         except (ACMSError, LookupError, TypeError, ValueError):
             return  # this server reports its usage in another form
-        codec.observe(found.sent, usage)
+        codec.observe(remembered.sent_count, usage)
         if isinstance(codec, CountingCodec):
-            await self._kv.set(_calibration_key(found.request), codec.calibration.state())
+            await self._kv.set(_calibration_key(remembered.request), codec.calibration.state())
 
     # ── after the answer ────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def finish(self, found: Remembered, reply: Reply) -> None:
+    async def finish(self, remembered: Remembered, reply: Reply) -> None:
         """Record the answer before its end is relayed, so that a client that sends it back continues this line."""
-        line, request = found.line, found.request
+        line, request = remembered.line, remembered.request
         if line is None or not reply.items:
             return
         answer = position_of_answer(request, reply)
         keys = [message["key"] for message in request.keyed_messages(reply.items)]
-        found.line = await self.lines.finish(
+        remembered.line = await self.lines.finish(
             request.position,
             line,
             answer,
-            last=keys[-1],
-            asked=request.keys[-1],
-            response=reply.id,
+            answer_key=keys[-1],
+            question_key=request.keys[-1],
+            response_id=reply.id,
         )
 
-    def remember_later(self, found: Remembered, reply: Reply | None) -> None:
+    def remember_later(self, remembered: Remembered, reply: Reply | None) -> None:
         """Store a request and its answer in the background."""
-        if found.line is None:
+        if remembered.line is None:
             return
-        task = asyncio.create_task(self._remember(found, found.line, reply), name="acms-gateway-store")
+        task = asyncio.create_task(
+            self._remember(remembered, remembered.line, reply), name="acms-gateway-store"
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _remember(self, found: Remembered, line: Line, reply: Reply | None) -> None:
+    async def _remember(self, remembered: Remembered, line: Line, reply: Reply | None) -> None:
         """Store a request and its answer, with retries, and then the calibration and the decisions."""
         await asyncio.sleep(_STORE_DELAY)
         items = () if reply is None else reply.items
-        request = found.request
+        request = remembered.request
         for attempt in range(1, _STORE_ATTEMPTS + 1):
             try:
                 async with self.sessions.lock(request.namespace, line.name):
                     await self.sessions.sync(request, line, items)
-                await self._learn(found, reply)
-                await note_request(self._kv, found, line)
+                await self._learn(remembered, reply)
+                await note_request(self._kv, remembered, line)
                 return
             except Exception as error:
                 retries = isinstance(error, ACMSError) and error.retryable and attempt < _STORE_ATTEMPTS

@@ -66,13 +66,14 @@ class Upstreams:
         """
         base = self._urls[request.upstream]
         target = base.raw_path.rstrip(b"/") + request.target
-        url = base.copy_with(raw_path=target)
+        url = base.copy_with(raw_path=target)  # the raw path: nothing is quoted or normalized again
         headers = [(b"host", url.netloc), *request.headers]
+        # A method that usually has a body states its length also when it is empty.
         if body or request.method not in ("GET", "HEAD", "OPTIONS"):
             headers.append((b"content-length", str(len(body)).encode()))
-        sent = httpx2.Request(request.method, url, headers=headers, content=body)
+        outgoing = httpx2.Request(request.method, url, headers=headers, content=body)
         try:
-            return await self._client.send(sent, stream=True)
+            return await self._client.send(outgoing, stream=True)
         except httpx2.HTTPError as error:
             raise UnreachableError(
                 f"the upstream {request.upstream!r} does not answer: {type(error).__name__}"
@@ -111,13 +112,13 @@ def end_to_end_headers(
 ) -> RawHeaders:
     """Return the headers to forward: all but those of the connection, those of ACMS, and `without`."""
     all_headers = list(headers)
-    dropped = {*_HOP_BY_HOP, *without}
+    dropped_names = {*_HOP_BY_HOP, *without}
     for name, value in all_headers:
         if name.lower() == b"connection":  # its value names further headers of the connection
-            dropped.update(part.strip().lower() for part in value.split(b","))
-    kept: list[tuple[bytes, bytes]] = []
+            dropped_names.update(name_in_value.strip().lower() for name_in_value in value.split(b","))
+    forwarded: list[tuple[bytes, bytes]] = []
     for name, value in all_headers:
         lower = name.lower()
-        if lower not in dropped and not lower.startswith(b"x-acms-"):
-            kept.append((name, value))
-    return kept
+        if lower not in dropped_names and not lower.startswith(b"x-acms-"):
+            forwarded.append((name, value))
+    return forwarded

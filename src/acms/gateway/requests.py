@@ -25,9 +25,9 @@ class MessageDigests:
     def __init__(self) -> None:
         self._known: OrderedDict[str, str] = OrderedDict()
 
-    def digest(self, written: str, message: Any) -> str:
-        """Return the digest of a message's content; `written` is its JSON, the key of the cache."""
-        key = digest_of_texts(written)
+    def digest(self, message_json: str, message: Any) -> str:
+        """Return the digest of a message's content; `message_json` is the key of the cache."""
+        key = digest_of_texts(message_json)
         digest = self._known.get(key)
         if digest is not None:
             self._known.move_to_end(key)
@@ -64,7 +64,7 @@ class ClientRequest:
 
     @property
     def can_be_trimmed(self) -> bool:
-        """Whether its list is all that the model is given of the conversation."""
+        """Whether its list is all of the conversation, so that nothing which the provider keeps is added."""
         return self.body.list_span is not None and not self.position.previous and not self.keeps_conversation
 
     @property
@@ -73,7 +73,7 @@ class ClientRequest:
         return bool(self.body.fields.get("conversation"))
 
     def keyed_messages(self, reply: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
-        """Return the messages with their keys, and those of the answer behind them, as `sync` takes them."""
+        """Return the messages of the request and then those of its answer, each with its key, as `sync` takes them."""
         items = [*self.items, *reply]
         digests = [*self.position.digests, *[digest_of_message(item) for item in reply]]
         keys = key_messages(self.protocol, items, digests)
@@ -81,16 +81,20 @@ class ClientRequest:
 
 
 def read_request(
-    protocol: Protocol, raw: bytes, headers: Mapping[str, str], namespace: str, known: MessageDigests
+    protocol: Protocol,
+    raw_body: bytes,
+    headers: Mapping[str, str],
+    namespace: str,
+    message_digests: MessageDigests,
 ) -> ClientRequest:
     """Parse a request; raise `ValueError` if its body is no JSON object with a list of messages."""
-    body = parse_body(raw.decode("utf-8"), protocol.list_field)
-    items, written = _read_items(body, protocol)
-    digests = [known.digest(text, item) for text, item in zip(written, items, strict=True)]
+    body = parse_body(raw_body.decode("utf-8"), protocol.list_field)
+    items, texts = _read_items(body, protocol)
+    digests = [message_digests.digest(text, item) for text, item in zip(texts, items, strict=True)]
     hint = hints.find_session_hint(headers, body.fields)
     previous_id = body.fields.get("previous_response_id")
     previous = previous_id if isinstance(previous_id, str) else ""
-    of_user = [digest for item, digest in zip(items, digests, strict=True) if item.get("role") == "user"]
+    user_digests = [digest for item, digest in zip(items, digests, strict=True) if item.get("role") == "user"]
     seed = digest_of_texts(namespace, hint, previous)
     position = Position(
         namespace=namespace,
@@ -99,7 +103,7 @@ def read_request(
         chains=tuple(chain_digests(protocol, items, digests, seed)),
         replies=tuple([index for index, item in enumerate(items) if protocol.is_reply(item)]),
         digests=tuple(digests),
-        first=of_user[0] if of_user else "",
+        first_message=user_digests[0] if user_digests else "",
         tools=tools_digest(body.fields),
         previous=previous,
     )
@@ -126,7 +130,7 @@ def position_of_answer(request: ClientRequest, reply: Reply) -> Position:
         chains=tuple(chain_digests(protocol, items, digests, seed)),
         replies=position.replies,
         digests=tuple(digests),
-        first=position.first,
+        first_message=position.first_message,
         tools=position.tools,
         previous=position.previous,
     )

@@ -44,8 +44,8 @@ class LineSessions:
     ) -> tuple[ACMS, Synced]:
         """Make the session of a line hold the list of a request, and an answer; hold the line's lock."""
         session = await self._open_line(request, line)
-        done = await session.sync(request.keyed_messages(reply))
-        return session, done
+        synced = await session.sync(request.keyed_messages(reply))
+        return session, synced
 
     async def aclose(self) -> None:
         """Close all sessions."""

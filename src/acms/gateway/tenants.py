@@ -56,7 +56,7 @@ class Tenants:
         await self._service.stop()
 
     def check_host(self, headers: Mapping[str, str]) -> None:
-        """Raise `PermissionDeniedError` for a name that a web page may have given to this machine."""
+        """Raise `PermissionDeniedError` for a host name not of the gateway: a web page may point its own here."""
         self._service.gate.visit("GET", {"host": headers.get("host", "")})
 
     async def admit(self, headers: Mapping[str, str], address: str) -> Principal:
@@ -92,14 +92,14 @@ class Tenants:
 
     async def memory(self, tenant: str) -> Memory:
         """Return the memory of a tenant; the first call opens its store."""
-        known = self._memories.get(tenant)
-        if known is not None:
-            return known
+        open_memory = self._memories.get(tenant)
+        if open_memory is not None:
+            return open_memory
         async with self._lock:
             if tenant not in self._memories:
-                opened = await self._service.stores.of(tenant)
-                opened.users += 1  # a store in use is not closed
-                storage: StorageBackend = opened.handle
+                store = await self._service.stores.tenant(tenant)
+                store.users += 1  # a store in use is not closed
+                storage: StorageBackend = store.handle
                 kv = open_gateway_kv(self._url, tenant)
                 memory = Memory(storage, kv, self._config, self._engine, self._embedder)
                 await memory.start()
@@ -130,7 +130,7 @@ def open_gateway_kv(url: str, tenant: str) -> CompareAndSetKV:
 
 
 def has_gateway_records(url: str) -> bool:
-    """Return whether a gateway ever ran over a store; a store on a server is not asked."""
+    """Return whether a gateway ever ran over a store; for a store on a server, which is not asked, return True."""
     return not url.startswith("sqlite:") or Path(unquote(_records_file(url))).is_file()
 
 

@@ -73,6 +73,7 @@ class TrimmingState:
 
     def choose_builder_budget(self, budget: int, free: int) -> None:
         """Choose the tokens for the prompt builder out of those that system text and tools leave free."""
+        # Corrections only lower the builder's budget: a single high count must not keep it low for good.
         is_far_below = self.builder_budget < free * _GROWTH_STEP
         if self.budget != budget or is_far_below:
             self.budget = budget
@@ -87,7 +88,7 @@ class Trimmed:
     #: None until it is counted.
     count: Count | None = None
     #: Indexes of the client's messages that are sent, and texts of the gateway by the index they stand behind.
-    sent: list[int]
+    sent_indexes: list[int]
     notes: list[tuple[int, str]]
     #: The entries that the notes show.
     recalled: list[str] = field(default_factory=list[str])
@@ -139,6 +140,7 @@ async def trim_request(
     """
     protocol = request.protocol
     layout = _Layout(request, synced)
+    # A list of messages must not be empty, so the shortest message takes the place of all.
     without_messages = await count_body(codec, _with_items(request, [_shortest_message(protocol)]))
     fixed_tokens = without_messages.upper_bound
     budget_for_messages = budget - fixed_tokens
@@ -150,7 +152,7 @@ async def trim_request(
         try:
             rendered = await _render(request, session, codec, config, layout, state)
         except FitError:
-            break
+            break  # later attempts have even fewer tokens
         trimmed = layout.compose(rendered, state)
         trimmed.renders = attempt
         trimmed.count = await count_body(codec, json.loads(trimmed.text))
@@ -160,7 +162,7 @@ async def trim_request(
         state.builder_budget = int(state.builder_budget * _MARGIN * budget_for_messages / tokens_of_messages)
     if trimmed is None or trimmed.tokens > budget:
         raise TrimmingError("what must be shown exceeds the budget")
-    if len(request.items) - 1 not in trimmed.sent:
+    if len(request.items) - 1 not in trimmed.sent_indexes:
         raise TrimmingError("the newest message would be left out")
     state.has_notes = bool(trimmed.notes)
     problem = protocol.find_problem(json.loads(trimmed.text)[protocol.list_field])
@@ -178,8 +180,8 @@ async def _render(
     state: TrimmingState,
 ) -> Rendered:
     """Render the session's history, and recalled text if it is searched, within the builder budget."""
-    first = layout.preamble(session, state)
-    prompt = Prompt(codec).history(session, only=layout.ids, first=first)
+    preamble_ids = layout.preamble(session, state)
+    prompt = Prompt(codec).history(session, only=layout.ids, first=preamble_ids)
     if not why_not_searched(request, config):
         question = newest_question(request)
         prompt = prompt.recall(session, question, **_recall_options(config, question, state.builder_budget))
@@ -188,6 +190,7 @@ async def _render(
 
 def _recall_options(config: GatewayConfig, question: str, budget: int) -> dict[str, Any]:
     """Return where a recall looks, and how much it may show."""
+    # At most a quarter: more recalled text would leave less for the next turns, and the beginning would move sooner.
     tokens = min(config.recall_tokens, budget // 4)
     if config.recall != "namespace" or len(question) < _SHORTEST_QUESTION:
         return {"scope": "session", "tokens": tokens}
@@ -199,8 +202,8 @@ def _with_items(request: ClientRequest, items: Sequence[Mapping[str, Any]]) -> d
 
 
 def _shortest_message(protocol: Protocol) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(protocol.write_note("."))
-    return found
+    message: Mapping[str, Any] = json.loads(protocol.write_note("."))
+    return message
 
 
 class _Layout:
@@ -224,7 +227,9 @@ class _Layout:
         """
         if state.preamble < 0:
             state.preamble = self._preamble_end()
-        end = min(state.preamble, len(self._request.items) - 1)
+        end = min(
+            state.preamble, len(self._request.items) - 1
+        )  # the newest message is no part of the beginning
         indexes = list(range(end))
         text = "".join([self._request.body.slice(index) for index in indexes])
         tokens = session.counter.count(text.encode("utf-8", "replace").decode())
@@ -234,12 +239,12 @@ class _Layout:
 
     def _preamble_end(self) -> int:
         replies = self._request.position.replies
-        last = len(self._request.items) - 1
-        return min(replies[0], last) if replies else last
+        newest_index = len(self._request.items) - 1
+        return min(replies[0], newest_index) if replies else newest_index
 
     def compose(self, rendered: Rendered, state: TrimmingState) -> Trimmed:
         """Return the request with the messages and notes of a rendered prompt."""
-        shown: set[int] = set()
+        shown_indexes: set[int] = set()
         notes: list[tuple[int, str]] = []  # index of the message before the note, and its text
         recalled: list[str] = []
         previous = -1
@@ -251,25 +256,25 @@ class _Layout:
             for id in message.sources:
                 if id in self._index:
                     previous = self._index[id]
-                    shown.add(previous)
-        sent = self._close_groups(shown)
+                    shown_indexes.add(previous)
+        sent_indexes = self._close_groups(shown_indexes)
         notes = [(self._end_of_group(index), text) for index, text in notes]
-        elements, notes = self._write(sent, notes, state)
+        elements, notes = self._write(sent_indexes, notes, state)
         return Trimmed(
             text=self._request.body.with_elements(elements),
-            sent=sent,
+            sent_indexes=sent_indexes,
             notes=notes,
             recalled=recalled,
             rendered=rendered,
         )
 
-    def _close_groups(self, shown: set[int]) -> list[int]:
+    def _close_groups(self, shown_indexes: set[int]) -> list[int]:
         """Return the indexes of all messages in the groups of the shown ones, in order.
 
         A message outside a group that has no entry in the log is sent if the message before it is.
         """
-        shown_groups = {self._groups[index] for index in shown}
-        sent: list[int] = []
+        shown_groups = {self._groups[index] for index in shown_indexes}
+        sent_indexes: list[int] = []
         is_sent = True
         for index, group in enumerate(self._groups):
             is_alone = self._sizes[group] == 1
@@ -277,15 +282,15 @@ class _Layout:
             if has_entry or not is_alone:
                 is_sent = group in shown_groups
             if is_sent:
-                sent.append(index)
-        return sent
+                sent_indexes.append(index)
+        return sent_indexes
 
     def _end_of_group(self, index: int) -> int:
         """Return the last message of the group of a message: nothing is inserted inside."""
         return index if index < 0 else self._ends[self._groups[index]]
 
     def _write(
-        self, sent: Sequence[int], notes: list[tuple[int, str]], state: TrimmingState
+        self, sent_indexes: Sequence[int], notes: list[tuple[int, str]], state: TrimmingState
     ) -> tuple[list[str], list[tuple[int, str]]]:
         """Return all that is sent, each message and note as JSON, and the notes themselves.
 
@@ -293,17 +298,20 @@ class _Layout:
         is a reply, a note is added in front.
         """
         items = self._request.items
-        first_with_thinking = self._first_with_thinking(sent, state)
-        first = sent[0] if sent else 0
-        first_spoken = next((index for index in sent if not self._protocol.instructs(items[index])), first)
-        begins_with_note = any(index < first_spoken for index, _ in notes)
-        needs_user = self._protocol.begins_with_user and self._protocol.is_reply(items[first_spoken])
+        first_with_thinking = self._first_with_thinking(sent_indexes, state)
+        first_index = sent_indexes[0] if sent_indexes else 0
+        first_spoken_index = next(
+            (index for index in sent_indexes if not self._protocol.instructs(items[index])), first_index
+        )
+        begins_with_note = any(index < first_spoken_index for index, _ in notes)
+        # A note in front already is a message of the user.
+        needs_user = self._protocol.begins_with_user and self._protocol.is_reply(items[first_spoken_index])
         if needs_user and not begins_with_note:
             notes = [(-1, _BEGINNING), *notes]
         write_note = self._protocol.write_note
-        elements = [Element("user", write_note(text)) for index, text in notes if index < first]
-        marks = self._move_cache_marks(sent)
-        for index in sent:
+        elements = [Element("user", write_note(text)) for index, text in notes if index < first_index]
+        marks = self._move_cache_marks(sent_indexes)
+        for index in sent_indexes:
             message = self._write_message(index, strips=index < first_with_thinking)
             if index in marks:
                 message = self._protocol.with_cache_mark(message, marks[index])
@@ -311,17 +319,17 @@ class _Layout:
             elements += [Element("user", write_note(text)) for previous, text in notes if previous == index]
         return self._protocol.arrange(elements), notes
 
-    def _move_cache_marks(self, sent: Sequence[int]) -> dict[int, str]:
+    def _move_cache_marks(self, sent_indexes: Sequence[int]) -> dict[int, str]:
         """Return the cache marks of omitted messages by the index of the next sent message, which gets the mark.
 
         A message with its own mark gets no other, so there are never more marks than the client set.
         """
         marks: dict[int, str] = {}
         pending_mark = ""
-        sent_indexes = set(sent)
+        sent_index_set = set(sent_indexes)
         for index, item in enumerate(self._request.items):
             own_mark = self._protocol.cache_mark(item)
-            if index not in sent_indexes:
+            if index not in sent_index_set:
                 pending_mark = own_mark or pending_mark
                 continue
             if pending_mark and not own_mark:
@@ -346,17 +354,17 @@ class _Layout:
             return message
         return remove_list_elements(message, "content", thinking)
 
-    def _first_with_thinking(self, sent: Sequence[int], state: TrimmingState) -> int:
+    def _first_with_thinking(self, sent_indexes: Sequence[int], state: TrimmingState) -> int:
         """Return the index of the first message that keeps its thinking; 0 if no message is left out.
 
         Providers check thinking against the messages before it. Thinking is kept in the current tool loop, and in all
         messages since the same beginning of the conversation was first left out.
         """
         chains = self._request.position.chains
-        indexes_left_out = set(range(len(chains))).difference(sent)
+        indexes_left_out = set(range(len(chains))).difference(sent_indexes)
         left_out = chains[max(indexes_left_out)] if indexes_left_out else ""
         loop_start = self._start_of_loop()
-        if left_out != state.left_out:
+        if left_out != state.left_out:  # from now on only the current tool loop keeps its thinking
             state.left_out = left_out
             state.since = chains[loop_start]
         if not indexes_left_out:

@@ -72,8 +72,8 @@ def suggest_inclusion(verdict: JsonObject, free: int | None = None) -> str:
         section = "the recall" if rule in ("budget", "fit") else "its section"
         return f"a larger share for {section}: in all there were enough free tokens"
     if rule in _SPACE_RULES:
-        missing = "" if free is None else f", at least {tokens - free:,} tokens more"
-        return f"a larger budget{missing}: it needs {tokens:,} tokens of its own"
+        missing_tokens = "" if free is None else f", at least {tokens - free:,} tokens more"
+        return f"a larger budget{missing_tokens}: it needs {tokens:,} tokens of its own"
     if rule == "pieces":
         return f"a larger share for the recall: it needs {tokens:,} tokens of its own"
     if rule == "min_relevance":
@@ -89,8 +89,8 @@ def _suggest_version(reason: str) -> str:
     """Return the versions at which a hidden entry was active, if the reason says when it ended."""
     if "include_superseded" in reason:
         return "includeSuperseded"
-    ended = re.search(r"by v(\d+)", reason)
-    return "" if ended is None else f"a version before v{ended[1]}"
+    match = re.search(r"by v(\d+)", reason)
+    return "" if match is None else f"a version before v{match[1]}"
 
 
 def _suggest_match(verdict: JsonObject) -> str:

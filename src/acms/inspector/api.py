@@ -25,7 +25,7 @@ class Refused(Exception):
         self.status = status
         self.code = str(problem.get("code", ""))
         self.detail = str(problem.get("detail") or problem.get("title") or "the service did not say why")
-        self.options = [str(one) for one in problem.get("options") or ()]
+        self.options = [str(option) for option in problem.get("options") or ()]
 
 
 def quote_path_parts(*parts: str) -> str:
@@ -38,7 +38,7 @@ class API:
 
     def __init__(self, app: ASGIApp, scope: Scope, key: str | None) -> None:
         self._app = app
-        # The service checks its host name and its token again.
+        # The service checks the host name and its token, a cookie, in every request, also in these.
         self._headers = [header for header in scope["headers"] if header[0] in (b"host", b"cookie")]
         if key is not None:
             self._headers.append((b"authorization", f"Bearer {key}".encode("latin-1", "replace")))

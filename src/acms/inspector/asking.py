@@ -1,4 +1,4 @@
-"""The page that asks the memory: one or two recalls with their rankings, and search in messages."""
+"""The page that runs recalls: one or two with their rankings, side by side; and the search in messages."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ async def show_recall(visit: Visit) -> Response:
         requests = [visit.api.post(f"{visit.path}/recall", body) for body in bodies]
         results = [reply["data"] for reply in await gather_requests(*requests)]
         for body, result in zip(bodies, results, strict=True):
-            other = next((each for each in results if each is not result), None)
-            sides.append(_build_recall_side(body, result, other, about))
+            other_result = next((candidate for candidate in results if candidate is not result), None)
+            sides.append(_build_recall_side(body, result, other_result, about))
     previewed = [about] if about else []
     for side in sides:
         previewed += [verdict["id"] for verdict in side["left"][:PREVIEWS]]
@@ -57,7 +57,7 @@ def _read_form(visit: Visit) -> dict[str, str]:
 
 
 def _build_recall_body(visit: Visit, form: Mapping[str, str], suffix: str, about: str) -> dict[str, Any]:
-    """Return the request of one side; what the second side does not give is as in the first."""
+    """Return the request of one side; fields that the second side leaves empty are those of the first."""
     side = {name: form[f"{name}{suffix}"] or form[name] for name in SIDE_FIELDS}
     budget = visit.number(f"budget{suffix}", 0) or visit.number("budget", 1000)
     body: dict[str, Any] = {"query": side["query"], "budget": budget, "why": True}
@@ -78,7 +78,7 @@ def _build_recall_body(visit: Visit, form: Mapping[str, str], suffix: str, about
 
 
 def _build_recall_side(
-    body: Mapping[str, Any], result: Mapping[str, Any], other: Mapping[str, Any] | None, about: str
+    body: Mapping[str, Any], result: Mapping[str, Any], other_result: Mapping[str, Any] | None, about: str
 ) -> dict[str, Any]:
     """Return the template values of one recall."""
     verdicts = result["verdicts"]
@@ -91,7 +91,7 @@ def _build_recall_side(
         "query": body["query"],
         "scope": body["scope"],
         "free": free,
-        "items": views.rank_recalled_items(result, other),
+        "items": views.rank_recalled_items(result, other_result),
         "left": [verdict for verdict in verdicts if not verdict["included"]],
         "about": explained,
         "advice": "" if explained is None else advice.suggest_inclusion(explained, free),
@@ -99,7 +99,7 @@ def _build_recall_side(
 
 
 def _explain_unseen_entry(body: Mapping[str, Any], about: str) -> dict[str, Any]:
-    """Return the verdict on an entry that the recall never saw."""
+    """Return the verdict on an entry that was no candidate of the recall."""
     if body["scope"] == "session":
         return views.build_rejection(
             about, "scope", "it belongs to another session, and this recall asks only one"

@@ -32,16 +32,16 @@ class Bar(NamedTuple):
     cached_height: float
     lost_y: float
     lost_height: float
-    of: Mapping[str, Any]
+    render: Mapping[str, Any]
 
 
 def build_waterfall(use: Mapping[str, int], width: float) -> list[Segment]:
     """Return the parts of a request in the order of `PARTS`, by their tokens; the last of `PARTS` are the free ones."""
-    used = {name: max(0, use.get(name, 0)) for name in PARTS}
-    total = sum(used.values()) or 1
+    tokens_by_part = {name: max(0, use.get(name, 0)) for name in PARTS}
+    total = sum(tokens_by_part.values()) or 1
     segments: list[Segment] = []
     x = 0.0
-    for name, tokens in used.items():
+    for name, tokens in tokens_by_part.items():
         if not tokens:
             continue
         segment_width = width * tokens / total
@@ -78,7 +78,7 @@ def build_cost_bars(renders: Sequence[Mapping[str, Any]], width: float, height: 
                 cached_height=round(cached_height, 2),
                 lost_y=round(lost_y, 2),
                 lost_height=round(lost_height, 2),
-                of=render,
+                render=render,
             )
         )
     return bars

@@ -186,7 +186,7 @@ async def _reject_unknown_path(scope: Scope, receive: Receive, send: Send) -> No
 
 
 def _render_template(template: Template, values: Mapping[str, Any]) -> str:
-    """Render a template and yield to the event loop between its pieces."""
+    """Render a template in a thread, with pauses between its pieces in which the event loop can run."""
     pieces: list[str] = []
     for piece in template.generate(values):
         pieces.append(piece)
@@ -220,16 +220,16 @@ async def show_timeline(visit: Visit) -> Response:
     header = await visit.session("timeline", visit.argument("at"))
     version = header["at"]
     newest = min(visit.number("before", version + 1), version + 1) - 1
-    after = max(0, newest - ROWS)
+    cursor = max(0, newest - ROWS)
     rows: list[dict[str, Any]] = []
-    if newest > after:
-        limit = newest - after
+    if newest > cursor:
+        limit = newest - cursor
         history, messages = await gather_requests(
-            visit.api.get(f"{visit.path}/history", atVersion=version, cursor=after, limit=limit),
-            visit.api.get(f"{visit.path}/messages", cursor=after, limit=limit),
+            visit.api.get(f"{visit.path}/history", atVersion=version, cursor=cursor, limit=limit),
+            visit.api.get(f"{visit.path}/messages", cursor=cursor, limit=limit),
         )
         rows = views.build_timeline_rows(history["data"], messages["data"])
-    older = after + 1 if after else None
+    older = cursor + 1 if cursor else None
     return await visit.page("timeline.html", **header, rows=rows, older=older)
 
 
@@ -241,11 +241,11 @@ async def show_entry(visit: Visit) -> Response:
     return await visit.page("entry.html", **header, entry=reply["data"])
 
 
-async def show_client_requests(read: ClientRequests, visit: Visit) -> Response:
+async def show_client_requests(read_requests: ClientRequests, visit: Visit) -> Response:
     """Show what a client asked of a gateway, what was sent, and why they differ, newest first."""
-    shown = await visit.session("gateway")
-    requests = await read(shown["context"]["namespace"], shown["name"])
-    return await visit.page("gateway.html", **shown, requests=list(reversed(requests)))
+    header = await visit.session("gateway")
+    requests = await read_requests(header["context"]["namespace"], header["name"])
+    return await visit.page("gateway.html", **header, requests=list(reversed(requests)))
 
 
 async def show_jobs(visit: Visit) -> Response:

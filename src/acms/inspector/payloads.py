@@ -32,7 +32,7 @@ class PayloadPart(NamedTuple):
     path: str
     label: str
     text: str
-    rest: str
+    other_fields: str
 
 
 def list_payload_parts(payload: JsonObject) -> list[PayloadPart]:
@@ -60,16 +60,16 @@ def _describe_element(path: str, element: Any) -> PayloadPart:
         return PayloadPart(path, "", "", _format_json(element))
     fields: dict[str, Any] = element
     texts: list[str] = []
-    rest: dict[str, Any] = {}
+    other_fields: dict[str, Any] = {}
     for name, value in fields.items():
         text = _plain_text(value) if name in _TEXT_FIELDS else None
         if text is not None:
             texts.append(text)
         elif name != "role":
-            rest[name] = value
+            other_fields[name] = value
     function: Any = fields.get("function") or {}
     label = fields.get("role") or function.get("name") or fields.get("name") or fields.get("type") or ""
-    return PayloadPart(path, str(label), "\n".join(texts), _format_json(rest) if rest else "")
+    return PayloadPart(path, str(label), "\n".join(texts), _format_json(other_fields) if other_fields else "")
 
 
 def _plain_text(value: Any) -> str | None:

@@ -35,9 +35,9 @@ async def show_render(visit: Visit) -> Response:
     values = await _load_render(visit, newest)
     render = values["render"]
     query = visit.argument("find")
-    found: list[JsonObject] = []
+    found_messages: list[JsonObject] = []
     if render is not None and query:
-        found = await _explain_found_messages(visit, header["named"], render, query)
+        found_messages = await _explain_found_messages(visit, header["named"], render, query)
     parts = list_payload_parts(render["payload"]) if render is not None and render["payload"] else []
     as_blocks = visit.argument("as") == "blocks" or not parts
     return await visit.page(
@@ -48,7 +48,7 @@ async def show_render(visit: Visit) -> Response:
         parts_sent=parts,
         blocks=as_blocks,
         query=query,
-        found=found,
+        found=found_messages,
     )
 
 
@@ -121,13 +121,13 @@ async def _load_render(visit: Visit, default: str | None, against: str = "") -> 
 
 
 async def _explain_found_messages(
-    visit: Visit, named: bool, render: JsonObject, query: str
+    visit: Visit, has_shared_namespace: bool, render: JsonObject, query: str
 ) -> list[JsonObject]:
     """Return messages that match a query, each with the decision of the request about it."""
-    items = await find_messages(visit, query, everywhere=named)
+    items = await find_messages(visit, query, everywhere=has_shared_namespace)
     recorded = {verdict["id"]: verdict for verdict in render["verdicts"]}
     unknown = [item["id"] for item in items if item["id"] not in recorded]
-    verdicts = recorded | await _decide_again(visit, named, render, unknown)
+    verdicts = recorded | await _decide_again(visit, has_shared_namespace, render, unknown)
     rows: list[JsonObject] = []
     for item in items:
         verdict = verdicts.get(item["id"])
@@ -147,35 +147,35 @@ async def _explain_found_messages(
 
 
 async def _decide_again(
-    visit: Visit, named: bool, render: JsonObject, ids: Sequence[str]
+    visit: Visit, has_shared_namespace: bool, render: JsonObject, ids: Sequence[str]
 ) -> dict[str, JsonObject]:
     """Return verdicts on entries that the request decided nothing about, by id.
 
     Their context and version explain some; a recall of the request's question explains the others.
     """
     verdicts: dict[str, JsonObject] = {}
-    own: list[str] = []
-    foreign: list[str] = []
-    reads_others = named and _considers_other_sessions(visit.context, render)
+    own_ids: list[str] = []
+    foreign_ids: list[str] = []
+    reads_others = has_shared_namespace and _considers_other_sessions(visit.context, render)
     for id in ids:
         version = views.version_of_entry(id)
         if views.context_of_entry(id) == visit.context:
             if version <= render["version"]:
-                own.append(id)
+                own_ids.append(id)
                 continue
             reason = f"written as v{version}; the request read the log up to v{render['version']}"
             verdicts[id] = views.build_rejection(id, "later", reason)
         elif reads_others:
-            foreign.append(id)
+            foreign_ids.append(id)
         else:
             reason = "it belongs to another session, and the request considered no entry of another session"
             verdicts[id] = views.build_rejection(id, "scope", reason)
     question = views.last_question(render["blocks"])
     recalls: list[JsonObject] = []
-    if own and question:
-        recalls.append({"about": own, "atVersion": render["version"]})
-    if foreign and question:
-        recalls.append({"about": foreign, "scope": "namespace"})
+    if own_ids and question:
+        recalls.append({"about": own_ids, "atVersion": render["version"]})
+    if foreign_ids and question:
+        recalls.append({"about": foreign_ids, "scope": "namespace"})
     replies = await gather_requests(*[_explain_by_recall(visit, question, recall) for recall in recalls])
     for reply in replies:
         verdicts |= {verdict["id"]: verdict for verdict in map(_reject_unconsidered, reply)}
@@ -191,7 +191,7 @@ def _considers_other_sessions(context: str, render: JsonObject) -> bool:
 def _reject_unconsidered(verdict: JsonObject) -> JsonObject:
     """Return the verdict of a later recall as one on a request that did not show the entry."""
     if not verdict["included"]:
-        return verdict
+        return verdict  # the recall's own reason also explains the request
     reason = (
         f"the request did not consider it; a recall of its question with {ASKED_BUDGET:,} tokens shows it"
     )

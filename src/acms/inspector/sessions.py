@@ -30,11 +30,11 @@ async def show_sessions(visit: Visit) -> Response:
     page = await visit.api.get("/contexts", limit=limit, cursor=visit.argument("cursor"))
     words = query.lower().split()
     sessions = [context for context in page["data"] if _matches_all_words(context, words)]
-    more = None
+    next_page = None
     if page["nextCursor"] is not None:
-        more = urlencode({"cursor": page["nextCursor"], "q": query})
+        next_page = urlencode({"cursor": page["nextCursor"], "q": query})
     return await visit.page(
-        "sessions.html", sessions=sessions, query=query, more=more, named=views.display_name_of_context
+        "sessions.html", sessions=sessions, query=query, more=next_page, named=views.display_name_of_context
     )
 
 
@@ -56,7 +56,7 @@ async def show_namespace(visit: Visit) -> Response:
     contributions = Counter[str]()
     for fact in facts:
         contributions.update({views.context_of_entry(id) for id in fact["sources"]})
-    found = await _search_sessions(visit, namespace, sessions, query) if query else []
+    found_messages = await _search_sessions(visit, namespace, sessions, query) if query else []
     return await visit.page(
         "namespace.html",
         namespace=namespace,
@@ -65,7 +65,7 @@ async def show_namespace(visit: Visit) -> Response:
         facts=facts,
         facts_by_context=facts_by_context,
         contributions=contributions,
-        found=found,
+        found=found_messages,
         query=query,
         more=page["nextCursor"] is not None,
     )
@@ -92,13 +92,15 @@ async def _search_sessions(
     The namespace "default" has no recall over all sessions, so each one is asked by itself.
     """
     by_key = {context["key"]: context for context in sessions}
-    asked, scope = (sessions, "session") if namespace == UNNAMED else (sessions[:1], "namespace")
-    results = await gather_requests(*[_search_session(visit, context, query, scope) for context in asked])
-    found: list[tuple[JsonObject, JsonObject]] = []
-    for context, items in zip(asked, results, strict=True):
+    searched_sessions, scope = (sessions, "session") if namespace == UNNAMED else (sessions[:1], "namespace")
+    results = await gather_requests(
+        *[_search_session(visit, context, query, scope) for context in searched_sessions]
+    )
+    rows: list[tuple[JsonObject, JsonObject]] = []
+    for context, items in zip(searched_sessions, results, strict=True):
         for item in items:
-            found.append((by_key.get(item["sessionId"], context), item))
-    return sorted(found, key=lambda row: -row[1]["relevance"])
+            rows.append((by_key.get(item["sessionId"], context), item))
+    return sorted(rows, key=lambda row: -row[1]["relevance"])
 
 
 async def _search_session(visit: Visit, context: JsonObject, query: str, scope: str) -> list[JsonObject]:
@@ -119,9 +121,9 @@ async def _search_session(visit: Visit, context: JsonObject, query: str, scope: 
 
 async def show_facts(visit: Visit) -> Response:
     """Show facts of the session and of its profile by subject, with their evidence and the facts they replaced."""
-    at = visit.argument("at")
-    header = await visit.session("facts", at)
-    page = await visit.api.get(f"{visit.path}/facts", history=True, limit=500, **build_version_query(at))
+    version = visit.argument("at")
+    header = await visit.session("facts", version)
+    page = await visit.api.get(f"{visit.path}/facts", history=True, limit=500, **build_version_query(version))
     facts = page["data"]
     if header["named"] and not header["past"]:
         profile = await visit.api.get(f"{visit.path}/facts", history=True, limit=500, scope="namespace")

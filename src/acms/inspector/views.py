@@ -30,21 +30,21 @@ JsonObject = Mapping[str, Any]
 
 
 def format_entry_version(id: str) -> str:
-    """Return the version of an entry as people write it, or its id if that holds none."""
-    parsed = parse_entry_id(id)
-    return id if parsed is None else f"v{parsed[1]}"
+    """Return the version of an entry, such as "v12", or its id if that holds none."""
+    context_and_version = parse_entry_id(id)
+    return id if context_and_version is None else f"v{context_and_version[1]}"
 
 
 def context_of_entry(id: str) -> str:
     """Return the id of the context whose log holds an entry, or "" if the id holds none."""
-    parsed = parse_entry_id(id)
-    return "" if parsed is None else parsed[0]
+    context_and_version = parse_entry_id(id)
+    return "" if context_and_version is None else context_and_version[0]
 
 
 def version_of_entry(id: str) -> int:
     """Return the version of an entry, or 0 if the id holds none."""
-    parsed = parse_entry_id(id)
-    return 0 if parsed is None else parsed[1]
+    context_and_version = parse_entry_id(id)
+    return 0 if context_and_version is None else context_and_version[1]
 
 
 def build_rejection(id: str, rule: str, reason: str) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def display_name_of_context(context: JsonObject) -> str:
 
 
 def display_name_of_session(session: str) -> str:
-    """Return the name of a session for people; that of the profile has no sign before it."""
+    """Return the name of a session for people: "profile" for the reserved name of a profile."""
     return "profile" if session == PROFILE else session
 
 
@@ -121,15 +121,15 @@ def _mark_episode_starts(rows: Iterable[dict[str, Any]]) -> None:
             previous = episode
 
 
-def rank_recalled_items(result: JsonObject, other: JsonObject | None) -> list[dict[str, Any]]:
+def rank_recalled_items(result: JsonObject, other_result: JsonObject | None) -> list[dict[str, Any]]:
     """Return the items of a recall, best first, and mark those that another recall does not show."""
     verdicts = {verdict["id"]: verdict for verdict in result["verdicts"]}
-    ids_of_other = None if other is None else {item["id"] for item in other["items"]}
+    ids_of_other = None if other_result is None else {item["id"] for item in other_result["items"]}
     items: list[dict[str, Any]] = []
     for item in sorted(result["items"], key=lambda item: (-item["score"], item["version"])):
         verdict = verdicts.get(item["id"], {})
-        only = ids_of_other is not None and item["id"] not in ids_of_other
-        items.append({**item, "only": only, "parts": verdict.get("parts", {})})
+        is_only_here = ids_of_other is not None and item["id"] not in ids_of_other
+        items.append({**item, "only": is_only_here, "parts": verdict.get("parts", {})})
     return items
 
 
@@ -147,14 +147,14 @@ def sort_found_items(items: Sequence[JsonObject], query: str) -> list[JsonObject
 
 def build_diff_lines(render: JsonObject) -> list[dict[str, Any]]:
     """Return the lines of a comparison with the previous render: the common blocks folded, the break, the changes."""
-    same = [block for block in render["blocks"] if block["change"] == "same"]
-    changed = [block for block in render["blocks"] if block["change"] != "same"]
+    same_blocks = [block for block in render["blocks"] if block["change"] == "same"]
+    changed_blocks = [block for block in render["blocks"] if block["change"] != "same"]
     lines: list[dict[str, Any]] = []
-    if same:
-        tokens = sum(block["tokens"] for block in same)
-        lines.append({"sign": "same", "count": len(same), "tokens": tokens, "blocks": same})
+    if same_blocks:
+        tokens = sum(block["tokens"] for block in same_blocks)
+        lines.append({"sign": "same", "count": len(same_blocks), "tokens": tokens, "blocks": same_blocks})
     lines.append({"sign": "break" if render["lost"] else "grew"})
-    lines += [{"sign": block["change"], "block": block} for block in changed]
+    lines += [{"sign": block["change"], "block": block} for block in changed_blocks]
     lines += [{"sign": "removed", "block": block} for block in render["removed"]]
     return lines
 

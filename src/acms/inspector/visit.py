@@ -61,11 +61,11 @@ class Visit:
             raise ValidationError("must be a whole number above 0", field=name)
         return int(text)
 
-    async def session(self, tab: str, at: str = "") -> dict[str, Any]:
+    async def session(self, tab: str, place: str = "") -> dict[str, Any]:
         """Return the values of the header of every page of a session."""
         details, stats, tags = await gather_requests(
             self.api.get(self.path),
-            self.api.get(f"{self.path}/stats", **build_version_query(at)),
+            self.api.get(f"{self.path}/stats", **build_version_query(place)),
             self.api.get(f"{self.path}/tags"),
         )
         context = details["data"]
@@ -79,7 +79,7 @@ class Visit:
             "tags": tags["data"],
             "head": head,
             "at": version,
-            "past": bool(at) and version < head,
+            "past": bool(place) and version < head,
             "url": self.url,
             "named": context["namespace"] != UNNAMED,
         }
@@ -121,7 +121,7 @@ class Visit:
 
 
 async def gather_requests(*requests: Awaitable[Any]) -> tuple[Any, ...]:
-    """Run requests concurrently, each starting in its own turn of the event loop."""
+    """Run requests concurrently; each starts in its own turn of the event loop, so that none holds it for long."""
     tasks: list[Awaitable[Any]] = []
     for request in requests:
         tasks.append(asyncio.ensure_future(request))
@@ -129,9 +129,9 @@ async def gather_requests(*requests: Awaitable[Any]) -> tuple[Any, ...]:
     return tuple(await asyncio.gather(*tasks))
 
 
-def build_version_query(at: str, side: str = "at") -> dict[str, str]:
+def build_version_query(place: str, side: str = "at") -> dict[str, str]:
     """Return the query parameter that names a version or a tag; `side` begins its name."""
-    if not at:
+    if not place:
         return {}
-    name = f"{side}Version" if at.isdecimal() else f"{side}Tag"
-    return {name: at}
+    name = f"{side}Version" if place.isdecimal() else f"{side}Tag"
+    return {name: place}

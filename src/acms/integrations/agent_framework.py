@@ -29,7 +29,7 @@ from agent_framework import (
 from acms.codecs import OpenAIChat
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
-from acms.integrations.model_input import Made, Request, json_text, messages_of_entries, model_input
+from acms.integrations.model_input import Request, WrittenMessage, json_text, messages_of_entries, model_input
 from acms.integrations.sessions import Sessions
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, StorageBackend, TokenCounter
@@ -70,7 +70,7 @@ class ACMSHistoryProvider(HistoryProvider):
 
     def memory(self, session_id: str | None, state: Mapping[str, Any] | None = None) -> ACMS:
         """Return the ACMS session of a session, for recall, forks and time travel; it stays open until `aclose`."""
-        return self._sessions.of(*self._names(session_id, state))
+        return self._sessions.hand_out(*self._names(session_id, state))
 
     async def aclose(self) -> None:
         """Close the sessions; the caller closes the storage."""
@@ -94,7 +94,7 @@ class ACMSHistoryProvider(HistoryProvider):
         """Append messages in order, all or none."""
         if messages:
             async with self._sessions.use(*self._names(session_id, state)) as memory:
-                await memory.ingest_many([_DIALECT.write(one) for one in messages])
+                await memory.ingest_many([_DIALECT.write(message) for message in messages])
 
     async def before_run(
         self,
@@ -105,8 +105,8 @@ class ACMSHistoryProvider(HistoryProvider):
         state: dict[str, Any],
     ) -> None:
         """Make each request of the run from the log."""
-        used = partial(self._sessions.use, *self._names(context.session_id, state))
-        run = _Run(self, used, len(context.input_messages))
+        open_session = partial(self._sessions.use, *self._names(context.session_id, state))
+        run = _Run(self, open_session, len(context.input_messages))
         context.metadata[self.source_id] = run
         context.extend_middleware(self.source_id, run)
 
@@ -135,26 +135,26 @@ class _Run(ChatMiddleware):
     def __init__(
         self,
         provider: ACMSHistoryProvider,
-        used: Callable[[], AbstractAsyncContextManager[ACMS]],
-        inputs: int,
+        open_session: Callable[[], AbstractAsyncContextManager[ACMS]],
+        input_count: int,
     ) -> None:
         self._provider = provider
-        self._used = used
-        self._inputs = inputs
+        self._open_session = open_session
+        self._inputs = input_count
         self._id = uuid4().hex
         self._stored: dict[str, Message] = {}
-        #: Where the run begins among the messages of a request, behind what other providers added.
+        #: Index of the first message of the run in a request; messages of other providers stand before it.
         self._begins: int | None = None
 
     async def store(self, messages: Sequence[Message]) -> None:
         """Append the messages of a run that are not stored yet."""
-        new = {f"{self._id}:{index}": message for index, message in enumerate(messages)}
+        unstored = {f"{self._id}:{index}": message for index, message in enumerate(messages)}
         for key in self._stored:
-            new.pop(key, None)
-        if new:
-            async with self._used() as memory:
-                await memory.ingest_many([_DIALECT.write(message, key) for key, message in new.items()])
-            self._stored.update(new)
+            unstored.pop(key, None)
+        if unstored:
+            async with self._open_session() as memory:
+                await memory.ingest_many([_DIALECT.write(message, key) for key, message in unstored.items()])
+            self._stored.update(unstored)
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
         """Store the new messages of a request, and replace its messages by those that the log shows."""
@@ -162,11 +162,11 @@ class _Run(ChatMiddleware):
         # The first request holds the history, then the inputs of this run, which are stored.
         if self._begins is None:
             self._begins = len(messages) - self._inputs
-        front, own = messages[: self._begins], messages[self._begins :]
-        await self.store(own)
+        earlier_messages, run_messages = messages[: self._begins], messages[self._begins :]
+        await self.store(run_messages)
         options = context.options or {}
-        questions = [message.text for message in own if message.role == "user"]
-        instructions = [options.get("instructions") or "", *(message.text for message in front)]
+        questions = [message.text for message in run_messages if message.role == "user"]
+        instructions = [options.get("instructions") or "", *(message.text for message in earlier_messages)]
         request = Request(
             codec=self._provider.codec,
             budget=self._provider.budget,
@@ -174,8 +174,11 @@ class _Run(ChatMiddleware):
             instructions="\n\n".join(instructions).strip(),
             tools=_convert_tools(options.get("tools") or ()),
         )
-        async with self._used() as memory:
-            context.messages = [*front, *await model_input(memory, request, _DIALECT, self._stored)]
+        async with self._open_session() as memory:
+            context.messages = [
+                *earlier_messages,
+                *await model_input(memory, request, _DIALECT, self._stored),
+            ]
         await call_next()
 
 
@@ -206,29 +209,29 @@ class _Dialect:
                 parts.append(part)
         if not any(content.type == "data" for content in message.contents):
             parts.append(Raw(self.vendor, json_text(message.to_dict())))
-        written: dict[str, Any] = {"role": role, "parts": parts or [Text("")]}
+        stored_form: dict[str, Any] = {"role": role, "parts": parts or [Text("")]}
         if key:
-            written["key"] = key
-        return written
+            stored_form["key"] = key
+        return stored_form
 
     def read(self, json: str) -> Message:
         return Message.from_json(json)
 
-    def make(self, written: Made) -> Message:
+    def make(self, message: WrittenMessage) -> Message:
         """Return a message that ACMS wrote as a message of the framework."""
         contents: list[Content | str] = []
-        if written.results:
-            for _, result in written.results:
+        if message.results:
+            for _, result in message.results:
                 contents.append(Content.from_function_result(result.call_id, result=result.output))
             return Message("tool", contents)
-        if written.text:
-            contents.append(written.text)
-        for call in written.calls:
+        if message.text:
+            contents.append(message.text)
+        for call in message.calls:
             contents.append(Content.from_function_call(call.call_id, call.name, arguments=call.arguments))
-        return Message(written.role.value, contents)
+        return Message(message.role.value, contents)
 
     def count_unwritten_tokens(self, message: Message, counter: TokenCounter) -> int:
-        return PER_MEDIUM * sum(one.type == "data" for one in message.contents)
+        return PER_MEDIUM * sum(content.type == "data" for content in message.contents)
 
 
 _DIALECT = _Dialect()

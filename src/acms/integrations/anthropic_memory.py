@@ -76,8 +76,10 @@ def _parse_view_range(lines: object, count: int) -> tuple[int, int]:
     match lines:
         case None:
             return 1, count
-        case [int(first), int(last)] if 1 <= first <= count and (last == -1 or last >= first):
-            return first, count if last == -1 else last
+        case [int(first_line), int(last_line)] if 1 <= first_line <= count and (
+            last_line == -1 or last_line >= first_line
+        ):
+            return first_line, count if last_line == -1 else last_line
         case _:
             message = f"{lines}. It should be two of the lines of the file, [1, {count}], or end in -1"
             raise ToolError(f"Error: Invalid `view_range` parameter: {message}")
@@ -87,8 +89,10 @@ def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _number_lines(lines: Sequence[str], first: int, last: int) -> str:
-    return "\n".join([f"{at:>6}\t{line}" for at, line in enumerate(lines[first - 1 : last], first)])
+def _number_lines(lines: Sequence[str], first_line: int, last_line: int) -> str:
+    return "\n".join(
+        [f"{number:>6}\t{line}" for number, line in enumerate(lines[first_line - 1 : last_line], first_line)]
+    )
 
 
 def _format_directory(path: str, files: Mapping[str, Entry]) -> str:
@@ -150,12 +154,15 @@ class _Directory:
         self._shown.pop(path, None)
         return ToolError(f"Error: {path} was changed since you viewed it. View it again before you edit it.")
 
-    async def _read_files(self, under: str = ROOT) -> dict[str, Entry]:
-        """Return the file of a path, or those in that directory, by path; of two created at once the first."""
+    async def _read_files(self, root: str = ROOT) -> dict[str, Entry]:
+        """Return the entries of the file at a path, or of the files below it, by path.
+
+        If two callers created a path at the same time, the first entry is the file.
+        """
         files: dict[str, Entry] = {}
         for entry in await self._memory.entries():
             path = unicodedata.normalize("NFC", str(entry.metadata.get(PATH, "")))
-            if path == under or path.startswith(f"{under}/"):
+            if path == root or path.startswith(f"{root}/"):
                 files.setdefault(path, entry)
         return files
 
@@ -170,19 +177,20 @@ class _Directory:
         text = files[path].content
         file_lines = text.split("\n")
         self._shown[path] = _hash_text(text)
-        first, last = _parse_view_range(lines, len(file_lines))
-        numbered = _number_lines(file_lines, first, last)
+        first_line, last_line = _parse_view_range(lines, len(file_lines))
+        numbered = _number_lines(file_lines, first_line, last_line)
         return f"Here's the content of {path} with line numbers:\n{numbered}"
 
-    async def _create(self, path: str, text: str, **noted: str) -> str:
+    async def _create(self, path: str, text: str, **extra_metadata: str) -> str:
         """Create a file; `ToolError` if there is one, also if another caller created it at the same time.
 
-        `noted` is more metadata of the entry.
+        Two callers can both find the path free: then the first entry in the log is the file, and the other is
+        retracted. `extra_metadata` is stored with the entry.
         """
         await self._require_free_path(path)
         parts = [Text(text), _FILE]
         id = await self._memory.ingest(
-            "assistant", parts=parts, actor_id=path, metadata={**noted, PATH: path}
+            "assistant", parts=parts, actor_id=path, metadata={**extra_metadata, PATH: path}
         )
         if (await self._read_files(path))[path].id != id:
             await self._memory.retract(id, reason="created by two at once")
@@ -193,9 +201,9 @@ class _Directory:
     async def _require_free_path(self, path: str) -> None:
         """Raise `ToolError` for a path at which no file can be made."""
         files = await self._read_files()
-        for above in map(str, PurePosixPath(path).parents):
-            if above in files:
-                raise ToolError(f"Error: {above} is a file, so there can be nothing below it")
+        for parent in map(str, PurePosixPath(path).parents):
+            if parent in files:
+                raise ToolError(f"Error: {parent} is a file, so there can be nothing below it")
         if path == ROOT or await self._read_files(path):
             raise ToolError(f"Error: File {path} already exists")
 
@@ -207,36 +215,38 @@ class _Directory:
         # The model edits the text it was shown: refuse if the file was changed since.
         if self._shown.get(path) not in (None, _hash_text(entry.content)):
             raise self._create_conflict_error(path)
-        stored = (await self._memory.get(entry.id)).content  # the model may see a redacted text
-        await self._memory.replace(entry.id, change(stored), sha256=_hash_text(stored))
+        # Edited from the stored text, as `replace` checks its digest.
+        stored_text = (await self._memory.get(entry.id)).content  # the model may see a redacted text
+        await self._memory.replace(entry.id, change(stored_text), sha256=_hash_text(stored_text))
         text = (await self._read_files(path))[path].content
         self._shown[path] = _hash_text(text)
         return text.split("\n")
 
-    async def _str_replace(self, path: str, old: str, new: str) -> str:
+    async def _str_replace(self, path: str, old_text: str, new_text: str) -> str:
         """Replace the only occurrence of a text in a file; `ToolError` unless there is exactly one."""
         first_line = 0
 
         def change(text: str) -> str:
             nonlocal first_line
-            pieces = text.split(old) if old else [text]
+            pieces = text.split(old_text) if old_text else [text]
             # The line of each occurrence.
-            lines = [old.join(pieces[:end]).count("\n") + 1 for end in range(1, len(pieces))]
+            lines = [old_text.join(pieces[:end]).count("\n") + 1 for end in range(1, len(pieces))]
             if len(lines) == 1:
                 first_line = lines[0]
-                return new.join(pieces)
-            reason = f", old_str `{old}` did not appear verbatim in {path}."
+                return new_text.join(pieces)
+            reason = f", old_str `{old_text}` did not appear verbatim in {path}."
             if lines:
                 numbers = ", ".join(map(str, lines))
-                reason = f". Multiple occurrences of old_str `{old}` in lines: {numbers}. Please ensure it is unique"
+                occurrences = f"Multiple occurrences of old_str `{old_text}` in lines: {numbers}"
+                reason = f". {occurrences}. Please ensure it is unique"
             raise ToolError(f"No replacement was performed{reason}")
 
         lines = await self._edit(path, change)
-        last_line = first_line + new.count("\n")
+        last_line = first_line + new_text.count("\n")
         context = _number_lines(lines, max(1, first_line - DEEP), last_line + DEEP)
         return f"The memory file has been edited.\n{context}"
 
-    async def _insert(self, path: str, line: int, new: str) -> str:
+    async def _insert(self, path: str, line: int, inserted_text: str) -> str:
         """Insert text behind a line of a file; 0 is its beginning."""
 
         def change(text: str) -> str:
@@ -244,7 +254,10 @@ class _Directory:
             if not 0 <= line <= len(lines):
                 message = f"{line}. It should be within the range of lines of the file: [0, {len(lines)}]"
                 raise ToolError(f"Error: Invalid `insert_line` parameter: {message}")
-            return "\n".join([*lines[:line], new.rstrip("\n"), *lines[line:]]).removesuffix("\n") + "\n"
+            return (
+                "\n".join([*lines[:line], inserted_text.rstrip("\n"), *lines[line:]]).removesuffix("\n")
+                + "\n"
+            )
 
         await self._edit(path, change)
         return f"The file {path} has been edited."
@@ -255,20 +268,20 @@ class _Directory:
         await self._retract_files(await self._read_files(path), path, "deleted")
         return f"Successfully deleted {path}"
 
-    async def _rename(self, old: str, new: str) -> str:
-        """Move files, each written at its new path before the old one is taken back: nothing is lost in between."""
-        moved = await self._read_files(old)
-        if moved and new.startswith(f"{old}/"):
-            raise ToolError(f"Error: Cannot move {old} into itself")
-        if moved and (new == ROOT or await self._read_files(new)):
-            raise ToolError(f"Error: The destination {new} already exists")
-        if moved:
-            await self._require_free_path(new)
-        for path, entry in moved.items():
-            stored = (await self._memory.get(entry.id)).content
-            await self._create(new + path[len(old) :], stored, renamed_from=entry.id)
-        await self._retract_files(moved, old, "renamed")
-        return f"Successfully renamed {old} to {new}"
+    async def _rename(self, old_path: str, new_path: str) -> str:
+        """Move files; each is written at its new path before the old one is retracted, so none is ever missing."""
+        moved_files = await self._read_files(old_path)
+        if moved_files and new_path.startswith(f"{old_path}/"):
+            raise ToolError(f"Error: Cannot move {old_path} into itself")
+        if moved_files and (new_path == ROOT or await self._read_files(new_path)):
+            raise ToolError(f"Error: The destination {new_path} already exists")
+        if moved_files:
+            await self._require_free_path(new_path)
+        for path, entry in moved_files.items():
+            stored_text = (await self._memory.get(entry.id)).content
+            await self._create(new_path + path[len(old_path) :], stored_text, renamed_from=entry.id)
+        await self._retract_files(moved_files, old_path, "renamed")
+        return f"Successfully renamed {old_path} to {new_path}"
 
     async def _retract_files(self, files: Mapping[str, Entry], path: str, reason: str) -> None:
         """Retract files with all their edits: retracting the first version retracts its edits too."""
@@ -299,15 +312,15 @@ class AsyncMemoryTool(BetaAsyncAbstractMemoryTool):
 
 
 class _Blocking(NamedTuple):
-    """A session of blocking code, whose verbs are awaited and never wait."""
+    """Gives the methods of a blocking session as coroutines, so that `_Directory` serves both kinds of session."""
 
     memory: Any
 
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         verb = getattr(self.memory, name)
 
-        async def call(*args: Any, **more: Any) -> Any:
-            return verb(*args, **more)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return verb(*args, **kwargs)
 
         return call
 
@@ -322,8 +335,8 @@ class MemoryTool(BetaAbstractMemoryTool):
     def _answer(self, command: Any) -> str:
         try:
             self._directory.answer(command).send(None)
-        except StopIteration as done:
-            return done.value
+        except StopIteration as stop:
+            return stop.value
         raise AssertionError("a blocking session never waits")
 
     view = create = str_replace = insert = delete = rename = _answer

@@ -5,7 +5,7 @@
     agent.invoke({"messages": [("user", "…")]}, {"configurable": {"thread_id": "user_123"}})
 
 A thread is a session. The messages of a run are stored under their ids, and the model is given the input that ACMS
-makes of the whole log; no checkpointer is needed for that. All of it works in async and in blocking code.
+makes of the whole log; no checkpointer is needed for that. Every class works in async and in blocking code.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         self._namespace = namespace
         self._codec = OpenAIChat("gpt-5")
         self._sessions = Sessions(storage, **options)
-        self._left = LeftBehind()
+        self._left_behind = LeftBehind()
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
@@ -125,13 +125,14 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         )
         async with self._session(config) as session:
             synced = await session.sync([serialize_message(message) for message in request.messages])
-            hidden = await self._left.find(session, synced)
+            hidden = await self._left_behind.find(session, synced)
             rendered = await make_prompt(session, parts, hidden).render(self._budget)
-            first = 1 if instructions.strip() else 0
-            sources = [message.sources for message in rendered.messages[first:]]
+            instruction_count = 1 if instructions.strip() else 0
+            sources = [message.sources for message in rendered.messages[instruction_count:]]
+            # Enough for the newest messages; an older one that is shown comes back without its other fields.
             entries = {entry.id: entry for entry in await session.entries(len(sources) + len(hidden))}
             keys = await session.keys([ids[0] for ids in sources if len(ids) == 1])
-        payload = rendered.payload["messages"][first:]
+        payload = rendered.payload["messages"][instruction_count:]
         restored = [message_of(chat, ids, keys, entries) for chat, ids in zip(payload, sources, strict=True)]
         spare = self._budget - rendered.tokens.upper_bound
         messages = restore_message_extras(restored, spare, self._codec.counter)
@@ -145,8 +146,8 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
                 "a run must say which conversation it belongs to",
                 options=('agent.invoke(…, {"configurable": {"thread_id": "user_123"}})',),
             )
-        named = self._namespace
-        return self._sessions.use(named if isinstance(named, str) else named(config), str(thread))
+        namespace = self._namespace
+        return self._sessions.use(namespace if isinstance(namespace, str) else namespace(config), str(thread))
 
 
 class ACMSChatMessageHistory(BaseChatMessageHistory):
@@ -168,9 +169,9 @@ class ACMSChatMessageHistory(BaseChatMessageHistory):
         """Return the active messages, oldest first."""
         entries = await self.session.entries()
         keys = await self.session.keys([entry.id for entry in entries])
-        known = {entry.id: entry for entry in entries}
-        restored = [message_of(chat_message(entry), (entry.id,), keys, known) for entry in entries]
-        return [message.message.model_copy(update=message.more) for message in restored]
+        entries_by_id = {entry.id: entry for entry in entries}
+        restored = [message_of(chat_message(entry), (entry.id,), keys, entries_by_id) for entry in entries]
+        return [message.message.model_copy(update=message.other_fields) for message in restored]
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Append messages, all or none; one whose id is known replaces the stored message."""

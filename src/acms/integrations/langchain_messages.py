@@ -40,10 +40,10 @@ _READ = ("content", "additional_kwargs")
 
 
 class Restored(NamedTuple):
-    """A message with the contents of a chat message, and its other fields."""
+    """A LangChain message made of a chat message, and the fields of the original that a chat message does not have."""
 
     message: BaseMessage
-    more: dict[str, Any]
+    other_fields: dict[str, Any]
 
 
 def serialize_message(message: BaseMessage) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def serialize_message(message: BaseMessage) -> dict[str, Any]:
     if isinstance(message, ToolMessage) and not _is_json(message.artifact):
         other_fields.pop("artifact", None)
     is_silent = not str(chat["content"] or "").strip() and not chat.keys() & _CALLED
-    if other_fields or is_silent:  # a model may say nothing, and that is stored too
+    if other_fields or is_silent:  # an empty answer of a model is stored too, and needs a part
         chat["parts"] = [Raw(_VENDOR, _dump_json(other_fields))]
     return chat
 
@@ -70,9 +70,9 @@ def serialize_message(message: BaseMessage) -> dict[str, Any]:
 def message_of(
     chat: dict[str, Json], ids: Sequence[str], keys: dict[str, str], entries: dict[str, Entry]
 ) -> Restored:
-    """Return a chat message that shows some entries as one of LangChain, under the id that it was stored with.
+    """Return a chat message that shows some entries as a LangChain message, with the id under which it was stored.
 
-    Its other fields are left out if the text is not the stored one: an excerpt, an edit, a text without a secret.
+    The other fields of the original are left out if its text changed: an excerpt, an edit, a redacted text.
     """
     (message,) = convert_to_messages([chat])
     recalled = str(chat["content"]).startswith(RECALLED[0])
@@ -83,7 +83,7 @@ def message_of(
     raw = raw_of(entries[id].parts, _VENDOR) if id in entries else None
     try:
         other_fields = json.loads(raw or "{}")
-    except ValueError:  # something was taken out of it
+    except ValueError:  # redaction removed text from it, and it is no JSON any more
         return Restored(message, {})
     if "content" in other_fields and _text_of(other_fields["content"]) != _text_of(message.content):
         del other_fields["content"]
@@ -100,17 +100,19 @@ def restore_message_extras(
     """
     messages: list[BaseMessage] = []
     is_current_turn = True
-    for message, more in reversed(restored):
+    for message, other_fields in reversed(restored):
         is_current_turn = is_current_turn and message.type != "human"
         # Fields that the model reads, such as reasoning, cost tokens.
-        costly_fields = {name: more[name] for name in _READ if name in more}
+        costly_fields = {name: other_fields[name] for name in _READ if name in other_fields}
         if costly_fields:
             cost = counter.count(_dump_json(costly_fields))
             if is_current_turn and cost <= spare:
                 spare -= cost
             else:
-                more = {name: value for name, value in more.items() if name not in costly_fields}
-        messages.append(message.model_copy(update=more))
+                other_fields = {
+                    name: value for name, value in other_fields.items() if name not in costly_fields
+                }
+        messages.append(message.model_copy(update=other_fields))
     messages.reverse()
     return messages
 
@@ -148,7 +150,7 @@ def _dump_json(value: Any) -> str:
 
 
 def _text_of(content: Any) -> str:
-    """Return the text of a content in a log."""
+    """Return the text of a message's content, as a log has it: one line for each text."""
     if isinstance(content, str):
         return content
     texts: list[str] = []

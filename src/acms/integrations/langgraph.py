@@ -76,17 +76,17 @@ class ACMSStore(BaseStore):
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Run operations and return their results in order: all reads run first, then the last write of each key."""
-        listed = list(ops)
-        paths = [_key_of_operation(op) for op in listed]
+        operations = list(ops)
+        paths = [_key_of_operation(op) for op in operations]
         results: list[Result] = []
         writes: dict[str, PutOp] = {}
-        for op, path in zip(listed, paths, strict=True):
+        for op, path in zip(operations, paths, strict=True):
             if isinstance(op, PutOp):
                 writes[path] = op
                 results.append(None)
             elif isinstance(op, GetOp):
-                found = await self.kv.get(path)
-                results.append(None if found is None else Item(**_fields_of_entry(found)))
+                entry = await self.kv.get(path)
+                results.append(None if entry is None else Item(**_fields_of_entry(entry)))
             elif isinstance(op, SearchOp):
                 results.append(await self._search(op, path))
             else:
@@ -202,40 +202,44 @@ def _fields_of_entry(entry: KVEntry) -> dict[str, Any]:
     }
 
 
-def _matches_condition(namespace: tuple[str, ...], wanted: MatchCondition) -> bool:
+def _matches_condition(namespace: tuple[str, ...], condition: MatchCondition) -> bool:
     """Return whether a namespace begins or ends with a path, in which "*" is any label."""
-    size = len(wanted.path)
-    part = namespace[:size] if wanted.match_type == "prefix" else namespace[-size:]
-    pairs = zip(part, wanted.path, strict=False)
-    return len(part) == size and all(label in ("*", own) for own, label in pairs)
+    size = len(condition.path)
+    labels = namespace[:size] if condition.match_type == "prefix" else namespace[-size:]
+    pairs = zip(labels, condition.path, strict=False)
+    return len(labels) == size and all(pattern in ("*", label) for label, pattern in pairs)
 
 
-def _matches_filter(value: Any, wanted: Any) -> bool:
-    """Return whether a value matches a filter: equal, compared by operators, or so field by field."""
-    if isinstance(wanted, Mapping):
-        if any(str(name).startswith("$") for name in wanted):
-            return all(_compare_values(value, name, other) for name, other in wanted.items())
+def _matches_filter(value: Any, condition: Any) -> bool:
+    """Return whether a value matches a condition: equal to it, compared by operators, or matched field by field."""
+    if isinstance(condition, Mapping):
+        if any(str(name).startswith("$") for name in condition):
+            return all(_compare_values(value, name, operand) for name, operand in condition.items())
         if not isinstance(value, Mapping):
             return False
-        return all(_matches_filter(value.get(name), other) for name, other in wanted.items())
-    if isinstance(wanted, list | tuple):
-        if not isinstance(value, list | tuple) or len(value) != len(wanted):
+        return all(_matches_filter(value.get(name), operand) for name, operand in condition.items())
+    if isinstance(condition, list | tuple):
+        if not isinstance(value, list | tuple) or len(value) != len(condition):
             return False
-        return all(map(_matches_filter, value, wanted))
-    return value == wanted
+        return all(map(_matches_filter, value, condition))
+    return value == condition
 
 
-def _compare_values(value: Any, name: str, other: Any) -> bool:
+def _compare_values(value: Any, operator_name: str, operand: Any) -> bool:
     """Compare two values by an operator such as "$gt": as numbers if both are, otherwise as texts."""
-    if name not in _COMPARISONS:
-        known = ", ".join(_COMPARISONS)
-        raise ValidationError(f"{name!r} is not one of {known}", field="filter")
-    if name in ("$eq", "$ne"):
-        return _COMPARISONS[name](value, other)
+    if operator_name not in _COMPARISONS:
+        operator_names = ", ".join(_COMPARISONS)
+        raise ValidationError(f"{operator_name!r} is not one of {operator_names}", field="filter")
+    if operator_name in ("$eq", "$ne"):
+        return _COMPARISONS[operator_name](value, operand)
     try:
-        return _COMPARISONS[name](float(value), float(other))
+        return _COMPARISONS[operator_name](float(value), float(operand))
     except (TypeError, ValueError):  # times and words are compared as texts
-        return isinstance(value, str) and isinstance(other, str) and _COMPARISONS[name](value, other)
+        return (
+            isinstance(value, str)
+            and isinstance(operand, str)
+            and _COMPARISONS[operator_name](value, operand)
+        )
 
 
 def _score_by_words(query: str, entries: Sequence[KVEntry]) -> list[float | None]:
@@ -259,14 +263,14 @@ def _encode_vector(vector: Sequence[float]) -> str:
 
 def _score_by_vectors(query: Sequence[float], entries: Sequence[KVEntry]) -> list[float | None]:
     """Score items by the cosine of the nearest of their vectors; None for those that have none."""
-    asked = np.asarray(query, dtype=np.float32)
+    query_vector = np.asarray(query, dtype=np.float32)
     scores: list[float | None] = []
     for entry in entries:
         packed = entry.data.get("vectors")
         if not packed:
             scores.append(None)
             continue
-        held = np.stack([np.frombuffer(b64decode(one), dtype="<f4") for one in packed])
-        lengths = np.linalg.norm(held, axis=1) * np.linalg.norm(asked)
-        scores.append(float(np.max(held @ asked / np.where(lengths == 0, 1, lengths))))
+        vectors = np.stack([np.frombuffer(b64decode(encoded), dtype="<f4") for encoded in packed])
+        lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query_vector)
+        scores.append(float(np.max(vectors @ query_vector / np.where(lengths == 0, 1, lengths))))
     return scores

@@ -20,7 +20,7 @@ __all__ = ["LeftBehind", "hide_entries"]
 
 
 class LeftBehind:
-    """Entries that a list leaves out: they followed its last message when the log knew no more of the list.
+    """Entries of a log that a framework's list leaves out: they follow the last message that both have.
 
     They are remembered for each open session: a list that continues from there still leaves them out.
     """
@@ -29,37 +29,42 @@ class LeftBehind:
         #: For each session the ids of such entries, each with the id of the message before it.
         self._known: WeakKeyDictionary[ACMS, dict[str, str]] = WeakKeyDictionary()
 
-    async def find(self, session: ACMS, done: Synced) -> frozenset[str]:
+    async def find(self, session: ACMS, synced: Synced) -> frozenset[str]:
         """Return the ids of the entries that a synced list leaves out.
 
-        `done` tells which entries the list has. Entries behind its last known one are left out, except an
+        `synced` states which entries the list has. Entries after its last known one are left out, except an
         interrupted turn, which continues, and entries without a key, which no framework wrote.
         """
         left_out = self._known.setdefault(session, {})
-        known_in_list = {*done.unchanged, *done.replaced}
-        listed = known_in_list.union(done.appended)
+        known_in_list = {*synced.unchanged, *synced.replaced}
+        listed_ids = known_in_list.union(synced.appended)
         if known_in_list:
-            last, tail = await _find_tail(session, known_in_list, frozenset(done.appended))
+            previous_id, tail = await _find_tail(session, known_in_list, frozenset(synced.appended))
             keys = await session.keys([entry.id for entry in tail])
             written_by_framework = [entry for entry in tail if entry.id in keys]
             if written_by_framework and not _is_turn_unfinished(written_by_framework):
-                left_out.update(dict.fromkeys([entry.id for entry in written_by_framework], last))
-        # Valid while the list still has the entry that they followed.
-        return frozenset(id for id, last in left_out.items() if last in listed and id not in listed)
+                left_out.update(dict.fromkeys([entry.id for entry in written_by_framework], previous_id))
+        # An entry stays left out as long as the list has the entry before it.
+        return frozenset(
+            id for id, previous_id in left_out.items() if previous_id in listed_ids and id not in listed_ids
+        )
 
 
 async def _find_tail(
-    session: ACMS, known_in_list: Collection[str], new: Collection[str]
+    session: ACMS, known_in_list: Collection[str], new_ids: Collection[str]
 ) -> tuple[str, Sequence[Entry]]:
-    """Return the last active entry of a list, and the entries behind it that are not among the new ones."""
-    count = len(new) + 1
+    """Return the id of the last known entry of a list, and the entries of the log after it that are not new.
+
+    The log is read from its end, each time twice as far, since the entry is nearly always among the newest.
+    """
+    count = len(new_ids) + 1
     while True:
         entries = await session.entries(count)
         index = max(
             (position for position, entry in enumerate(entries) if entry.id in known_in_list), default=-1
         )
         if index >= 0:
-            return entries[index].id, [entry for entry in entries[index + 1 :] if entry.id not in new]
+            return entries[index].id, [entry for entry in entries[index + 1 :] if entry.id not in new_ids]
         if len(entries) < count:
             return "", ()
         count *= 2
@@ -71,9 +76,9 @@ def _is_turn_unfinished(entries: Sequence[Entry]) -> bool:
     return (called or entries[-1].role is Role.TOOL) and all(entry.role is not Role.USER for entry in entries)
 
 
-def hide_entries(session: ACMS, hidden: Collection[str]) -> Readable:
+def hide_entries(session: ACMS, hidden_ids: Collection[str]) -> Readable:
     """Return a session without some entries, as a prompt reads it; tool groups go as a whole."""
-    return _Without(session, frozenset(hidden)) if hidden else session
+    return _Without(session, frozenset(hidden_ids)) if hidden_ids else session
 
 
 class _Without(SelectedLog):
@@ -83,7 +88,7 @@ class _Without(SelectedLog):
 
     @property
     def ends_at(self) -> str:
-        """Not None: a prompt does not continue a placement that was made while all entries were shown."""
+        """Return a name for where this log ends; with one, a prompt does not continue a placement of the whole log."""
         return "list"
 
     async def recall_for_prompt(self, query: str, *, exclude: Iterable[str] = (), **how: Any) -> ContextItems:

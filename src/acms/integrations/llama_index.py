@@ -21,8 +21,8 @@ from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation
 
 from acms.codecs import OpenAIChat
 from acms.integrations.model_input import (
-    Made,
     Request,
+    WrittenMessage,
     json_text,
     messages_of_entries,
     model_input,
@@ -54,7 +54,7 @@ class ACMSMemory(BaseMemory):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name it is serialised under; the session is not part of that."""
+        """Return the name under which the memory is serialized, without its session."""
         return "ACMSMemory"
 
     @classmethod
@@ -65,8 +65,8 @@ class ACMSMemory(BaseMemory):
     async def aget(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:
         """Return the messages for an input of the model, by default for the last message of the user."""
         if input is None:
-            said = [entry.content for entry in await self.session.entries(50) if entry.role is Role.USER]
-            input = said[-1] if said else ""
+            questions = [entry.content for entry in await self.session.entries(50) if entry.role is Role.USER]
+            input = questions[-1] if questions else ""
         request = Request(codec=self.codec, budget=self.budget, query=input)
         return await model_input(self.session, request, _DIALECT)
 
@@ -85,12 +85,12 @@ class ACMSMemory(BaseMemory):
 
     async def aset(self, messages: list[ChatMessage]) -> None:
         """Make the session hold exactly these messages: others are retracted, and stay in the history."""
-        written = [_DIALECT.write(message) for message in messages]
-        result = await self.session.sync(written, gone="retract")
-        listed = {*result.unchanged, *result.appended, *result.replaced}
-        others = [entry for entry in await self.session.entries() if entry.id not in listed]
-        if others:
-            await withdraw_from_session(self.session, others, reason="set")
+        stored_forms = [_DIALECT.write(message) for message in messages]
+        result = await self.session.sync(stored_forms, gone="retract")
+        listed_ids = {*result.unchanged, *result.appended, *result.replaced}
+        other_entries = [entry for entry in await self.session.entries() if entry.id not in listed_ids]
+        if other_entries:
+            await withdraw_from_session(self.session, other_entries, reason="set")
 
     async def areset(self) -> None:
         """Retract all messages. History keeps them: `acms.erasure` erases."""
@@ -134,6 +134,7 @@ class ACMSFunctionAgent(FunctionAgent):
     ) -> None:
         """Store the results of the tools."""
         await super().handle_tool_call_results(ctx, results, memory)
+        # `finalize` moves what was collected to the memory, and only returns the answer that it is given.
         await self.finalize(ctx, AgentOutput(response=ChatMessage(), current_agent_name=self.name), memory)
 
 
@@ -145,31 +146,31 @@ class ACMSMemoryBlock(BaseMemoryBlock[str]):
     name: str = "recalled"
     session: ACMS = Field(exclude=True)
     budget: int = 1000
-    _asked: str = PrivateAttr(default="")
+    _question: str = PrivateAttr(default="")
 
     async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> str:
-        asked = [one.content or "" for one in messages or () if one.role is MessageRole.USER]
-        self._asked = asked[-1] if asked else ""
+        questions = [message.content or "" for message in messages or () if message.role is MessageRole.USER]
+        self._question = questions[-1] if questions else ""
         return await self._text(self.budget)
 
     async def _aput(self, messages: list[ChatMessage]) -> None:
         await self.session.ingest_many([_DIALECT.write(message) for message in messages])
 
     async def atruncate(self, content: str, tokens_to_truncate: int) -> str | None:
-        """Recall again, in so many tokens less; None when that is none."""
+        """Recall again with this number of tokens less; return None if nothing fits."""
         return await self._text(self.session.counter.count(content) - tokens_to_truncate) or None
 
     async def _text(self, budget: int) -> str:
-        if budget <= 0 or not self._asked.strip():
+        if budget <= 0 or not self._question.strip():
             return ""
-        return (await recall_items(self.session, self._asked, budget)).text()
+        return (await recall_items(self.session, self._question, budget)).text()
 
 
 class ACMSRetriever(BaseRetriever):
     """Retrieves what a session knows about a query, facts and messages, within a token budget; the best first.
 
-    Of a named namespace, such as a user, all sessions are asked. A node has the id of its entry; who said it, when and
-    in which session is its metadata.
+    All sessions of a named namespace, such as a user, are searched. A node has the id of its entry, and as metadata its
+    speaker, time and session.
     """
 
     def __init__(self, session: ACMS, *, budget: int = 2000, limit: int | None = None, **kwargs: Any) -> None:
@@ -206,11 +207,14 @@ class _Dialect:
         """Return a message as one to store, with the original in a `Raw` part unless it holds bytes."""
         extra = message.additional_kwargs
         call_id = extra.get("tool_call_id") or extra.get("name")
-        written: dict[str, Any] = {"role": _convert_role(message.role, has_call=bool(call_id)), "parts": []}
+        stored_form: dict[str, Any] = {
+            "role": _convert_role(message.role, has_call=bool(call_id)),
+            "parts": [],
+        }
         if not _count_byte_blocks(message.blocks):
-            written["parts"].append(Raw(self.vendor, json_text(message.model_dump())))
-        if written["role"] is Role.TOOL:
-            return {**written, "content": message.content or "", "tool_call_id": str(call_id)}
+            stored_form["parts"].append(Raw(self.vendor, json_text(message.model_dump())))
+        if stored_form["role"] is Role.TOOL:
+            return {**stored_form, "content": message.content or "", "tool_call_id": str(call_id)}
         content: list[str | dict[str, Any]] = []
         calls: list[Any] = []
         for block in message.blocks:
@@ -219,24 +223,24 @@ class _Dialect:
                 calls.append(_convert_tool_call(block))
         if not calls:
             calls = [_dump_call(call) for call in extra.get("tool_calls") or ()]
-        return {**written, "content": content, "tool_calls": calls}
+        return {**stored_form, "content": content, "tool_calls": calls}
 
     def read(self, json: str) -> ChatMessage:
         return ChatMessage.model_validate_json(json)
 
-    def make(self, written: Made) -> ChatMessage:
+    def make(self, message: WrittenMessage) -> ChatMessage:
         """Return a message that ACMS wrote as a chat message of the framework."""
         blocks: list[Any] = []
-        if written.text or written.results:
-            blocks.append(TextBlock(text=written.text))
-        for call in written.calls:
+        if message.text or message.results:
+            blocks.append(TextBlock(text=message.text))
+        for call in message.calls:
             block = ToolCallBlock(tool_call_id=call.call_id, tool_name=call.name, tool_kwargs=call.arguments)
             blocks.append(block)
         extra: dict[str, Any] = {}
-        if written.results:
-            _, result = written.results[0]
+        if message.results:
+            _, result = message.results[0]
             extra["tool_call_id"] = result.call_id
-        return ChatMessage(role=MessageRole(written.role.value), blocks=blocks, additional_kwargs=extra)
+        return ChatMessage(role=MessageRole(message.role.value), blocks=blocks, additional_kwargs=extra)
 
     def count_unwritten_tokens(self, message: ChatMessage, counter: TokenCounter) -> int:
         return PER_MEDIUM * _count_byte_blocks(message.blocks)

@@ -26,8 +26,8 @@ from acms.write.door import read_repaired
 
 __all__ = [
     "Dialect",
-    "Made",
     "Request",
+    "WrittenMessage",
     "is_entry_unchanged",
     "json_object",
     "json_text",
@@ -43,8 +43,8 @@ __all__ = [
 M = TypeVar("M")
 
 
-class Made(NamedTuple):
-    """A message that ACMS wrote."""
+class WrittenMessage(NamedTuple):
+    """A message that ACMS wrote: recalled text, a summary, or a message that was cut, edited or redacted."""
 
     role: Role
     text: str
@@ -54,7 +54,10 @@ class Made(NamedTuple):
 
 
 class Dialect(Protocol[M]):
-    """Converts a framework's messages; each is one message of a log."""
+    """Converts the messages of one framework to their stored form and back; each is one message of a log.
+
+    The stored form is the mapping that `sync` and `ingest_many` take.
+    """
 
     #: Vendor of the `Raw` parts that hold the original messages.
     vendor: str
@@ -67,7 +70,7 @@ class Dialect(Protocol[M]):
         """Parse the message in a `Raw` part."""
         ...
 
-    def make(self, written: Made) -> M:
+    def make(self, message: WrittenMessage) -> M:
         """Return a message written by ACMS as one of the framework."""
         ...
 
@@ -108,14 +111,14 @@ async def model_input(
     session: ACMS,
     request: Request,
     dialect: Dialect[M],
-    known: Mapping[str, M] | None = None,
+    messages_by_key: Mapping[str, M] | None = None,
     hidden: Collection[str] = (),
 ) -> list[M]:
     """Return the messages of a session for the model, oldest first, without the instructions of the request.
 
-    `known` are messages the framework has at hand, by key: they are returned themselves; `hidden` are ids of entries
-    that are not shown. In a named namespace its other sessions are recalled from; after an answer of the model nothing
-    is. Raise `TokenBudgetExceededError` if the required parts do not fit.
+    `messages_by_key` are the framework's own message objects, which are returned themselves. `hidden` are the ids of
+    entries that are not shown. In a named namespace, its other sessions are recalled too. After an answer of the model
+    nothing is recalled. Raise `TokenBudgetExceededError` if the required parts do not fit.
     """
     visible = [entry for entry in await session.entries(1 + len(hidden)) if entry.id not in hidden]
     if not visible:
@@ -126,7 +129,7 @@ async def model_input(
     budget = codec_budget = largest = request.budget
     smallest = excess = 0
     originals: dict[str, _Original[M] | None] = {}
-    for _ in range(16):
+    for _ in range(16):  # attempts; each renders once more
         try:
             rendered = await make_prompt(session, request, hidden).render(codec_budget)
         # The required parts do not fit: take a larger budget, unless it was the whole one.
@@ -136,7 +139,7 @@ async def model_input(
             smallest = codec_budget
             codec_budget = (smallest + largest) // 2
             continue
-        await _load_originals(session, rendered, dialect, known or {}, originals)
+        await _load_originals(session, rendered, dialect, messages_by_key or {}, originals)
         sourced = _match_originals(rendered, originals)
         messages, extra_tokens = _build_framework_messages(sourced, dialect, session.counter)
         excess = rendered.tokens.upper_bound + extra_tokens - budget
@@ -154,10 +157,10 @@ def make_prompt(session: ACMS, request: Request, hidden: Collection[str] = ()) -
     prompt = Prompt(request.codec)
     if request.instructions.strip():
         prompt = prompt.system(well_formed(request.instructions))
-    shown = hide_entries(session, hidden)
-    prompt = prompt.tools(request.tools).history(shown)
+    visible_log = hide_entries(session, hidden)
+    prompt = prompt.tools(request.tools).history(visible_log)
     if request.query.strip():
-        prompt = prompt.recall(shown, well_formed(request.query))
+        prompt = prompt.recall(visible_log, well_formed(request.query))
     return prompt
 
 
@@ -172,7 +175,7 @@ async def _load_originals(
     session: ACMS,
     rendered: Rendered,
     dialect: Dialect[M],
-    known: Mapping[str, M],
+    messages_by_key: Mapping[str, M],
     originals: dict[str, _Original[M] | None],
 ) -> None:
     """Read the framework's own messages that a prompt shows, except those that an earlier attempt read."""
@@ -180,11 +183,11 @@ async def _load_originals(
     for message in rendered.messages:
         if _may_be_original(message):
             ids.update(dict.fromkeys(message.sources))
-    missing = [id for id in ids if id not in originals]
-    keys = await session.keys(missing)
-    for id in missing:
+    unread_ids = [id for id in ids if id not in originals]
+    keys = await session.keys(unread_ids)
+    for id in unread_ids:
         originals[id] = None
-        message = known.get(keys.get(id, ""))
+        message = messages_by_key.get(keys.get(id, ""))
         if message is None:
             message = await _find_original(session, id, dialect)
         if message is not None:
@@ -200,12 +203,12 @@ def _match_originals(rendered: Rendered, originals: Mapping[str, _Original[M] | 
     for message in _join_tool_results(rendered.messages):
         if message.role in (Role.SYSTEM, Role.DEVELOPER) and not message.sources:
             continue  # the instructions of the request
-        found = [originals.get(id) for id in message.sources]
-        own = [original for original in found if original is not None]
-        parts = [part for original in own for part in original.parts]
-        complete = bool(own) and len(own) == len(message.sources)
-        same = complete and _content_of_parts(message.parts) == _content_of_parts(parts)
-        sourced.append(_Sourced(message, own if same else ()))
+        candidates = [originals.get(id) for id in message.sources]
+        own_originals = [original for original in candidates if original is not None]
+        parts = [part for original in own_originals for part in original.parts]
+        is_complete = bool(own_originals) and len(own_originals) == len(message.sources)
+        has_same_content = is_complete and _content_of_parts(message.parts) == _content_of_parts(parts)
+        sourced.append(_Sourced(message, own_originals if has_same_content else ()))
     return _align_tool_pairs(sourced)
 
 
@@ -225,15 +228,15 @@ def _join_tool_results(messages: Sequence[PromptMessage]) -> list[PromptMessage]
 def _align_tool_pairs(sourced: Sequence[_Sourced[M]]) -> list[_Sourced[M]]:
     """Send a call and its results all as originals or all rebuilt: codecs may give calls other ids."""
     aligned: list[_Sourced[M]] = []
-    for one in sourced:
-        is_result = one.message.role is Role.TOOL and bool(aligned)
-        if is_result and bool(one.originals) != bool(aligned[-1].originals):
+    for pair in sourced:
+        is_result = pair.message.role is Role.TOOL and bool(aligned)
+        if is_result and bool(pair.originals) != bool(aligned[-1].originals):
             start = len(aligned) - 1
             while start and aligned[start].message.role is Role.TOOL:
                 start -= 1
-            aligned[start:] = [_Sourced(each.message) for each in aligned[start:]]
-            one = _Sourced(one.message)
-        aligned.append(one)
+            aligned[start:] = [_Sourced(earlier.message) for earlier in aligned[start:]]
+            pair = _Sourced(pair.message)
+        aligned.append(pair)
     return aligned
 
 
@@ -248,11 +251,11 @@ def _build_framework_messages(
     messages: list[M] = []
     extra_tokens = 0
     for message, originals in sourced:
-        written = message_of_parts(message.role, message.parts, names)
+        acms_message = message_of_parts(message.role, message.parts, names)
         if originals:
             messages += [original.message for original in originals]
         else:
-            messages.append(dialect.make(written))
+            messages.append(dialect.make(acms_message))
         for original in originals:
             for part in original.parts:
                 if isinstance(part, Reasoning):
@@ -261,7 +264,7 @@ def _build_framework_messages(
     return messages, extra_tokens
 
 
-def message_of_parts(role: Role, parts: Sequence[Part], names: dict[str, str]) -> Made:
+def message_of_parts(role: Role, parts: Sequence[Part], names: dict[str, str]) -> WrittenMessage:
     """Return parts as a message that ACMS wrote.
 
     `names` are the names of called tools by call id: results need them, and the calls among the parts are added.
@@ -280,7 +283,7 @@ def message_of_parts(role: Role, parts: Sequence[Part], names: dict[str, str]) -
         elif isinstance(part, ToolResult):
             results.append((names.get(part.call_id, ""), part))
             outputs.append(part.output)
-    return Made(role, "\n".join(filter(None, [*texts, *outputs])), calls, results)
+    return WrittenMessage(role, "\n".join(filter(None, [*texts, *outputs])), calls, results)
 
 
 async def _find_original(session: ACMS, id: str, dialect: Dialect[M]) -> M | None:
@@ -314,17 +317,17 @@ def messages_of_entries(entries: Sequence[Entry], dialect: Dialect[M]) -> list[M
     names: dict[str, str] = {}
     messages: list[M] = []
     for entry in entries:
-        written = message_of_parts(entry.role or Role.USER, entry.parts or (Text(entry.content),), names)
+        acms_message = message_of_parts(entry.role or Role.USER, entry.parts or (Text(entry.content),), names)
         message = original_of_entry(entry, dialect)
         if message is None or not is_entry_unchanged(entry, dialect.write(message)):
-            message = dialect.make(written)
+            message = dialect.make(acms_message)
         messages.append(message)
     return messages
 
 
-def is_entry_unchanged(entry: Entry, written: Mapping[str, Any]) -> bool:
-    """Return whether an entry still has the written content."""
-    return _content_of_parts(read_repaired(written)[0]["parts"]) == _content_of_parts(entry.parts)
+def is_entry_unchanged(entry: Entry, stored_form: Mapping[str, Any]) -> bool:
+    """Return whether an entry still has the content of a message's stored form."""
+    return _content_of_parts(read_repaired(stored_form)[0]["parts"]) == _content_of_parts(entry.parts)
 
 
 def json_text(value: Any) -> str:
@@ -334,10 +337,10 @@ def json_text(value: Any) -> str:
     from pydantic_core import to_jsonable_python  # each of these frameworks brings it along
 
     try:
-        plain = to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="null", fallback=str)
-    except ValueError:  # bytes in a model of pydantic, or a circle
-        plain = str(value)
-    return dumps(plain, ensure_ascii=False)
+        jsonable = to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="null", fallback=str)
+    except ValueError:  # bytes in a pydantic model, or an object that contains itself
+        jsonable = str(value)
+    return dumps(jsonable, ensure_ascii=False)
 
 
 def json_object(text: str, name: str) -> dict[str, Any]:
@@ -350,7 +353,7 @@ def json_object(text: str, name: str) -> dict[str, Any]:
 
 
 def _content_of_parts(parts: Sequence[Part]) -> tuple[object, ...]:
-    """Return the content of parts, whatever boundaries and ids the codec gave them."""
+    """Return the content of parts for a comparison, without ids and the boundaries between texts."""
     texts: list[str] = []
     calls: list[tuple[str, str]] = []
     outputs: list[str] = []

@@ -108,18 +108,18 @@ class ACMSSession:
         return partial(self._build_input, budget)
 
     async def close(self) -> None:
-        """Let go of the storage."""
+        """Close the session underneath; the caller closes the storage."""
         await self.memory.close()
 
     async def _build_input(self, budget: int, data: CallModelData[Any]) -> ModelInputData:
         """Return the input of a model call within a budget: the log, and given items that are not stored."""
-        given, instructions = data.model_data.input, data.model_data.instructions or ""
+        input_items, instructions = data.model_data.input, data.model_data.instructions or ""
         tools = [
             Tool(name=tool.name, description=tool.description, parameters=tool.params_json_schema)
             for tool in data.agent.tools
             if isinstance(tool, FunctionTool)
         ]
-        questions = [item for item in given if item.get("role") == "user"]
+        questions = [item for item in input_items if item.get("role") == "user"]
         request = Request(
             codec=self._codec,
             budget=budget,
@@ -129,16 +129,16 @@ class ACMSSession:
         )
         instruction_count = 1 if instructions.strip() else 0
         prompt = make_prompt(self.memory, request)
-        unstored = _find_unstored_items(given, await self.memory.entries(1))
+        unstored = _find_unstored_items(input_items, await self.memory.entries(1))
         if unstored:
             prompt = prompt.add([read_repaired(_message_of_item(item))[0] for item in unstored])
         rendered, spare = await self._render_items(prompt, instruction_count, budget)
-        items, more = self._restore_turn(rendered, spare, given)
-        if 0 < more < budget:
-            # Items of the turn do not fit yet: render the rest again within a smaller budget.
+        items, missing_tokens = self._restore_turn(rendered, spare, input_items)
+        if 0 < missing_tokens < budget:
+            # The turn as it was given does not fit yet: render again with fewer tokens, to make space for it.
             with suppress(FitError):
-                fewer, spare = await self._render_items(prompt, instruction_count, budget - more)
-                items, _ = self._restore_turn(fewer, spare + more, given)
+                fewer, spare = await self._render_items(prompt, instruction_count, budget - missing_tokens)
+                items, _ = self._restore_turn(fewer, spare + missing_tokens, input_items)
         return ModelInputData(repair_value(items), repair_value(data.model_data.instructions))
 
     async def _render_items(
@@ -149,41 +149,43 @@ class ACMSSession:
         They are items as they were stored, which may have more fields. If these do not fit, fewer messages are shown.
         """
         rendered = await prompt.render(budget)
-        items, left = await self._restore_rendered_items(rendered, instruction_count, budget)
-        if left >= 0:
-            return items, left
+        items, spare = await self._restore_rendered_items(rendered, instruction_count, budget)
+        if spare >= 0:
+            return items, spare
         with suppress(FitError):
-            fewer = await prompt.render(budget + left)
-            items, left = await self._restore_rendered_items(fewer, instruction_count, budget)
-            if left >= 0:
-                return items, left
+            fewer = await prompt.render(budget + spare)
+            items, spare = await self._restore_rendered_items(fewer, instruction_count, budget)
+            if spare >= 0:
+                return items, spare
         return rendered.payload["input"][instruction_count:], budget - rendered.tokens.upper_bound
 
     async def _restore_rendered_items(
         self, rendered: Rendered, instruction_count: int, budget: int
     ) -> tuple[list[Any], int]:
         messages = rendered.messages[instruction_count:]
-        given = rendered.payload["input"]
+        payload_items = rendered.payload["input"]
         # Twice as many, because reasoning in between may not be shown.
         newest = 2 * sum(len(message.sources) for message in messages)
-        items = _restore_items(given[instruction_count:], messages, await self.memory.entries(newest))
-        payload = {**rendered.payload, "input": [*given[:instruction_count], *items]}
+        items = _restore_items(payload_items[instruction_count:], messages, await self.memory.entries(newest))
+        payload = {**rendered.payload, "input": [*payload_items[:instruction_count], *items]}
         return items, budget - self._codec.count(payload).upper_bound
 
-    def _restore_turn(self, items: list[Any], spare: int, given: Sequence[Any]) -> tuple[list[Any], int]:
+    def _restore_turn(
+        self, items: list[Any], spare: int, input_items: Sequence[Any]
+    ) -> tuple[list[Any], int]:
         """Replace the end of the shown items by the current turn as it was given, if they have the same contents.
 
         The given turn may hold items that ACMS does not understand. If it does not fit, the items are returned as
         they are, with the additional tokens that the turn needs, else 0.
         """
-        user_indexes = [index for index, item in enumerate(given) if item.get("role") == "user"]
-        turn = given[user_indexes[-1] if user_indexes else 0 :]
+        user_indexes = [index for index, item in enumerate(input_items) if item.get("role") == "user"]
+        turn = input_items[user_indexes[-1] if user_indexes else 0 :]
         turn_content = _known_contents(turn)
-        start, left = len(items), len(turn_content)
-        # Go back over as many known contents as the turn has.
-        while start and left:
+        start, contents_left = len(items), len(turn_content)
+        # Go back over as many items with known content as the turn has: the shown items of the turn.
+        while start and contents_left:
             start -= 1
-            left -= _has_known_content(items[start])
+            contents_left -= _has_known_content(items[start])
         tail = items[start:]
         if _known_contents(tail) != turn_content:
             return items, 0
@@ -213,7 +215,8 @@ def _item_of_entry(entry: Entry) -> Any:
         item = json.loads(raw)
         if is_entry_unchanged(entry, _message_of_item(item)):
             return item
-    for part in entry.parts:  # edited or withheld: the frame of a call and of its result stays
+    # Edited or withheld: a call and its result stay what they are, as a provider refuses one without the other.
+    for part in entry.parts:
         if isinstance(part, ToolCall):
             return {
                 "type": "function_call",
@@ -230,14 +233,14 @@ def _item_of_entry(entry: Entry) -> Any:
 
 def _message_of_item(item: Any) -> dict[str, Any]:
     """Return an item as `ingest` takes it, with the item itself in a `Raw` part."""
-    plain: Mapping[str, Json] = item if isinstance(item, Mapping) else item.model_dump(exclude_unset=True)
-    raw = Raw(AGENTS, json.dumps(plain))
-    if not is_understood(plain):
+    fields: Mapping[str, Json] = item if isinstance(item, Mapping) else item.model_dump(exclude_unset=True)
+    raw = Raw(AGENTS, json.dumps(fields))
+    if not is_understood(fields):
         return {"role": Role.ASSISTANT, "parts": [raw]}
     message: dict[str, Any] = {}
-    if plain.get("type", "message") == "message":
+    if fields.get("type", "message") == "message":
         message["role"] = Role.USER.value
-    message |= plain
+    message |= fields
     message.pop("id", None)  # the SDK generates ids that repeat
     for name in ("content", "output"):
         if isinstance(message.get(name), list | tuple):
@@ -260,9 +263,9 @@ def _content_of_item(item: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _has_known_content(item: Any) -> bool:
-    """Return whether ACMS understands the content of an item; the others go to their provider alone.
+    """Return whether ACMS understands the content of an item; other items are only passed on to their provider.
 
-    It does for any message of the user, even a single image: a turn begins with it.
+    Every message of the user counts as understood, even a single image, because a turn begins with it.
     """
     return item.get("role") == "user" or any(_content_of_item(item)[2:])
 
@@ -272,13 +275,13 @@ def _known_contents(items: Sequence[Any]) -> list[tuple[object, ...]]:
     return sorted(_content_of_item(item) for item in items if _has_known_content(item))
 
 
-def _find_unstored_items(given: Sequence[Any], stored: Sequence[Entry]) -> Sequence[Any]:
-    """Return the items at the end of a request that are not stored yet."""
-    newest = _content_of_item(_item_of_entry(stored[-1])) if stored else None
-    for count in range(len(given)):
-        if _content_of_item(given[len(given) - 1 - count]) == newest:
-            return given[len(given) - count :]
-    return given
+def _find_unstored_items(input_items: Sequence[Any], newest_entries: Sequence[Entry]) -> Sequence[Any]:
+    """Return the items at the end of a request that are not stored yet: those after the newest stored item."""
+    newest = _content_of_item(_item_of_entry(newest_entries[-1])) if newest_entries else None
+    for count in range(len(input_items)):
+        if _content_of_item(input_items[len(input_items) - 1 - count]) == newest:
+            return input_items[len(input_items) - count :]
+    return input_items
 
 
 def _restore_items(

@@ -29,7 +29,7 @@ class _Open:
     #: How many calls are using it.
     calls: int = 0
     #: Whether it was handed out, and may be used at any time.
-    lent: bool = False
+    handed_out: bool = False
 
 
 class Sessions:
@@ -44,27 +44,31 @@ class Sessions:
         #: The one used last at the end.
         self._open: OrderedDict[tuple[str, str], _Open] = OrderedDict()
 
-    def of(self, namespace: str, name: str) -> ACMS:
-        """Hand a session out, the same one each time; it stays open until all are closed."""
-        one = self._get(namespace, name)
-        one.lent = True
-        return one.session
+    def hand_out(self, namespace: str, name: str) -> ACMS:
+        """Return a session, the same one each time; it stays open until all are closed."""
+        open_session = self._get(namespace, name)
+        open_session.handed_out = True
+        return open_session.session
 
     @asynccontextmanager
     async def use(self, namespace: str, name: str) -> AsyncGenerator[ACMS]:
         """Yield a session that stays open inside the block."""
-        opened = self._get(namespace, name)
-        opened.calls += 1
+        open_session = self._get(namespace, name)
+        open_session.calls += 1
         try:
-            yield opened.session
+            yield open_session.session
         finally:
-            opened.calls -= 1
+            open_session.calls -= 1
             for session in self._remove_idle():  # no caller can get them while they are being closed
                 await session.close()
 
     def _remove_idle(self) -> list[ACMS]:
         """Remove the least recently used idle sessions above the limit."""
-        idle = [key for key, opened in self._open.items() if not opened.calls and not opened.lent]
+        idle = [
+            key
+            for key, open_session in self._open.items()
+            if not open_session.calls and not open_session.handed_out
+        ]
         return [self._open.pop(key).session for key in idle[: max(0, len(idle) - MAX_IDLE)]]
 
     async def aclose(self) -> None:
@@ -73,7 +77,7 @@ class Sessions:
             await self._open.popitem()[1].session.close()
 
     def _get(self, namespace: str, name: str) -> _Open:
-        """Return the open session of a name, opened if necessary, as the last used one."""
+        """Return the open session of a name, open_session if necessary, as the last used one."""
         key = namespace, name
         if key not in self._open:
             self._open[key] = _Open(ACMS(name, self._storage, namespace=namespace, **self._options))

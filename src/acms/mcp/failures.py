@@ -91,11 +91,13 @@ def _select_options(error: ACMSError) -> list[str]:
     ]
 
 
-def build_argument_error(error: pydantic.ValidationError, known: Collection[str]) -> ValidationError:
-    """Return the first error in the arguments of a tool, which takes the `known` ones."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    field = ".".join(str(step)[:64] for step in first["loc"]) or "arguments"
-    if first["type"] != "extra_forbidden":
-        return ValidationError(describe_input_error(first), field=field)
-    takes = f"this tool takes {', '.join(known)}" if known else "this tool takes no arguments"
+def build_argument_error(error: pydantic.ValidationError, argument_names: Collection[str]) -> ValidationError:
+    """Return the first error in the arguments of a tool; `argument_names` are the names that it takes."""
+    first_error = error.errors(include_url=False, include_input=False)[0]
+    field = ".".join(str(step)[:64] for step in first_error["loc"]) or "arguments"
+    if first_error["type"] != "extra_forbidden":
+        return ValidationError(describe_input_error(first_error), field=field)
+    takes = (
+        f"this tool takes {', '.join(argument_names)}" if argument_names else "this tool takes no arguments"
+    )
     return ValidationError("is no argument of this tool", field=field, options=(takes,))

@@ -67,14 +67,16 @@ def mounted(app: App) -> App:
 
 def mount_mcp_server(app: App, server: Server[Any]) -> App:
     """Serve any MCP server of the SDK below `/mcp`, with the same keys."""
-    door = _Door(app, server)
-    app.mount(BASE, Router(_build_routes(door.serve), default=_reject_unknown_address))
-    app.mount(METADATA + BASE, Router(_build_routes(door.describe), default=_reject_unknown_address))
+    server_at_paths = _AuthenticatedServer(app, server)
+    app.mount(BASE, Router(_build_routes(server_at_paths.serve), default=_reject_unknown_address))
+    app.mount(
+        METADATA + BASE, Router(_build_routes(server_at_paths.describe), default=_reject_unknown_address)
+    )
     return app
 
 
 def _build_routes(handler: Any) -> list[Route]:
-    return [Route(f"/{one}", _Endpoint(handler)) for one in ("{session}", "{namespace}/{session}")]
+    return [Route(f"/{path}", _Endpoint(handler)) for path in ("{session}", "{namespace}/{session}")]
 
 
 class _Endpoint:
@@ -88,12 +90,12 @@ class _Endpoint:
 
 
 async def _reject_unknown_address(scope: Connection, receive: Receive, send: Send) -> None:
-    """Answer an address that names no session."""
+    """Raise `NotFoundError` for an address that names no session."""
     raise NotFoundError("this address names no session", options=_ADVICE)
 
 
-class _Door:
-    """Admits and answers requests."""
+class _AuthenticatedServer:
+    """An MCP server behind the keys of a service."""
 
     def __init__(self, app: App, server: Server[Any]) -> None:
         self._app = app
@@ -161,7 +163,7 @@ class _Door:
             "resource": f"{_origin_of_request(scope) or ''}{_path_of_request(scope).removeprefix(METADATA)}",
             "resource_name": "ACMS",
             "bearer_methods_supported": ["header"],
-            "scopes_supported": [one.value for one in Scope],
+            "scopes_supported": [scope_.value for scope_ in Scope],
         }
         await JSONResponse(body)(scope, receive, send)
 
@@ -169,11 +171,11 @@ class _Door:
         """Return a client that calls the operations with a key. It has no connection to close."""
 
         async def part(inner: Connection, receive: Receive, send: Send) -> None:
-            inner[ADMITTED] = principal  # the rates count one request
+            inner[ADMITTED] = principal  # the rate limits count the outer request only
             await self._app(inner, receive, send)
 
         return Client(
-            f"http://{_host_of_request(scope) or 'localhost'}",  # by which name the service was called is checked again
+            f"http://{_host_of_request(scope) or 'localhost'}",  # the service checks the host name again
             api_key=None if authorization is None else authorization.partition(" ")[2].strip(),
             why=False,
             transport=httpx2.ASGITransport(part),
@@ -182,8 +184,8 @@ class _Door:
 
 def _reject_body(status: int, errors: Sequence[JSONRPCError]) -> Response:
     """Return the response to a body that is no message; several errors for a batch."""
-    written = [error.model_dump(mode="json", exclude_unset=True) for error in errors]
-    return JSONResponse(written[0] if len(written) == 1 else written, status)
+    bodies = [error.model_dump(mode="json", exclude_unset=True) for error in errors]
+    return JSONResponse(bodies[0] if len(bodies) == 1 else bodies, status)
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
@@ -231,9 +233,9 @@ def _path_of_request(scope: Connection) -> str:
 def _build_challenge(error: AuthenticationError, scope: Connection, exchange: Exchange) -> Response:
     """Return 401, with the address of the metadata."""
     exchange.code = error.code
-    written = problem_details.serialize_problem(error, request_id=exchange.request_id)
+    problem = problem_details.serialize_problem(error, request_id=exchange.request_id)
     headers = {"WWW-Authenticate": f'Bearer realm="acms"{_build_metadata_parameter(scope)}'}
-    return JSONResponse(written, 401, headers, problem_details.MEDIA)
+    return JSONResponse(problem, 401, headers, problem_details.MEDIA)
 
 
 def _build_metadata_parameter(scope: Connection) -> str:
@@ -257,22 +259,22 @@ def _send_unless_denied(scope: Connection, receive: Receive, send: Send) -> Send
     of the answer is held back until its first piece. An answer that has begun with a progress report continues, with
     the error in it.
     """
-    held: list[Message] = []
-    refused = False
+    held_start: list[Message] = []
+    is_refused = False
 
     async def answer(message: Message) -> None:
-        nonlocal refused
+        nonlocal is_refused
         if message["type"] == "http.response.start":
-            held.append(message)
+            held_start.append(message)
             return
         error: PermissionDeniedError | None = scope.get(_DENIED)
-        if held and error is not None:
-            refused = True
+        if held_start and error is not None:
+            is_refused = True
             await _build_forbidden_response(error, scope)(scope, receive, send)
-        elif held:
-            await send(held[0])
-        held.clear()
-        if not refused:
+        elif held_start:
+            await send(held_start[0])
+        held_start.clear()
+        if not is_refused:
             await send(message)
 
     return answer

@@ -53,17 +53,21 @@ class Local:
         self._engine: tuple[int, ACS] | None = None
 
     async def verdict(self, id: str, query: str, budget: int | None) -> Verdict:
-        """Ask the ledger of a recall."""
+        """Return the verdict from the ledger of a recall."""
         return (await self.session.recall(query, budget=budget)).ledger.why(id)
 
     async def entry(self, id: str) -> Entry:
-        """Apply the privacy stage of the session."""
+        """Return an entry after the privacy stage of the session."""
         return self.session.redactor.redact_entry(await self.session.get(id))
 
     async def render(
         self, request: Mapping[str, Json], action: str | None, attempt: int
     ) -> Mapping[str, Json]:
-        """Ask the contract's engine: the same one for every attempt, until an entry is erased."""
+        """Answer with the contract's engine.
+
+        The same engine serves all attempts, because the second one refers to the first. It is replaced after an
+        erasure: the results of earlier attempts may quote erased content.
+        """
         from acms.contract.engine import ACS  # most clients never ask for it
 
         context = await self.session.context_id()
@@ -73,5 +77,5 @@ class Local:
         return (await self._engine[1].render(request, action=action, attempt=attempt)).to_wire()
 
     async def cancel(self, job: str) -> None:
-        """Cancel it in the storage."""
+        """Cancel a job in the storage."""
         await requests.cancel_job_by_id(self.session.storage, job)

@@ -32,7 +32,7 @@ def check_message(line: str) -> str | list[JSONRPCError]:
     except pydantic.ValidationError:
         return _repair_line(line)
     if isinstance(message, JSONRPCNotification) and '"id"' in line:
-        return _repair_line(line)  # it may be a request whose id is none
+        return _repair_line(line)  # the SDK parses a request with an invalid id as a notification
     return line
 
 
@@ -69,12 +69,12 @@ def _refuse_batch(messages: Sequence[Any]) -> list[JSONRPCError]:
 
 
 def _find_parser_fault(line: str) -> str | None:
-    """Return the fault that the SDK finds, whose parser allows less depth than Python's."""
+    """Return the fault that the SDK's parser finds, which allows less nesting than Python's, or None."""
     try:
         jsonrpc_message_adapter.validate_json(line, by_name=False)
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        return str(first["msg"])
+        first_error = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        return str(first_error["msg"])
     return None
 
 
@@ -103,14 +103,14 @@ def _is_id(value: object) -> bool:
 def _find_id(line: str) -> RequestId | None:
     """Return the id of a message that cannot be parsed, or None if it is not found."""
     depth = 0
-    for found in _TOKEN.finditer(line):
-        token = found[0]
+    for match in _TOKEN.finditer(line):
+        token = match[0]
         # Only the id of the outermost object counts.
         if token in "[{":
             depth += 1
         elif token in "]}":
             depth -= 1
-        elif depth == 1 and token == '"id"' and (value := _ID_VALUE.match(line, found.end())):
+        elif depth == 1 and token == '"id"' and (value := _ID_VALUE.match(line, match.end())):
             id = json.loads(value[1], strict=False)
             return id if _is_id(id) else None
     return None

@@ -27,14 +27,14 @@ class Remote:
         log = self.session.log
         body = {"query": query, "about": [id], **({} if budget is None else {"budget": budget})}
         answer = await log.transport.call(
-            "POST", build_api_path("contexts", await log.known(), "recall"), body=body
+            "POST", build_api_path("contexts", await log.require_id(), "recall"), body=body
         )
-        for written in answer.data["verdicts"]:
-            return decode_noun(Verdict, written)
+        for row in answer.data["verdicts"]:
+            return decode_noun(Verdict, row)
         raise EntryNotFoundError(f"the log has no entry {id!r}")
 
     async def entry(self, id: str) -> Entry:
-        """Return it as the service does."""
+        """Return an entry as the service does: redacted or withheld where it is private."""
         return await self.session.get(id)
 
     async def render(
@@ -44,5 +44,5 @@ class Remote:
         return await self._client.render(request, [self.session], action=action, attempt=attempt)
 
     async def cancel(self, job: str) -> None:
-        """Cancel it at the service."""
+        """Cancel a job at the service."""
         await self.session.log.transport.call("POST", build_api_path("jobs", job, "cancel"))

@@ -71,25 +71,25 @@ PROMPT = Prompt(
 async def list_session_resources(memory: Memory, cursor: str | None) -> ListResourcesResult:
     """List the session, and the newest logged requests if there is a log of renders."""
     session = memory.session
-    first = [
+    session_resource = [
         Resource(uri=SESSION, name=session.session_id, description="The session in numbers", mime_type=JSON)
     ]
     try:
         renders = await session.renders(limit=PAGE, after=cursor)
-    except PermissionDeniedError:  # this key may look at the session, and not at these
+    except PermissionDeniedError:  # the key may read the session, but not its renders
         renders = []
     links = [_resource_of_render(render) for render in renders]
     return ListResourcesResult(
-        resources=links if cursor else first + links,
+        resources=links if cursor else session_resource + links,
         next_cursor=renders[-1].id if len(renders) == PAGE else None,
     )
 
 
 def _resource_of_render(render: LoggedRender) -> Resource:
-    when = render.created_at.isoformat(timespec="seconds")
+    created_at = render.created_at.isoformat(timespec="seconds")
     return Resource(
         uri=f"{SESSION}/render/{quote(render.id, safe='')}",
-        name=f"{render.kind} {when}",
+        name=f"{render.kind} {created_at}",
         description=f"{render.tokens} tokens, {render.left_out} left out",
         mime_type=JSON,
     )
@@ -124,10 +124,10 @@ async def build_question_prompt(
     """Build the prompt: recalled entries for the question as delimited data, and the question."""
     if name != PROMPT.name:
         raise NotFoundError(f"there is no prompt {name[:256]!r}", options=(PROMPT.name,))
-    given: Mapping[str, Any] = arguments or {}
-    if not given.get("question"):
+    values: Mapping[str, Any] = arguments or {}
+    if not values.get("question"):
         raise ValidationError("is required", field="question")
-    question = validation.validate_text(given["question"], "question")
+    question = validation.validate_text(values["question"], "question")
     items = await memory.session.recall(question)
     recalled = await asyncio.to_thread(items.text)
     block = chat_messages.render_recalled_text(recalled)["content"] if recalled else ""

@@ -129,7 +129,7 @@ def _add_tasks(server: Server[Any], memory_of: Callable[[Context], Memory], on_f
         )
 
     async def update_task(context: Context, params: TaskParams) -> HandlerResult:
-        await get_task(context, params)  # none of ours asks for anything
+        await get_task(context, params)  # no task asks the client for input, so there is nothing to update
         return {}
 
     async def cancel_task(context: Context, params: TaskParams) -> HandlerResult:
@@ -168,7 +168,7 @@ async def _call_tool(
 
 
 async def _task_of(memory: Memory, reply: Mapping[str, Json]) -> dict[str, Json] | None:
-    """Return the task as which a call continues, or None if the client may not see it: the call itself is done."""
+    """Return the task as which a call continues, or None if the client may not see it; the call was successful then."""
     try:
         return await tasks.build_task_reply(memory, reply)
     except ACMSError:
@@ -206,9 +206,12 @@ def _discard_ended_call(task: asyncio.Future[Any]) -> None:
 
 
 async def _answer_request(
-    work: Coroutine[Any, Any, T], context: Context, on_failure: OnFailure, **about: Json
+    work: Coroutine[Any, Any, T], context: Context, on_failure: OnFailure, **context_fields: Json
 ) -> T:
-    """Answer a request other than a tool call: an error is an error of the protocol, with its subject in its data."""
+    """Answer a request other than a tool call; an error is raised as an error of the protocol.
+
+    `context_fields` are added to the data of the error.
+    """
     try:
         return await _run_with_progress(work, _report_nothing)
     except ACMSError as error:
@@ -217,10 +220,12 @@ async def _answer_request(
     except Exception as error:
         log_event(logging.ERROR, "mcp_broke", error=safe_error(error))
         failure = ACMSError()
-    wrong = isinstance(failure, NotFoundError | ValidationError)
+    is_caller_error = isinstance(failure, NotFoundError | ValidationError)
     described = describe_error(failure)
     raise MCPError(
-        INVALID_PARAMS if wrong else INTERNAL_ERROR, str(described["message"]), {**described, **about}
+        INVALID_PARAMS if is_caller_error else INTERNAL_ERROR,
+        str(described["message"]),
+        {**described, **context_fields},
     )
 
 

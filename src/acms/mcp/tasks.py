@@ -55,25 +55,25 @@ class TaskParams(RequestParams):
 def supports_tasks(context: Context) -> bool:
     """Return whether a client accepts a task as a result."""
     capabilities = context.session.client_capabilities
-    known = (capabilities and capabilities.extensions) or {}
-    return context.protocol_version in MODERN_PROTOCOL_VERSIONS and EXTENSION in known
+    extensions = (capabilities and capabilities.extensions) or {}
+    return context.protocol_version in MODERN_PROTOCOL_VERSIONS and EXTENSION in extensions
 
 
 def require_task_support(context: Context) -> None:
     """Refuse a client that did not declare the extension, as the extension asks for."""
     if not supports_tasks(context):
-        wanted = MissingRequiredClientCapabilityErrorData(
+        missing_capability = MissingRequiredClientCapabilityErrorData(
             required_capabilities=ClientCapabilities(extensions={EXTENSION: {}})
         )
-        data = wanted.model_dump(by_alias=True, mode="json", exclude_none=True)
+        data = missing_capability.model_dump(by_alias=True, mode="json", exclude_none=True)
         raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, f"declare the extension {EXTENSION}", data)
 
 
-async def start_memory_job(memory: Memory, what: str) -> Job:
-    """Request a reflection on all messages, or a compaction."""
-    if what == "compact":
+async def start_memory_job(memory: Memory, kind: str) -> Job:
+    """Request a compaction or a reflection."""
+    if kind == "compact":
         return await memory.session.compact()
-    await memory.session.close_episode()
+    await memory.session.close_episode()  # a reflection reads closed episodes only
     return await memory.session.reflect()
 
 

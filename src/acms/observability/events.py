@@ -31,7 +31,7 @@ __all__ = [
 
 
 UNUSED = Use()
-"""Of a request that nothing is known about."""
+"""Use of tokens in a request whose use is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +86,10 @@ class Compacted:
 
     context_id: str
     version: int
-    #: Versions it stands for.
+    #: First and last version that the summary replaces.
     first: int
     last: int
-    #: Tokens in force.
+    #: Tokens of the active entries.
     tokens_before: int
     tokens_after: int
 
@@ -113,7 +113,7 @@ class Reflected:
     unreadable: tuple[str, ...]
     #: Versions of the first and last entry it appended; None when it appended none.
     versions: tuple[int, int] | None
-    #: Seconds the reflector took, and all of it.
+    #: Seconds of the reflector's call, and of the whole job.
     call_seconds: float
     seconds: float
 
@@ -164,7 +164,7 @@ class PinsSkipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinsTruncated:
-    """Pins were left out of a prompt or cut because room was short."""
+    """Pins were left out of a prompt or cut because there were too few tokens."""
 
     namespace: str
     left_out: tuple[str, ...]

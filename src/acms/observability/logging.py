@@ -24,7 +24,7 @@ logger = logging.getLogger("acms")
 logger.addHandler(logging.NullHandler())
 
 correlation_id: ContextVar[str | None] = ContextVar("acms_correlation_id", default=None)
-"""The id that every record of this task carries; None when there is none."""
+"""The id that is added to every record of this task, or None."""
 
 
 @contextmanager
@@ -62,8 +62,8 @@ def safe_error(error: BaseException) -> str:
     if isinstance(error, ACMSError):
         return f"{error.code}: {error}"[:500]
     frames = traceback.extract_tb(error.__traceback__)
-    where = f" at {PurePath(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}{where}"
+    location = f" at {PurePath(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{location}"
 
 
 class JSONFormatter(logging.Formatter):
@@ -71,16 +71,16 @@ class JSONFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Write a record as one line of JSON."""
-        written: dict[str, object] = {
+        fields: dict[str, object] = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
         }
-        found = getattr(record, "correlation_id", None)
-        if found is not None:
-            written["correlation_id"] = found
-        written.update(getattr(record, "acms", {}))
+        record_id = getattr(record, "correlation_id", None)
+        if record_id is not None:
+            fields["correlation_id"] = record_id
+        fields.update(getattr(record, "acms", {}))
         if record.exc_info:
-            written["error"] = self.formatException(record.exc_info)
-        return json.dumps(written, default=str)
+            fields["error"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str)

@@ -100,9 +100,9 @@ def _create_instruments(spans: TracerProvider, numbers: MeterProvider) -> _Instr
 class Operation:
     """The recording of a running operation; every method does nothing if nothing is recorded."""
 
-    def __init__(self, span: Span | None = None, by: _Instruments | None = None) -> None:
+    def __init__(self, span: Span | None = None, instruments: _Instruments | None = None) -> None:
         self.span = span if span is not None and span.is_recording() else None
-        self._instruments = by
+        self._instruments = instruments
         self.attributes: dict[str, str | int | float | bool] = {}
         #: Tokens it stored or showed.
         self.tokens: int | None = None
@@ -121,7 +121,7 @@ class Operation:
             return
         from opentelemetry import trace
 
-        # its own parent, also when a task of it was started elsewhere
+        # The parent is given: the current span is another one in a task that was started elsewhere.
         child = self._instruments.tracer.start_span(name, context=trace.set_span_in_context(self.span))
         with _current_span(child):
             yield
@@ -148,18 +148,18 @@ _running: ContextVar[Operation | None] = ContextVar("acms_operation", default=No
 
 
 def annotate_operation(result: object) -> None:
-    """Record something of the operation that this is part of."""
+    """Record the attributes of a result on the current operation, if there is one."""
     if (operation := _running.get()) is not None:
         operation.note(result)
 
 
 @contextmanager
 def record_operation(
-    name: str, about: Attributes | None = None, *, of: object = None, apart: bool = False
+    name: str, about: Attributes | None = None, *, session: object = None, apart: bool = False
 ) -> Generator[Operation]:
-    """Record the block as an operation, and its error by type alone; with `apart` it has no parent.
+    """Record the block as an operation, and its error by type alone; with `apart` its span has no parent.
 
-    `of` is the session it is an operation of.
+    `session` is the session that the operation belongs to.
     """
     instruments = find_instruments()
     if instruments is None:
@@ -180,7 +180,7 @@ def record_operation(
             raise
         finally:
             _running.reset(token)
-            operation.attributes.update(_session_attributes(of))
+            operation.attributes.update(_session_attributes(session))
             operation.finish(name, began, error)
 
 
@@ -204,7 +204,7 @@ def error_type(error: BaseException) -> str:
 
 
 RECORDED_AS = {"recall_for_prompt": "recall"}
-"""Verbs that are recorded under the name of another one: an observer need not tell them apart."""
+"""Methods that are recorded under the name of another one, as an observer need not distinguish them."""
 
 
 def trace_class(cls: C) -> C:
@@ -224,7 +224,7 @@ def trace_function(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Cor
         if find_instruments() is None:
             return await call(*args, **kwargs)
         owner = args[0] if args else None
-        with record_operation(name, of=owner) as operation:
+        with record_operation(name, session=owner) as operation:
             result = await call(*args, **kwargs)
             operation.note(result)
             if NAMES.get(name) == "create_memory_store":
@@ -235,7 +235,7 @@ def trace_function(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Cor
 
 
 def _session_attributes(session: object) -> dict[str, str]:
-    """Return which conversation and which log a session is."""
+    """Return the attributes that identify a session: its conversation and, if it exists, its log."""
     shared: Any = getattr(session, "_shared", None)
     if shared is None:
         return {}

@@ -31,26 +31,26 @@ RENDER = "prompt.render"
 _content = False
 
 
-def record_content(on: bool = True) -> None:
+def record_content(enabled: bool = True) -> None:
     """Record the text of prompts as `gen_ai.input.messages`, in this process; off until it is called."""
     global _content
-    _content = on
+    _content = enabled
 
 
 class RenderSpan:
     """The span of one render; every method does nothing if it is not recorded."""
 
-    def __init__(self, of: Operation) -> None:
-        self._of = of
+    def __init__(self, operation: Operation) -> None:
+        self._operation = operation
 
     def stage(self, name: str) -> AbstractContextManager[object]:
         """Run the block in a child span: "gather", "recall", "fit"."""
-        return self._of.stage(f"acms.{RENDER}.{name}")
+        return self._operation.stage(f"acms.{RENDER}.{name}")
 
     def step(self, event: ScopeShrunk) -> None:
         """Note that a scope was shrunk."""
-        if self._of.span is not None:
-            self._of.span.add_event(
+        if self._operation.span is not None:
+            self._operation.span.add_event(
                 "acms.prompt.scope_shrunk",
                 {
                     "acms.scope.path": event.path,
@@ -61,10 +61,10 @@ class RenderSpan:
                 },
             )
 
-    def done(self, event: PromptRendered, messages: Sequence[PromptMessage] = ()) -> None:
+    def record_result(self, event: PromptRendered, messages: Sequence[PromptMessage] = ()) -> None:
         """Record the result of the render; the messages are read only when their text is to be recorded."""
-        self._of.tokens = event.tokens
-        self._of.attributes.update(
+        self._operation.tokens = event.tokens
+        self._operation.attributes.update(
             {
                 "acms.prompt.id": event.render_id,
                 "acms.prompt.tokens": event.tokens,
@@ -75,9 +75,9 @@ class RenderSpan:
                 "acms.prompt.predicted_cached_tokens": event.predicted_cached_tokens,
             }
         )
-        if _content and self._of.span is not None:
-            self._of.attributes["gen_ai.input.messages"] = json.dumps(
-                [_message_json(one) for one in messages],
+        if _content and self._operation.span is not None:
+            self._operation.attributes["gen_ai.input.messages"] = json.dumps(
+                [_message_json(message) for message in messages],
                 ensure_ascii=False,
                 sort_keys=True,
                 separators=(",", ":"),
@@ -93,12 +93,12 @@ def render_span(*, codec: str, model: str, budget: int | None = None) -> Generat
         "acms.prompt.codec": codec,
         **({} if budget is None else {"acms.prompt.budget": budget}),
     }
-    with record_operation(RENDER, about) as found:
+    with record_operation(RENDER, about) as operation:
         try:
-            yield RenderSpan(found)
+            yield RenderSpan(operation)
         except BaseException as error:
-            if found.span is not None:
-                found.span.add_event(
+            if operation.span is not None:
+                operation.span.add_event(
                     "exception",
                     {"exception.type": type(error).__qualname__, "exception.message": safe_error(error)},
                 )
@@ -107,13 +107,13 @@ def render_span(*, codec: str, model: str, budget: int | None = None) -> Generat
 
 def _message_json(message: PromptMessage) -> dict[str, Json]:
     """Write a message in the form of the conventions' JSON schema of input messages."""
-    written: dict[str, Json] = {
+    fields: dict[str, Json] = {
         "role": message.role.value,
         "parts": [_part_json(part) for part in message.parts],
     }
     if message.name is not None:
-        written["name"] = message.name
-    return written
+        fields["name"] = message.name
+    return fields
 
 
 def _part_json(part: Part) -> dict[str, Json]:
@@ -139,7 +139,7 @@ def _part_json(part: Part) -> dict[str, Json]:
 
 
 def _parse_arguments(arguments: str) -> Json:
-    """Read the arguments of a call, which are an object in the conventions; as they are when they are no JSON."""
+    """Return the arguments of a call as JSON, which the conventions require, or as text if they are no JSON."""
     try:
         return json.loads(arguments)
     except (ValueError, RecursionError):
@@ -155,7 +155,7 @@ class RequestSpan:
     def __init__(self, span: Span | None = None) -> None:
         self._span = span
 
-    def done(self, *, operation: str, route: str, status: int, code: str) -> None:
+    def record_answer(self, *, operation: str, route: str, status: int, code: str) -> None:
         """Record the operation and the answer's status: no ids, no tenant, no query."""
         if self._span is None:
             return
@@ -173,9 +173,9 @@ _UNSEEN = nullcontext(RequestSpan())
 
 
 def request_span(method: str, headers: Mapping[str, str]) -> AbstractContextManager[RequestSpan]:
-    """Open the span of a request, below the caller's when it sent a `traceparent` (W3C Trace Context)."""
-    by = find_instruments()
-    return _UNSEEN if by is None else _open_request_span(by.tracer, method, headers)
+    """Open the span of a request, as a child of the caller's span if the request names it in `traceparent`."""
+    instruments = find_instruments()
+    return _UNSEEN if instruments is None else _open_request_span(instruments.tracer, method, headers)
 
 
 @contextmanager

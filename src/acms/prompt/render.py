@@ -741,7 +741,7 @@ class _Renderer:
             paid=float(tokens) if cache is None else cache.paid(),
         )
         self._emit(done)
-        span.done(done, rendered.messages)
+        span.record_result(done, rendered.messages)
 
 
 def _visible_entry_ids(placed: Iterable[PlacedMessage]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Chance: where ACMS draws the lengths of its waits from."""
+"""The random numbers from which ACMS draws the lengths of its waits."""
 
 from __future__ import annotations
 
@@ -7,4 +7,5 @@ from random import SystemRandom
 __all__ = ["chance"]
 
 chance = SystemRandom()
-"""The system's own: processes that seed `random` alike do not wait alike, and what they draw is as they seeded it."""
+"""The system's generator. Processes that seed `random` equally still wait differently, and their own draws stay as
+seeded."""

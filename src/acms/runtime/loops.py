@@ -1,4 +1,4 @@
-"""What belongs to an event loop, for an object that is used from several: one after the other, or in threads."""
+"""Values that belong to one event loop, for an object that is used from several: one after another, or in threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["PerLoop", "current_loop", "waiting"]
 T = TypeVar("T")
 
 waiting: list[asyncio.AbstractEventLoop] = []
-"""Event loops that stand still because a function on them waits for another: what they are asked is done later."""
+"""Event loops that are blocked now, because a function on them waits for work on the portal's loop."""
 
 
 def current_loop() -> asyncio.AbstractEventLoop | None:
@@ -24,9 +24,9 @@ def current_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class PerLoop(Generic[T]):
-    """A value for each event loop, made by its first use there, or set.
+    """A value for each event loop, created by `make` on first use there, or set.
 
-    What loops left behind that were closed is given to `end` when another loop comes.
+    Values of closed loops are passed to `end` when a value for another loop is added.
     """
 
     def __init__(self, make: Callable[[], T] | None = None, end: Callable[[T], object] | None = None) -> None:
@@ -38,34 +38,34 @@ class PerLoop(Generic[T]):
     def here(self) -> T:
         """Return the value of the running event loop."""
         loop = asyncio.get_running_loop()
-        found = self._values.get(loop)
-        return self._new(loop) if found is None else found
+        value = self._values.get(loop)
+        return self._new(loop) if value is None else value
 
     def get(self) -> T | None:
         """Return the value of the running event loop, if there is one yet."""
         return self._values.get(asyncio.get_running_loop())
 
     def set(self, value: T) -> None:
-        """Give the running event loop its value."""
+        """Set the value of the running event loop."""
         self._values[asyncio.get_running_loop()] = value
         self.tidy()
 
     def _new(self, loop: asyncio.AbstractEventLoop) -> T:
         self.tidy()
         assert self._make is not None
-        found = self._values[loop] = self._make()
-        return found
+        value = self._values[loop] = self._make()
+        return value
 
     def tidy(self) -> None:
-        """End what belongs to event loops that were closed."""
+        """Remove the values of closed event loops, and end them."""
         with self._lock:
-            ended = [self._values.pop(loop) for loop in list(self._values) if loop.is_closed()]
+            ended_values = [self._values.pop(loop) for loop in list(self._values) if loop.is_closed()]
         if self._end is not None:
-            for value in ended:
+            for value in ended_values:
                 self._end(value)
 
     def pop(self) -> T | None:
-        """Take the value away from the running event loop."""
+        """Remove and return the value of the running event loop; None if it has none."""
         return self._values.pop(asyncio.get_running_loop(), None)
 
     def all(self) -> list[tuple[asyncio.AbstractEventLoop, T]]:
@@ -73,6 +73,6 @@ class PerLoop(Generic[T]):
         return list(self._values.items())
 
     def clear(self) -> list[tuple[asyncio.AbstractEventLoop, T]]:
-        """Take all values away and return them."""
-        found, self._values = self.all(), {}
-        return found
+        """Remove all values and return them, each with its event loop."""
+        values, self._values = self.all(), {}
+        return values

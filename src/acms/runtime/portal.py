@@ -45,7 +45,7 @@ class _Portal:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine to its end; interrupting the caller cancels it. The caller's thread is blocked meanwhile.
+        """Run a coroutine to its end while the caller's thread is blocked; interrupting the caller cancels it.
 
         An interrupted caller continues once the coroutine has ended: resources it held, such as a generator, are free
         again.

@@ -17,7 +17,7 @@ T = TypeVar("T")
 INLINE = 8_000
 """Characters that are read on the event loop, about 2 ms; more go to a thread."""
 EACH = 4
-"""Characters that an entry counts for of which the text is not read."""
+"""Characters for which an entry counts whose text is not read."""
 BREATH, PAUSE = 0.002, 0.0001
 """Seconds of work after which a thread pauses, and for how long."""
 
@@ -31,49 +31,49 @@ async def in_thread(work: Callable[[], T]) -> T:
     cancelled, the function still runs to its end and its result is discarded.
     """
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
+    result: asyncio.Future[T] = loop.create_future()
     context = copy_context()
 
     def settle(end: Callable[[], None]) -> None:
-        if not done.done():
+        if not result.done():
             end()
 
     def run() -> None:
         sleep(PAUSE)  # the loop, which waits for the thread to start, goes on before the work begins
         _busy.until = perf_counter() + BREATH
         try:
-            end = partial(done.set_result, context.run(work))
+            end = partial(result.set_result, context.run(work))
         except BaseException as error:
-            end = partial(done.set_exception, error)
+            end = partial(result.set_exception, error)
         with suppress(RuntimeError):  # the loop is closed: no caller waits any more
             loop.call_soon_threadsafe(settle, end)
 
     threading.Thread(target=run, name="acms-work", daemon=True).start()
-    return await done
+    return await result
 
 
 async def off_loop(work: Callable[[], T], size: int) -> T:
-    """Run a function on the event loop when it is short, else in a thread; `size` is the characters it reads, about."""
+    """Run a function on the event loop if it is short, else in a thread; `size` is the characters it reads, roughly."""
     return work() if size <= INLINE else await in_thread(work)
 
 
 async def drive_generator(
     steps: Generator[Y, Any, T], answer: Callable[[Y], Awaitable[object]], size: int
 ) -> T:
-    """Run a generator to its end as `off_loop` does, giving it an answer to all it asks for."""
-    given: object = None
-    made: list[T] = []
+    """Run a generator to its end as `off_loop` does; what it yields is passed to `answer`, and the result sent back."""
+    last_answer: object = None
+    results: list[T] = []
 
     def work() -> list[Y]:
         try:
-            return [steps.send(given)]
+            return [steps.send(last_answer)]
         except StopIteration as end:
-            made.append(end.value)
+            results.append(end.value)
             return []
 
-    while asked := await off_loop(work, size):
-        given = await answer(asked[0])
-    return made[0]
+    while requests := await off_loop(work, size):
+        last_answer = await answer(requests[0])
+    return results[0]
 
 
 def pause_if_busy() -> None:
@@ -82,8 +82,8 @@ def pause_if_busy() -> None:
     The interpreter lets other threads in every 5 ms only, and a thread that calls into C again and again may take it
     back before the event loop has woken up.
     """
-    until: float | None = getattr(_busy, "until", None)
-    if until is not None and perf_counter() > until:
+    pause_at: float | None = getattr(_busy, "until", None)
+    if pause_at is not None and perf_counter() > pause_at:
         sleep(PAUSE)
         _busy.until = perf_counter() + BREATH
 
@@ -94,12 +94,12 @@ class Building(asyncio.Lock):
     _running: asyncio.Future[None] | None = None
 
     async def off_loop(self, work: Callable[[], None]) -> None:
-        """Do something long in a thread."""
+        """Run a long function in a thread."""
         self._running = asyncio.ensure_future(asyncio.to_thread(work))
         await asyncio.shield(self._running)
 
     def release(self) -> None:
-        """Let the next one build, once the thread has ended."""
+        """Release the lock once the thread has ended, which a cancelled caller does not wait for."""
         if self._running is None or self._running.done():
             super().release()
         else:

@@ -1,4 +1,4 @@
-"""Which release this is."""
+"""The version of the installed release."""
 
 from importlib.metadata import PackageNotFoundError, version
 

@@ -50,10 +50,10 @@ class App(Router, Service):
     def mount(self, path: str, app: ASGIApp, name: str | None = None) -> None:
         """Serve another ASGI application below a path: an MCP server, `StaticFiles`. The service's own paths go first.
 
-        It is called by the names and from the pages that the service allows; its answers have the service's header
-        fields where they say nothing else, so a page brings a Content-Security-Policy of its own. It is behind the
-        token of the service, but *not* behind the keys, and is given no tenant: who may use it is for itself to say.
-        Numbers and log call it `unknown`. Its lifespan is not run, and no WebSocket reaches it.
+        The service checks host name, origin and its token for it, but *not* keys: the application gets no tenant, and
+        authenticates its callers itself. Its answers get the service's header fields unless they set them, so a page
+        needs a Content-Security-Policy of its own. Metrics and the log call it `unknown`. Its lifespan is not run, and
+        no WebSocket reaches it.
         """
         self._mounts.mount(path, app, name)
 
@@ -70,7 +70,7 @@ class App(Router, Service):
 
 
 async def _reject_unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer what leads nowhere."""
+    """Raise `NotFoundError` for a path without an operation or a mounted application."""
     raise NotFoundError("there is nothing at this path", options=("GET /openapi.json lists what there is",))
 
 

@@ -107,7 +107,7 @@ class Audit:
             await asyncio.wait(self._running)
 
     async def stop(self) -> None:
-        """Give up the changes in progress; their outcome is unknown."""
+        """Cancel the changes in progress and wait until they end; the trail gets no outcome of them."""
         for running in self._running:
             running.cancel()
         await self.idle()
@@ -157,7 +157,9 @@ class Audit:
         location = reply.headers.get("Location")
         if context is None and location is not None:
             record["context"] = location.partition("/contexts/")[2] or None
-        if operation.again is not None:  # a repeated request reads the created object from its address
+        if (
+            operation.answer_repeated is not None
+        ):  # a repeated request reads the created object from its address
             record["made"] = location
         elif key is not None and _records_answer(operation):
             record["reply"] = {"body": reply.body, "headers": dict(reply.headers)}
@@ -167,7 +169,7 @@ class Audit:
     @asynccontextmanager
     async def record(self, tenant: str, operation: str, target: Mapping[str, Json]) -> AsyncGenerator[None]:
         """Record an action of the operator: its intent before the block, and its outcome after it."""
-        store = await self._stores.of(tenant)
+        store = await self._stores.tenant(tenant)
         record: dict[str, Json] = {"operation": operation, "key": "", "target": dict(target)}
         receipt = await self._append(store, {"step": "intent", **record})
         record |= {"step": "outcome", "intent": receipt.versions[0]}
@@ -198,23 +200,23 @@ class Audit:
 
         The outcome follows the intent in the trail. It has the whole answer, or the address of the created object.
         """
-        tenant, again = call.tenant, call.operation.again
-        intent = last = receipt.versions[0]
+        tenant, answer_repeated = call.tenant, call.operation.answer_repeated
+        intent = last_version = receipt.versions[0]
         log_id = await self._trail(tenant)
         for _ in range(20):  # pages after the intent: an outcome follows within one deadline
-            entries = await tenant.handle.read(log_id, after=last, limit=_PAGE)
+            entries = await tenant.handle.read(log_id, after=last_version, limit=_PAGE)
             for entry in entries:
                 data = entry.data
                 if data.get("intent") != intent:
                     continue
-                if again is not None and "made" in data:
-                    return await again(call, data["made"])
+                if answer_repeated is not None and "made" in data:
+                    return await answer_repeated(call, data["made"])
                 if "reply" in data:
                     reply = data["reply"]
                     return Reply(body=reply["body"], status=data["status"], headers=reply["headers"])
             if len(entries) < _PAGE:
                 break
-            last = entries[-1].version
+            last_version = entries[-1].version
         return None
 
     async def _append_outcome(self, tenant: Tenant, record: dict[str, Json]) -> None:
@@ -228,8 +230,10 @@ class Audit:
     async def _append(self, tenant: Tenant, data: Mapping[str, Json], key: str | None = None) -> Receipt:
         return await self._write(tenant, await self._trail(tenant), data, key)
 
-    async def _write(self, tenant: Tenant, to: str, data: Mapping[str, Json], key: str | None) -> Receipt:
-        """Append an entry to the trail `to`; raise if the store refuses it."""
+    async def _write(
+        self, tenant: Tenant, trail_id: str, data: Mapping[str, Json], key: str | None
+    ) -> Receipt:
+        """Append an entry to a trail, and return its receipt; raise the error of the store if it refuses the entry."""
         draft = Draft(
             kind=Kind.MESSAGE,
             role=Role.SYSTEM,
@@ -238,7 +242,7 @@ class Audit:
             created_at=self._clock(),
             data={name: value for name, value in data.items() if value is not None},
         )
-        (result,) = await tenant.handle.append([Append(context=to, drafts=(draft,))])
+        (result,) = await tenant.handle.append([Append(context=trail_id, drafts=(draft,))])
         if isinstance(result, ACMSError):
             raise result
         return result
@@ -280,8 +284,11 @@ def _serialize_parameters(value: Any) -> Any:
 
 
 def _records_answer(operation: Operation) -> bool:
-    """Return whether the trail keeps the reply: that of an erasure holds ids, but no content."""
-    return operation.again is not None or operation.scope is Scope.ERASE
+    """Return whether a repeated request can be answered from the trail, which must not hold content.
+
+    It can if the operation finds its answer by an address, or if it is an erasure, whose reply holds only ids.
+    """
+    return operation.answer_repeated is not None or operation.scope is Scope.ERASE
 
 
 def _describe_target(call: Call[Any, Any]) -> dict[str, Json]:

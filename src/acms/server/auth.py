@@ -52,8 +52,8 @@ class Gate:
             self._ways += ("Authorization: Bearer, and an access token of the identity provider",)
         self._open = config.auth == "off"
         self._writes = config.writes
-        #: Without keys the host name keeps out web pages whose domain resolves to this machine.
-        self._hosts = frozenset(_normalize_host(one) for one in config.hosts)
+        #: Without keys, the check of the host name keeps out web pages whose domain resolves to this machine.
+        self._hosts = frozenset(_normalize_host(host) for host in config.hosts)
         if self._open and not self._hosts:
             self._hosts = _LOCAL | {_normalize_host(config.host)}
         self._origins = frozenset(config.origins)
@@ -86,12 +86,12 @@ class Gate:
                 "this web page may not use the service",
                 options=("list it among the origins of the service",),
             )
-        allowed = (
+        cors_headers = (
             (b"access-control-allow-origin", origin.encode("latin-1")),
             (b"access-control-expose-headers", _EXPOSED),
             (b"vary", b"Origin"),
         )
-        return (*allowed, *_ALLOWED) if method == "OPTIONS" else allowed
+        return (*cors_headers, *_ALLOWED) if method == "OPTIONS" else cors_headers
 
     async def admit(
         self,
@@ -116,7 +116,7 @@ class Gate:
         principal = admitted or await self.identify(headers, address)
         _check_scope(principal, operation.scope)
         if principal.namespaces is None:
-            return principal
+            return principal  # it may use all namespaces, so it needs no grants
         return replace(principal, access=await self._grants.access(principal))
 
     async def confirm(self, admitted: Principal, authorization: str, scope: Scope | None) -> Access:
@@ -178,22 +178,24 @@ def _parse_access_token(authorization: str) -> str | None:
     return token if scheme.lower() == "bearer" and is_jwt else None
 
 
-def _check_rate_limit(buckets: Buckets, name: str, whose: str) -> None:
+def _check_rate_limit(buckets: Buckets, name: str, scope_text: str) -> None:
     seconds = buckets.take(name)
     if seconds:
-        raise RateLimitError(f"too many requests {whose}: wait {seconds:.1f} seconds", retry_after=seconds)
+        raise RateLimitError(
+            f"too many requests {scope_text}: wait {seconds:.1f} seconds", retry_after=seconds
+        )
 
 
 def _is_same_origin(origin: str, host: str) -> bool:
-    """Return whether a page was served under the name by which it calls: then it is one of the service's own."""
+    """Return whether a page comes from the same host that it calls: then it is a page of the service itself."""
     return bool(host) and origin.partition("://")[2] == host
 
 
-def _strip_port(given: str) -> str:
+def _strip_port(host: str) -> str:
     """Return the name in a Host field, without its port."""
-    if given.startswith("["):
-        return given.partition("]")[0] + "]"
-    return given.partition(":")[0]
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0]
 
 
 def _normalize_host(name: str) -> str:

@@ -18,9 +18,12 @@ T = TypeVar("T")
 
 
 async def run_within_deadline(
-    work: Awaitable[T], deadlines: Deadlines | None, late: str = "it took more than"
+    work: Awaitable[T], deadlines: Deadlines | None, error_prefix: str = "it took more than"
 ) -> T:
-    """Await `work` and return its result; at the deadline raise `DeadlineError`, whose text begins with `late`."""
+    """Await `work` and return its result; raise `DeadlineError` at the deadline.
+
+    The text of the error is `error_prefix` and the seconds.
+    """
     if deadlines is None:
         return await work
     deadline = Deadline(deadlines)
@@ -30,18 +33,18 @@ async def run_within_deadline(
     except TimeoutError:
         if not deadline.expired:
             raise
-        raise DeadlineError(f"{late} {deadlines.seconds:g} seconds") from None
+        raise DeadlineError(f"{error_prefix} {deadlines.seconds:g} seconds") from None
 
 
 class Deadlines:
-    """Ends what takes longer than so many seconds."""
+    """The running deadlines of a service, all of the same number of seconds, and their one timer."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         #: The deadlines in progress, oldest first, and the times at which they expire.
         self.under_way: dict[Deadline, float] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        #: Whether there is a timer; it runs on for nothing when all of them were in time.
+        #: Whether a timer is set. It is never cancelled: if all deadlines were met, it finds none that is due.
         self._timer_is_set = False
 
     def start(self, deadline: Deadline) -> None:
@@ -76,14 +79,14 @@ class Deadline:
 
     def __init__(self, deadlines: Deadlines) -> None:
         self._deadlines = deadlines
-        #: Whether the time was up.
+        #: Whether the block took too long.
         self.expired = False
 
     def __enter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
-        self._cancelling = task.cancelling()
+        self._cancelling = task.cancelling()  # cancellations by other code, which must stay in effect
         self._deadlines.start(self)
 
     def expire(self) -> None:
@@ -92,7 +95,7 @@ class Deadline:
         self._task.cancel()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._deadlines.under_way.pop(self, None)
         # If other code cancelled the task too, it stays cancelled.

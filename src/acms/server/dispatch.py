@@ -102,7 +102,7 @@ class _Resource:
         operation = call.operation
         lease = None
         if operation.scope is not None:  # other operations need no tenant and no store
-            call.tenant = await self._service.stores.of(call.principal.tenant)
+            call.tenant = await self._service.stores.tenant(call.principal.tenant)
             lease = call.tenant.enter(call.principal.access, operation.action)
         try:
             reply = await self._run_handler(call)
@@ -127,8 +127,10 @@ class _Resource:
                 raise ValidationError("must not contain a NUL character", field=to_camel(name))
         operation = self._operations.get("GET" if method == "HEAD" else method)
         if operation is None:
-            allowed = tuple(sorted(self._operations))
-            raise MethodError(f"this path has {', '.join(allowed)}, not {method}", options=allowed)
+            allowed_methods = tuple(sorted(self._operations))
+            raise MethodError(
+                f"this path has {', '.join(allowed_methods)}, not {method}", options=allowed_methods
+            )
         return operation
 
     async def _read_call(
@@ -180,7 +182,8 @@ class _Resource:
             return await run_within_deadline(work, deadlines)
         except SessionNotFoundError:
             id = call.path.get("context_id")
-            # A key that is bound to namespaces gets this error for existing contexts too.
+            # Another process may have deleted the context: its open session is of no more use. A key that is bound to
+            # namespaces gets this error for existing contexts too, and must not close their sessions.
             is_deleted = call.principal.access is EVERYWHERE
             if id is not None and is_deleted:
                 call.tenant.forget(id)
@@ -210,27 +213,27 @@ def parse_query_pairs(query: bytes) -> list[tuple[str, str]]:
         raise ValidationError("the query string is not understood", field="query") from None
 
 
-def _limit_body_size(receive: Receive, headers: Mapping[str, str], most: int) -> Receive:
-    """Return a `receive` that raises `TooLargeError` for a body of more than `most` bytes."""
+def _limit_body_size(receive: Receive, headers: Mapping[str, str], max_bytes: int) -> Receive:
+    """Return a `receive` that raises `TooLargeError` for a body of more than `max_bytes` bytes."""
     length = headers.get("content-length", "0")
-    if length.isascii() and length.isdecimal() and int(length) > most:
-        raise TooLargeError(f"has {length} bytes, the limit is {most}", field="body")
+    if length.isascii() and length.isdecimal() and int(length) > max_bytes:
+        raise TooLargeError(f"has {length} bytes, the limit is {max_bytes}", field="body")
     size = 0
 
     async def receive_within_limit() -> Message:
         nonlocal size
         message = await receive()
         size += len(message.get("body", b""))
-        if size > most:
-            raise TooLargeError(f"has more than {most} bytes", field="body")
+        if size > max_bytes:
+            raise TooLargeError(f"has more than {max_bytes} bytes", field="body")
         return message
 
     return receive_within_limit
 
 
-async def read_body(receive: Receive, headers: Mapping[str, str], most: int) -> bytes:
-    """Return a body; `TooLargeError` if it has more bytes than `most`."""
-    return await _receive_body(_limit_body_size(receive, headers, most))
+async def read_body(receive: Receive, headers: Mapping[str, str], max_bytes: int) -> bytes:
+    """Return a body; raise `TooLargeError` if it has more than `max_bytes` bytes."""
+    return await _receive_body(_limit_body_size(receive, headers, max_bytes))
 
 
 async def _receive_body(receive: Receive) -> bytes:

@@ -34,16 +34,18 @@ async def defer_full_collections(quiet: Callable[[], bool]) -> AsyncGenerator[No
     service alone.
     """
     keep_large_blocks_apart()
-    young, middle, full = gc.get_threshold()
+    young_threshold, middle_threshold, full_threshold = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(young, middle, 1_000_000_000)  # the interpreter starts no full collection itself
-    task = asyncio.create_task(_collect_when_quiet(quiet, full), name="acms-garbage")
+    gc.set_threshold(
+        young_threshold, middle_threshold, 1_000_000_000
+    )  # the interpreter starts no full collection itself
+    task = asyncio.create_task(_collect_when_quiet(quiet, full_threshold), name="acms-garbage")
     try:
         yield
     finally:
         task.cancel()
-        gc.set_threshold(young, middle, full)
+        gc.set_threshold(young_threshold, middle_threshold, full_threshold)
         gc.unfreeze()
 
 

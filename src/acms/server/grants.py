@@ -48,17 +48,17 @@ class Grants:
         """Return the namespaces that a principal may use now, with the actions allowed in each."""
         if principal.namespaces is None:
             return EVERYWHERE
-        store = (await self._stores.of(SERVICE_TENANT)).kv
+        store = (await self._stores.tenant(SERVICE_TENANT)).kv
         entry = await store.get(_key_of_principal(principal.tenant, principal.name))
         granted = {
             namespace: frozenset(Action(action) for action in row["actions"])
             for namespace, row in _grants_of_entry(entry).items()
         }
-        return Access.of(principal.namespaces, granted)
+        return Access.with_grants(principal.namespaces, granted)
 
     async def list(self, tenant: str, namespace: str | None = None) -> list[Grant]:
         """Return the grants of a tenant, or those on one of its namespaces, by namespace and principal."""
-        store: Any = (await self._stores.of(SERVICE_TENANT)).kv
+        store: Any = (await self._stores.tenant(SERVICE_TENANT)).kv
         grants: list[Grant] = []
         async for entry in list_entries(store, _prefix_of_tenant(tenant)):
             principal = entry.data["principal"]
@@ -74,36 +74,36 @@ class Grants:
         principal: str,
         actions: Iterable[Action | str] = (Action.READ,),
         *,
-        by: Principal | None = None,
+        sharer: Principal | None = None,
     ) -> Grant:
         """Share a namespace with a principal of the same tenant, for these actions only.
 
-        `principal` is a subject or the id of a key. `by` is the principal who shares the namespace; without it this is
-        the operator, and the grant is recorded in the audit trail here. Raises `NotFoundError` for a key that is
+        `principal` is a subject or the id of a key. `sharer` is the principal who shares the namespace. Without one the
+        operator shares it, and the grant is recorded in the audit trail here. Raises `NotFoundError` for a key that is
         unknown or belongs to another tenant.
         """
         _check_names(tenant, namespace)
-        allowed = {validation.parse_choice(action, Action, "actions") for action in actions}
-        if not allowed:
+        allowed_actions = {validation.parse_choice(action, Action, "actions") for action in actions}
+        if not allowed_actions:
             raise ValidationError("must name at least one", field="actions", options=tuple(Action))
-        allowed.add(Action.READ)  # writing and sharing require reading
+        allowed_actions.add(Action.READ)  # writing and sharing require reading
         name = await self._resolve_principal(tenant, principal)
         grant = Grant(
             namespace=namespace,
             principal=name,
-            actions=tuple(action.value for action in Action if action in allowed),
+            actions=tuple(action.value for action in Action if action in allowed_actions),
             created_at=self._clock(),
-            by="" if by is None else by.key,
+            by="" if sharer is None else sharer.key,
         )
         row = encode_noun(grant, wire=False)
         del row["namespace"], row["principal"]
         target = {"namespace": namespace, "principal": name, "actions": list(grant.actions)}
-        async with self._record(tenant, "grantNamespace", target, by):
+        async with self._record(tenant, "grantNamespace", target, sharer):
             await self._change(tenant, name, lambda grants: {**grants, namespace: row})
         return grant
 
     async def revoke(
-        self, tenant: str, namespace: str, principal: str, *, by: Principal | None = None
+        self, tenant: str, namespace: str, principal: str, *, sharer: Principal | None = None
     ) -> bool:
         """Revoke a grant for all processes of the service; return whether the namespace was shared."""
         _check_names(tenant, namespace)
@@ -116,15 +116,15 @@ class Grants:
             return grants
 
         target = {"namespace": namespace, "principal": name}
-        async with self._record(tenant, "revokeGrant", target, by):
+        async with self._record(tenant, "revokeGrant", target, sharer):
             await self._change(tenant, name, remove)
         return was_shared
 
     def _record(
-        self, tenant: str, operation: str, target: Mapping[str, Json], by: Principal | None
+        self, tenant: str, operation: str, target: Mapping[str, Json], sharer: Principal | None
     ) -> AbstractAsyncContextManager[None]:
-        """Record an action of the operator; requests are recorded by the service."""
-        return self._audit.record(tenant, operation, target) if by is None else nullcontext()
+        """Record an action of the operator around a block. The service itself records the actions of requests."""
+        return self._audit.record(tenant, operation, target) if sharer is None else nullcontext()
 
     async def _resolve_principal(self, tenant: str, principal: str) -> str:
         """Return the name under which a principal has grants: a subject, or the id of a key before any rotation."""
@@ -147,7 +147,7 @@ class Grants:
         def change_entry(entry: KVEntry | None) -> Json:
             return {"principal": name, "grants": change(_grants_of_entry(entry))}
 
-        store = (await self._stores.of(SERVICE_TENANT)).kv
+        store = (await self._stores.tenant(SERVICE_TENANT)).kv
         await update_entry(store, _key_of_principal(tenant, name), change_entry)
 
 

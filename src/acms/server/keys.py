@@ -34,7 +34,7 @@ __all__ = ["USUAL", "Key", "Keys"]
 
 FRESH = 1.0
 """Seconds for which a shelf is cached; with `rights.LOOK_SECONDS` a revoked key ends within two seconds."""
-_ID, _SECRET = 8, 52
+_ID, _SECRET = 8, 52  # digits of 5 bits
 _SHELVES = "0123456789abcdefghjkmnpqrstvwxyz"
 _NO_DIGEST = sha256(b"").digest()
 USUAL = frozenset(Scope) - {Scope.ERASE, Scope.ADMIN}
@@ -69,7 +69,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _StoredKey:
     key: Key
     digest: bytes
     principal: Principal
@@ -94,8 +94,8 @@ class Keys:
         self._elapsed = elapsed
         self._entropy = entropy
         #: By the first digit of the ids, which names a shelf: when the shelf was read, and its keys by id.
-        self._shelves: dict[str, tuple[float, Mapping[str, _Known]]] = {}
-        self._reading: dict[str, asyncio.Future[Mapping[str, _Known]]] = {}
+        self._shelves: dict[str, tuple[float, Mapping[str, _StoredKey]]] = {}
+        self._reading: dict[str, asyncio.Future[Mapping[str, _StoredKey]]] = {}
         #: A day, and the keys whose use on it is recorded.
         self._uses: tuple[str, set[str]] = ("", set())
 
@@ -105,37 +105,37 @@ class Keys:
         """Return the principal of an Authorization header, or None if its key is not valid."""
         id, secret = _parse_api_key(authorization)
         shelf = await self._load_shelf(id[0])
-        known = shelf.get(id)
+        stored_key = shelf.get(id)
         digest = sha256(secret.encode()).digest()
         now = self._clock()
         # An unknown key is compared too, so that the time taken does not reveal which ids exist.
-        matches = compare_digest(digest, _NO_DIGEST if known is None else known.digest)
-        if known is None or not matches or not known.key.valid(now):
+        matches = compare_digest(digest, _NO_DIGEST if stored_key is None else stored_key.digest)
+        if stored_key is None or not matches or not stored_key.key.valid(now):
             return None
         day = now.date().isoformat()
-        if known.key.used_on != day:
+        if stored_key.key.used_on != day:
             await self._record_use(id, day)
-        return known.principal
+        return stored_key.principal
 
     async def list(self, tenant: str | None = None) -> list[Key]:
         """Return the keys of a tenant, or of all, oldest first, including expired and revoked ones."""
         shelves = await asyncio.gather(*[self._read(name) for name in _SHELVES])
-        keys = [known.key for shelf in shelves for known in shelf.values()]
+        keys = [stored_key.key for shelf in shelves for stored_key in shelf.values()]
         if tenant is not None:
             keys = [key for key in keys if key.tenant == tenant]
         return sorted(keys, key=lambda key: (key.created_at, key.id))
 
     async def get(self, id: str) -> Key:
         """Return a key by its id; raise `NotFoundError` for an unknown one."""
-        known = None
+        stored_key = None
         if id and id[0] in _SHELVES:
-            known = (await self._read(id[0])).get(id)
-        if known is None:
+            stored_key = (await self._read(id[0])).get(id)
+        if stored_key is None:
             raise NotFoundError(f"no key has the id {id!r}", options=("acms keys list",))
-        return known.key
+        return stored_key.key
 
     async def any(self) -> bool:
-        """Return whether a key was ever created."""
+        """Return whether a key was ever created, also if it was revoked or has expired."""
         return bool(await self.list())
 
     # ── changing ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -181,24 +181,26 @@ class Keys:
         if overlap < timedelta(0):
             raise ValidationError("must not be negative", field="overlap")
         now = self._clock()
-        old = await self.get(id)
-        if not old.valid(now):
+        old_key = await self.get(id)
+        if not old_key.valid(now):
             raise NotFoundError(f"the key {id!r} is not valid any more", options=("acms keys create",))
-        key = replace(
-            old,
+        new_key = replace(
+            old_key,
             id=draw_token(self._entropy, _ID),
             created_at=now,
-            expires_at=None if old.expires_at is None else now + (old.expires_at - old.created_at),
+            expires_at=None
+            if old_key.expires_at is None
+            else now + (old_key.expires_at - old_key.created_at),
             used_on=None,
-            succeeds=old.id,
-            principal=old.principal or old.id,
+            succeeds=old_key.id,
+            principal=old_key.principal or old_key.id,
         )
         end = now + overlap
-        async with self.audit.record(old.tenant, "rotateKey", {"key_id": id, "new_key_id": key.id}):
-            token = await self._store_key(key)
-            if old.expires_at is None or end < old.expires_at:
+        async with self.audit.record(old_key.tenant, "rotateKey", {"key_id": id, "new_key_id": new_key.id}):
+            token = await self._store_key(new_key)
+            if old_key.expires_at is None or end < old_key.expires_at:
                 await self._change(id, {"expires_at": end.isoformat()})
-        return key, token
+        return new_key, token
 
     async def revoke(self, id: str) -> Key:
         """Revoke a key: in this process at once, in all others within two seconds; return it.
@@ -214,9 +216,9 @@ class Keys:
     # ── shelves ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _kv(self) -> KVMemory:
-        return (await self._stores.of(SERVICE_TENANT)).kv
+        return (await self._stores.tenant(SERVICE_TENANT)).kv
 
-    async def _load_shelf(self, name: str) -> Mapping[str, _Known]:
+    async def _load_shelf(self, name: str) -> Mapping[str, _StoredKey]:
         """Return the keys of a shelf, that is, of the ids that begin with this digit.
 
         They are read again if they are older than `FRESH` seconds. Concurrent calls share one read.
@@ -232,7 +234,7 @@ class Keys:
             reading.add_done_callback(lambda _: self._reading.pop(name, None))
         return await asyncio.shield(reading)
 
-    async def _read(self, name: str) -> Mapping[str, _Known]:
+    async def _read(self, name: str) -> Mapping[str, _StoredKey]:
         """Read the keys of a shelf from the store, and cache them."""
         began = self._elapsed()
         kv = await self._kv()
@@ -287,9 +289,9 @@ class Keys:
             await self._change(id, {"used_on": day})
 
 
-def _validate_scopes(given: Iterable[Scope | str], *, bound: bool) -> frozenset[Scope]:
+def _validate_scopes(requested_scopes: Iterable[Scope | str], *, bound: bool) -> frozenset[Scope]:
     """Return the scopes of a key, which cannot include the tenant's administration if it is bound to namespaces."""
-    scopes = frozenset(validation.parse_choice(scope, Scope, "scopes") for scope in given)
+    scopes = frozenset(validation.parse_choice(scope, Scope, "scopes") for scope in requested_scopes)
     if not scopes:
         raise ValidationError("must name at least one", field="scopes", options=tuple(Scope))
     if bound and Scope.ADMIN in scopes:
@@ -301,11 +303,11 @@ def _validate_scopes(given: Iterable[Scope | str], *, bound: bool) -> frozenset[
     return scopes
 
 
-def _validate_namespaces(given: Iterable[str]) -> tuple[str, ...]:
+def _validate_namespaces(requested_names: Iterable[str]) -> tuple[str, ...]:
     """Return the names of namespaces, without the service's own."""
-    if isinstance(given, str):
+    if isinstance(requested_names, str):
         raise ValidationError("must be a list of names", field="namespaces")
-    names = {validation.namespace_name(name, "namespaces") for name in given}
+    names = {validation.namespace_name(name, "namespaces") for name in requested_names}
     if SERVICE_NAMESPACE in names:
         raise ValidationError(f"{SERVICE_NAMESPACE!r} is reserved", field="namespaces")
     return tuple(sorted(names))
@@ -320,17 +322,20 @@ def _rows_of_entry(entry: KVEntry | None) -> dict[str, Any]:
 
 
 def _parse_api_key(authorization: str) -> tuple[str, str]:
-    """Parse the id and the secret of an API key; return a pair that matches no key for any other text."""
+    """Parse the id and the secret of an API key; for any other text return a pair that matches no key.
+
+    So a malformed key takes the same path, and the same time, as an unknown one.
+    """
     scheme, _, token = authorization.partition(" ")
-    prefix, _, rest = token.strip().partition("_")
-    id, _, secret = rest.partition("_")
+    prefix, _, id_and_secret = token.strip().partition("_")
+    id, _, secret = id_and_secret.partition("_")
     is_api_key = scheme.lower() == "bearer" and prefix == "acms"
     if not is_api_key or not id or id[0] not in _SHELVES:
         return "0", "-"
     return id, secret
 
 
-def _parse_key_row(id: str, row: Mapping[str, Any]) -> _Known:
+def _parse_key_row(id: str, row: Mapping[str, Any]) -> _StoredKey:
     """Return a stored key with the digest of its secret and its principal."""
     scopes = frozenset(Scope(scope) for scope in row["scopes"])
     key = decode_noun(Key, row, wire=False, id=id, scopes=scopes)
@@ -338,4 +343,4 @@ def _parse_key_row(id: str, row: Mapping[str, Any]) -> _Known:
     principal = Principal(
         key=id, tenant=key.tenant, scopes=scopes, name=key.principal or id, namespaces=namespaces
     )
-    return _Known(key, bytes.fromhex(row["digest"]), principal)
+    return _StoredKey(key, bytes.fromhex(row["digest"]), principal)

@@ -1,4 +1,4 @@
-"""Metrics of the service in the Prometheus format: requests, tokens, prompts, jobs. Names and numbers only.
+"""Metrics of the service in the Prometheus format: requests, tokens, prompts, jobs.
 
 No label holds a text of the client: no id, no tenant, no path as it was sent.
 """
@@ -42,38 +42,47 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        own = self.registry
+        registry = self.registry
         self._requests = Counter(
             "acms_http_requests",
             "Requests answered.",
             ("operation", "method", "status", "code"),
-            registry=own,
+            registry=registry,
         )
         self._seconds = Histogram(
-            "acms_http_request_seconds", "Time to answer.", ("operation",), buckets=_SECONDS, registry=own
+            "acms_http_request_seconds",
+            "Time to answer.",
+            ("operation",),
+            buckets=_SECONDS,
+            registry=registry,
         )
-        self._messages = Counter("acms_messages", "Messages stored.", registry=own)
+        self._messages = Counter("acms_messages", "Messages stored.", registry=registry)
         self._asked = Counter(
-            "acms_tokens_asked", "Tokens of the budgets that were given.", ("verb",), registry=own
+            "acms_tokens_asked", "Tokens of the budgets that were given.", ("verb",), registry=registry
         )
         self._used = Counter(
-            "acms_tokens_used", "Tokens that were shown within them.", ("verb",), registry=own
+            "acms_tokens_used", "Tokens that were shown within them.", ("verb",), registry=registry
         )
         self._refused = Counter(
-            "acms_budget_rejections", "Calls whose budget was too small.", ("code",), registry=own
+            "acms_budget_rejections", "Calls whose budget was too small.", ("code",), registry=registry
         )
         self._share = Histogram(
             "acms_prompt_cached_share",
             "Share of a prompt that the provider's cache is predicted to hold.",
             buckets=_SHARES,
-            registry=own,
+            registry=registry,
         )
         self._parts = Counter(
-            "acms_prompt_tokens", "Tokens of prompts, by what they are used for.", ("part",), registry=own
+            "acms_prompt_tokens",
+            "Tokens of prompts, by what they are used for.",
+            ("part",),
+            registry=registry,
         )
-        self._jobs = Counter("acms_jobs", "Attempts of jobs that ended.", ("kind", "state"), registry=own)
+        self._jobs = Counter(
+            "acms_jobs", "Attempts of jobs that ended.", ("kind", "state"), registry=registry
+        )
         self.waiting = Gauge(
-            "acms_jobs_waiting", "Jobs that are due or put off, of the open stores.", registry=own
+            "acms_jobs_waiting", "Jobs that are due or put off, of the open stores.", registry=registry
         )
         #: Returns the metric with some labels; cached, because the look-up costs more than counting.
         self._child = cache(_get_labeled_metric)

@@ -203,27 +203,27 @@ class Tokens:
                     )
                 except jwt.InvalidSignatureError:
                     if kid is not None:
-                        raise
+                        raise  # the token names its key, so no other key can fit
         raise jwt.InvalidKeyError("no key fits")
 
 
 class _PublishedKeys:
     """The cached keys of a provider."""
 
-    def __init__(self, issuer: str, make: Callable[..., Any], elapsed: Callable[[], float]) -> None:
+    def __init__(self, issuer: str, create_key: Callable[..., Any], elapsed: Callable[[], float]) -> None:
         self._issuer = issuer
-        self._make = make
+        self._create_key = create_key
         self._elapsed = elapsed
         self._provider = _create_endpoint(issuer)
         #: The address of the keys that the provider last stated, and the connection to it.
         self._keys_url = ""
         self._keys_endpoint: Endpoint | None = None
-        self._known: Mapping[str, Mapping[str, Any]] = {}
+        self._keys_by_id: Mapping[str, Mapping[str, Any]] = {}
         #: Parsed keys, by id and algorithm.
         self._prepared: dict[tuple[str, str], Any] = {}
         #: Times, in seconds, of the last successful read of the keys and of the last attempt.
-        self._read = self._tried = -STALE
-        self._failed = False
+        self._read_at = self._tried_at = -STALE
+        self._last_read_failed = False
         self._reading: asyncio.Future[None] | None = None
         #: Refreshes the keys in the background, while the known ones are used.
         self._background: asyncio.Future[None] | None = None
@@ -235,46 +235,47 @@ class _PublishedKeys:
         they are older than `STALE` seconds, if the id is unknown, or with `reread`. Raises `UnreachableError` if the
         provider does not answer and no key, or not this one, is known.
         """
-        age = self._elapsed() - self._read
-        is_known = bool(self._known) if kid is None else kid in self._known
+        age = self._elapsed() - self._read_at
+        is_known = bool(self._keys_by_id) if kid is None else kid in self._keys_by_id
         must_wait = not is_known or reread or age >= STALE
         if must_wait:
+            # For an unknown id among fresh keys the caller asks again with `reread`, which reads them.
             if reread or age >= FRESH:
                 await self._refresh_when_due()
         elif age >= FRESH:
             self._refresh_in_background()
-        if self._elapsed() - self._read >= STALE:
+        if self._elapsed() - self._read_at >= STALE:
             raise UnreachableError("the identity provider does not answer, and its keys are not known")
-        if reread and self._failed and kid is not None and kid not in self._known:
+        if reread and self._last_read_failed and kid is not None and kid not in self._keys_by_id:
             raise UnreachableError("the identity provider does not answer, and this key is not known")
-        kids = list(self._known) if kid is None else [kid]
+        kids = list(self._keys_by_id) if kid is None else [kid]
         return [self._prepare_key(kid, algorithm) for kid in kids if self._fits(kid, algorithm)]
 
     def _fits(self, kid: str, algorithm: str) -> bool:
-        key = self._known.get(kid, {})
+        key = self._keys_by_id.get(kid, {})
         return key.get("kty") == ALGORITHMS[algorithm] and key.get("alg", algorithm) == algorithm
 
     def _prepare_key(self, kid: str, algorithm: str) -> Any:
         key = self._prepared.get((kid, algorithm))
         if key is None:
-            key = self._prepared[kid, algorithm] = self._make(dict(self._known[kid]), algorithm)
+            key = self._prepared[kid, algorithm] = self._create_key(dict(self._keys_by_id[kid]), algorithm)
         return key
 
     def _refresh_in_background(self) -> None:
         """Start to read the keys in the background if that is due."""
-        if self._background is None and self._due():
+        if self._background is None and self._is_due():
             self._background = asyncio.ensure_future(self._refresh_when_due())
             self._background.add_done_callback(self._forget_background)
 
     def _forget_background(self, _: asyncio.Future[None]) -> None:
         self._background = None
 
-    def _due(self) -> bool:
-        return self._elapsed() - self._tried >= PAUSE
+    def _is_due(self) -> bool:
+        return self._elapsed() - self._tried_at >= PAUSE
 
     async def _refresh_when_due(self) -> None:
         """Refresh the keys if that is due, or wait for a refresh in progress; log a failure."""
-        if self._reading is None and not self._due():
+        if self._reading is None and not self._is_due():
             return
         try:
             await self.refresh()
@@ -284,14 +285,14 @@ class _PublishedKeys:
     async def refresh(self) -> None:
         """Read the keys, once for all concurrent callers."""
         if self._reading is None:
-            self._tried = self._elapsed()
+            self._tried_at = self._elapsed()
             self._reading = asyncio.ensure_future(self._refresh())
             self._reading.add_done_callback(self._finish_reading)
         await asyncio.shield(self._reading)
 
     def _finish_reading(self, reading: asyncio.Future[None]) -> None:
         self._reading = None
-        self._failed = reading.cancelled() or reading.exception() is not None
+        self._last_read_failed = reading.cancelled() or reading.exception() is not None
 
     async def _refresh(self) -> None:
         """Read the address of the keys from the discovery document, and then the keys."""
@@ -301,9 +302,11 @@ class _PublishedKeys:
                 await self._keys_endpoint.aclose()
             self._keys_url, self._keys_endpoint = url, _create_keys_endpoint(url, self._issuer)
         parts = urlsplit(url)
-        self._known = await self._keys_endpoint.get(parts.path, _select_signature_keys, query=parts.query)
+        self._keys_by_id = await self._keys_endpoint.get(
+            parts.path, _select_signature_keys, query=parts.query
+        )
         self._prepared = {}
-        self._read = self._elapsed()
+        self._read_at = self._elapsed()
 
     def _parse_discovery(self, document: Mapping[str, Any]) -> str:
         """Return the URL of the keys."""
@@ -326,7 +329,7 @@ class _PublishedKeys:
 
 
 def _create_endpoint(url: str, *, trusted: bool = True) -> Endpoint:
-    """Return an endpoint that is asked without a retry: a request waits for it."""
+    """Return an endpoint of the provider, without retries, because a request may wait for its answer."""
     return Endpoint(
         url,
         timeout=5.0,

@@ -87,9 +87,9 @@ _SchemaKeys = Mapping[Any, Mapping[str, Json]]
 
 def build_openapi_document(operations: Iterable[Operation], version: str) -> dict[str, Json]:
     """Return the OpenAPI document of the operations."""
-    listed = list(operations)
-    bodies = {operation.body for operation in listed if _is_model(operation.body)}
-    queries = {operation.query for operation in listed if operation.query is not None}
+    operation_list = list(operations)
+    bodies = {operation.body for operation in operation_list if _is_model(operation.body)}
+    queries = {operation.query for operation in operation_list if operation.query is not None}
     models: list[tuple[Any, Any]] = [(model, "validation") for model in (*bodies, *queries)]
     models.sort(key=lambda pair: pair[0].__name__)
     keys, definitions = models_json_schema(models, by_alias=True, ref_template=REF)
@@ -98,9 +98,9 @@ def build_openapi_document(operations: Iterable[Operation], version: str) -> dic
         files("acms.server").joinpath("reply_examples.json").read_text(encoding="utf-8")
     )
     paths: dict[str, dict[str, Json]] = {}
-    for operation in listed:
+    for operation in operation_list:
         path = operation.path if operation.rooted else BASE + operation.path
-        links = _build_links(operation, listed)
+        links = _build_links(operation, operation_list)
         description = _describe_operation(operation, path, keys, schemas, links, reply_examples)
         paths.setdefault(path, {})[operation.method.lower()] = description
     # Queries are described as parameters, not as schemas.
@@ -116,7 +116,7 @@ def build_openapi_document(operations: Iterable[Operation], version: str) -> dic
         },
         "servers": [{"url": "/"}],
         "security": [{"key": []}],
-        "tags": [{"name": tag} for tag in sorted({operation.tag for operation in listed})],
+        "tags": [{"name": tag} for tag in sorted({operation.tag for operation in operation_list})],
         "paths": paths,
         "components": {
             "schemas": schemas,

@@ -137,7 +137,7 @@ class Operation:
     audited: bool = False
     #: For an audited operation whose reply holds content, which the trail must not keep: answers a repeated request
     #: under an Idempotency-Key by the Location of the first reply, or with None if that is gone.
-    again: Callable[[Call[Any, Any], str], Awaitable[Reply | None]] | None = None
+    answer_repeated: Callable[[Call[Any, Any], str], Awaitable[Reply | None]] | None = None
 
     @property
     def action(self) -> Action:
@@ -152,13 +152,13 @@ class Operations:
         self.tag = tag
         self.all: list[Operation] = []
 
-    def __call__(self, method: str, path: str, **given: Any) -> Callable[[Handler], Handler]:
+    def __call__(self, method: str, path: str, **options: Any) -> Callable[[Handler], Handler]:
         """Return a decorator that adds an operation; its name and description are those of the handler."""
 
         def add(handler: Handler) -> Handler:
             summary, _, description = (handler.__doc__ or "").strip().partition("\n")
             lines = [line.strip() for line in description.strip().splitlines()]
-            writes = given.pop("writes", method not in ("GET", "HEAD"))
+            writes = options.pop("writes", method not in ("GET", "HEAD"))
             self.all.append(
                 Operation(
                     name=to_camel(handler.__name__),
@@ -170,8 +170,8 @@ class Operations:
                     handler=handler,
                     writes=writes,
                     # The log itself records appended messages.
-                    audited=given.pop("audited", writes and not path.endswith("/messages")),
-                    **given,
+                    audited=options.pop("audited", writes and not path.endswith("/messages")),
+                    **options,
                 )
             )
             return handler

@@ -32,18 +32,18 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The namespaces that a principal may use, and for what; None: all of its tenant for everything."""
+    """The namespaces that a principal may use, with its actions in each; None allows everything in the tenant."""
 
     granted: Mapping[str, frozenset[Action]] | None = None
 
     def allows(self, namespace: str, action: Action = Action.READ) -> bool:
-        """Return whether a namespace may be used for something."""
+        """Return whether an action is allowed in a namespace."""
         return self.granted is None or action in self.granted.get(namespace, ())
 
     @staticmethod
-    def of(own: Iterable[str], granted: Mapping[str, frozenset[Action]]) -> Access:
+    def with_grants(own_namespaces: Iterable[str], granted: Mapping[str, frozenset[Action]]) -> Access:
         """Return the access of a principal with some namespaces of its own and grants on others."""
-        return Access(granted={**granted, **dict.fromkeys(own, frozenset(Action))})
+        return Access(granted={**granted, **dict.fromkeys(own_namespaces, frozenset(Action))})
 
 
 EVERYWHERE = Access()

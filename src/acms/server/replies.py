@@ -52,7 +52,7 @@ class Envelope:
     """The type of a reply's `data`."""
 
     kind: type[Any]
-    many: bool = False
+    is_list: bool = False
     #: The type of a page's cursor.
     cursor: type[Any] | None = None
 
@@ -64,7 +64,7 @@ def describe_single_reply(kind: type[Any]) -> Envelope:
 
 def describe_list_reply(kind: type[Any], cursor: type[Any] | None = None) -> Envelope:
     """Describe a reply with a list of nouns, or with a page of them if there is a cursor."""
-    return Envelope(kind, many=True, cursor=cursor)
+    return Envelope(kind, is_list=True, cursor=cursor)
 
 
 def reply_with_data(noun: object, kind: type[Any] | None = None, **reply: Any) -> Reply:
@@ -84,21 +84,21 @@ def paginate_reply(items: Sequence[T], limit: int, cursor_of: Callable[[T], Json
     return reply_with_page([encode_noun(item) for item in page], cursor)
 
 
-def build_reply_schema(shown: Any, components: dict[str, Json]) -> dict[str, Json]:
+def build_reply_schema(kind: Any, components: dict[str, Json]) -> dict[str, Json]:
     """Return the JSON Schema of a type, and add the schemas of all nouns in it to the components."""
-    if isinstance(shown, Envelope):
-        return _build_envelope_schema(shown, components)
-    if shown == PAIRS:
+    if isinstance(kind, Envelope):
+        return _build_envelope_schema(kind, components)
+    if kind == PAIRS:
         return {"type": "object", "additionalProperties": {"type": "integer"}}
-    if shown == Part:
+    if kind == Part:
         return {"type": "object", "additionalProperties": True}
-    if get_origin(shown) is not None:
-        return _build_generic_schema(get_origin(shown), get_args(shown), components)
-    if isinstance(shown, type) and issubclass(shown, StrEnum):
-        return {"type": "string", "enum": [str(member) for member in shown]}
-    if is_noun(shown):
-        return _reference_noun_schema(shown, components)
-    return {"type": _SCALARS[shown]} if shown in _SCALARS else {}
+    if get_origin(kind) is not None:
+        return _build_generic_schema(get_origin(kind), get_args(kind), components)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return {"type": "string", "enum": [str(member) for member in kind]}
+    if is_noun(kind):
+        return _reference_noun_schema(kind, components)
+    return {"type": _SCALARS[kind]} if kind in _SCALARS else {}
 
 
 def _build_generic_schema(origin: Any, args: Sequence[Any], components: dict[str, Json]) -> dict[str, Json]:
@@ -124,12 +124,12 @@ def _build_generic_schema(origin: Any, args: Sequence[Any], components: dict[str
     }
 
 
-def _build_envelope_schema(shown: Envelope, components: dict[str, Json]) -> dict[str, Json]:
+def _build_envelope_schema(envelope: Envelope, components: dict[str, Json]) -> dict[str, Json]:
     """Return the schema of a reply: one noun, a list, or a page with its cursor."""
-    data = build_reply_schema(list[shown.kind] if shown.many else shown.kind, components)
+    data = build_reply_schema(list[envelope.kind] if envelope.is_list else envelope.kind, components)
     properties: dict[str, Json] = {"data": data}
-    if shown.cursor is not None:
-        properties["nextCursor"] = build_reply_schema(shown.cursor | None, components)
+    if envelope.cursor is not None:
+        properties["nextCursor"] = build_reply_schema(envelope.cursor | None, components)
         properties["hasMore"] = {"type": "boolean"}
     return _build_object_schema(properties, list(properties))
 

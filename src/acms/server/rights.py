@@ -54,7 +54,10 @@ class Confirming(Protocol):
 
 
 class Right:
-    """The right to make one request, as a block around it. The block raises why the right has ended."""
+    """The right to make one request, as a block around it.
+
+    When the right ends, the block is cancelled and raises the error that says why.
+    """
 
     __slots__ = (
         "_cancelling", "_rights", "_task", "action", "authorization", "confirmed", "context", "epoch", "error",
@@ -106,7 +109,7 @@ class Right:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._rights.leave(self)
         if self.error is None:
@@ -139,17 +142,17 @@ class Rights:
         """Look up rights until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            await self.look()
+            await self.recheck()
 
-    async def look(self, least: float = LOOK_SECONDS) -> None:
-        """Look up the rights that were not confirmed for `least` seconds, and end the requests without one.
+    async def recheck(self, min_seconds: float = LOOK_SECONDS) -> None:
+        """Look up the rights that were not confirmed for `min_seconds`, and end the requests without one.
 
         Raises no error.
         """
         now = self._elapsed()
         tenants: dict[str, list[Right]] = defaultdict(list)
         for right in self._under_way:
-            if now - right.confirmed >= least:
+            if now - right.confirmed >= min_seconds:
                 tenants[right.principal.tenant].append(right)
         if tenants:
             await asyncio.gather(*[self._confirm_tenant(*item) for item in tenants.items()])
@@ -200,7 +203,7 @@ class Rights:
         if access is EVERYWHERE and not right.streamed:
             return
         assert right.context is not None
-        handle = (await self._stores.of(tenant)).handle
+        handle = (await self._stores.tenant(tenant)).handle
         try:
             context = await handle.context(right.context)
         except SessionNotFoundError:
@@ -217,7 +220,7 @@ class Rights:
 
 
 def _is_right_denied(error: ACMSError) -> bool:
-    """Return whether an error says that there is no right, and not that it is unknown."""
+    """Return whether an error means that there is no right; other errors mean that it could not be looked up."""
     return isinstance(error, AuthenticationError | PermissionDeniedError | SessionNotFoundError | GoneError)
 
 

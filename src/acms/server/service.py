@@ -39,11 +39,11 @@ class Service:
     def __init__(self, url: str, config: ServerConfig, engine: Engine, document: Mapping[str, Json]) -> None:
         self.config = config
         self.metrics = Metrics()
-        counted = replace(engine.config, on_event=self.metrics.listener(engine.config.on_event))
+        counting_config = replace(engine.config, on_event=self.metrics.listener(engine.config.on_event))
         self.stores = Stores(
             url,
-            with_worker_enabled(replace(engine, config=counted), config.works),
-            ready=config.ready_sessions,
+            with_worker_enabled(replace(engine, config=counting_config), config.works),
+            max_ready_sessions=config.ready_sessions,
             read_only=not config.writes,
         )
         self.audit = Audit(self.stores)
@@ -67,7 +67,7 @@ class Service:
         """Open a store, so that a wrong URL fails at once; raise `ConfigurationError` if no key was ever created."""
         default_counter().count("a")  # loads its vocabulary before the first request
         if self.config.auth == "off":
-            await self.stores.of(self.config.tenant)
+            await self.stores.tenant(self.config.tenant)
         elif self.tokens is not None:
             await self.tokens.open()
         elif not await self.keys.any():
@@ -77,9 +77,9 @@ class Service:
             )
         self._tasks.append(asyncio.create_task(self.rights.run(), name="acms-server-rights"))
         if self.config.works:
-            self._tasks.append(asyncio.create_task(self._run_left_jobs(), name="acms-server-jobs"))
+            self._tasks.append(asyncio.create_task(self._run_due_jobs(), name="acms-server-jobs"))
 
-    async def _run_left_jobs(self) -> None:
+    async def _run_due_jobs(self) -> None:
         """Run jobs that other processes requested, delayed or left unfinished.
 
         Stores that report changes are checked every `GLANCE_SECONDS`, and all stores every `LOOK_SECONDS`.
@@ -97,15 +97,15 @@ class Service:
                         tenant.start_worker()
 
     def quiet(self) -> bool:
-        """Return whether no request but open streams was active for a second."""
-        late = perf_counter() - self.answered > QUIET_SECONDS
-        return late and self.open_requests <= self.streams.count()
+        """Return whether no request was active for `QUIET_SECONDS`; open streams do not count."""
+        had_pause = perf_counter() - self.answered > QUIET_SECONDS
+        return had_pause and self.open_requests <= self.streams.count()
 
     async def ready(self) -> float:
         """Return the seconds that the store takes to answer; raise its error, or `TimeoutError` after two seconds."""
         began = perf_counter()
         async with asyncio.timeout(2.0):
-            tenant = await self.stores.of(
+            tenant = await self.stores.tenant(
                 SERVICE_TENANT if self.config.auth == "required" else self.config.tenant
             )
             await tenant.handle.contexts(ContextQuery(limit=1))
@@ -114,8 +114,8 @@ class Service:
     async def numbers(self) -> bytes:
         """Return the metrics in the Prometheus format."""
         tenants = self.stores.list_open()
-        due = JobQuery(states=(JobState.READY,), limit=PAGE)
-        pages = await asyncio.gather(*[tenant.handle.jobs(due) for tenant in tenants])
+        due_jobs = JobQuery(states=(JobState.READY,), limit=PAGE)
+        pages = await asyncio.gather(*[tenant.handle.jobs(due_jobs) for tenant in tenants])
         self.metrics.waiting.set(sum(len(page.items) for page in pages))
         return await asyncio.to_thread(self.metrics.serialize)
 

@@ -49,24 +49,24 @@ def load_http_sources(file: Path, environment: Mapping[str, str] = os.environ) -
     ]
 
 
-def _build_source(table: Any, where: str, environment: Mapping[str, str]) -> HTTPSource:
-    """Create the source that a table describes; `where` names the table in errors."""
+def _build_source(table: Any, label: str, environment: Mapping[str, str]) -> HTTPSource:
+    """Create the source that a table describes; `label` names the table in errors."""
     if not isinstance(table, dict):
-        raise ConfigurationError(f"{where}: write each source below a line [[sources]]")
+        raise ConfigurationError(f"{label}: write each source below a line [[sources]]")
     options: dict[str, Any] = dict(table)
     for name, value in options.items():
         if name not in _FIELDS:
-            raise ConfigurationError(f"{where}: {name} is unknown", options=tuple(_FIELDS))
+            raise ConfigurationError(f"{label}: {name} is unknown", options=tuple(_FIELDS))
         if isinstance(value, bool) or not isinstance(value, _FIELDS[name]):
-            raise ConfigurationError(f"{where}: {name} must be {_FIELDS[name][0].__name__}")
+            raise ConfigurationError(f"{label}: {name} must be {_FIELDS[name][0].__name__}")
     for name in ("layer", "url"):
         if name not in options:
-            raise ConfigurationError(f"{where}: {name} is missing")
+            raise ConfigurationError(f"{label}: {name} is missing")
     variable = options.pop("key_env", None)
     api_key = None if variable is None else environment.get(variable)
     if variable is not None and not api_key:
-        raise ConfigurationError(f"{where}: {variable} is not set in the environment")
+        raise ConfigurationError(f"{label}: {variable} is not set in the environment")
     try:
         return HTTPSource(options.pop("url"), api_key=api_key, **options)
     except ConfigurationError as error:
-        raise ConfigurationError(f"{where}: {error}", options=error.options) from error
+        raise ConfigurationError(f"{label}: {error}", options=error.options) from error

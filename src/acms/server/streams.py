@@ -19,10 +19,10 @@ PIECE_BYTES = 65_536
 class Streams:
     """The open event streams of this process."""
 
-    def __init__(self, most: int, *, elapsed: Callable[[], float] = monotonic) -> None:
-        self._most = most
+    def __init__(self, max_streams: int, *, elapsed: Callable[[], float] = monotonic) -> None:
+        self._max_streams = max_streams
         # All streams of a key may reconnect twice in a row, and again every 16 seconds: opening one costs a read.
-        self._openings = Buckets(most / 16, 2 * most, clock=elapsed)
+        self._openings = Buckets(max_streams / 16, 2 * max_streams, clock=elapsed)
         self._open: Counter[str] = Counter()
         self._ended = False
 
@@ -31,9 +31,9 @@ class Streams:
 
         Raises `RateLimitError` if the key has too many streams, or opens them too often.
         """
-        if self._open[key] >= self._most:
+        if self._open[key] >= self._max_streams:
             raise RateLimitError(
-                f"{self._most} streams of events are open with this key: close one", retry_after=5.0
+                f"{self._max_streams} streams of events are open with this key: close one", retry_after=5.0
             )
         seconds = self._openings.take(key)
         if seconds:

@@ -51,14 +51,14 @@ class Engine:
 
 
 @dataclass(slots=True, eq=False)
-class _Ready:
+class _ReadySession:
     """A session that is kept ready."""
 
     session: ACMS
     #: Requests that use it.
     users: int = 0
     #: Whether it is closed when the last of them ends.
-    forgotten: bool = False
+    is_removed: bool = False
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -71,7 +71,7 @@ class Lease:
     access: Access
     action: Action
     #: The sessions that it uses.
-    sessions: list[_Ready] = field(default_factory=list[_Ready])
+    sessions: list[_ReadySession] = field(default_factory=list[_ReadySession])
 
 
 _LEASE: ContextVar[Lease | None] = ContextVar("acms_lease", default=None)
@@ -81,13 +81,15 @@ _LEASE: ContextVar[Lease | None] = ContextVar("acms_lease", default=None)
 class Tenant:
     """The data of one tenant: its store, its key-value store, its sessions."""
 
-    def __init__(self, name: str, handle: Handle, kv: KVMemory, engine: Engine, max_ready: int) -> None:
+    def __init__(
+        self, name: str, handle: Handle, kv: KVMemory, engine: Engine, max_ready_sessions: int
+    ) -> None:
         self.name = name
         self.handle = handle
         self._kv = kv
         self.engine = engine
-        self._max_ready = max_ready
-        self._sessions: OrderedDict[str, _Ready] = OrderedDict()
+        self._max_ready_sessions = max_ready_sessions
+        self._sessions: OrderedDict[str, _ReadySession] = OrderedDict()
         self._contracts: OrderedDict[tuple[str, ...], tuple[tuple[int, ...], list[ACMS], ACS]] = OrderedDict()
         #: Sessions that are being closed.
         self._closing: set[asyncio.Future[None]] = set()
@@ -173,7 +175,9 @@ class Tenant:
         """Return whether the current request may see a context, deleted or not."""
         try:
             return self.sees((await self.handle.context(context)).namespace)
-        except SessionNotFoundError:  # a fork outlives it
+        except (
+            SessionNotFoundError
+        ):  # erased, with a fork that still has its entries: its namespace is unknown
             return not self.bound
 
     def check(self, namespace: str) -> None:
@@ -186,7 +190,7 @@ class Tenant:
             )
 
     def enter(self, access: Access = EVERYWHERE, action: Action = Action.READ) -> Lease:
-        """Begin a request: neither the store nor a session that it uses is closed before it ends."""
+        """Begin a request, and return its lease; the store and the sessions that it uses stay open until it ends."""
         self.users += 1
         lease = Lease(tenant=self.name, access=access, action=action)
         _LEASE.set(lease)
@@ -196,52 +200,52 @@ class Tenant:
         """End a request: release its sessions, and close those that were removed in the meantime."""
         _LEASE.set(None)
         self.users -= 1
-        for ready in lease.sessions:
-            ready.users -= 1
-            if ready.forgotten and not ready.users:
-                self._close_session(ready.session)
+        for ready_session in lease.sessions:
+            ready_session.users -= 1
+            if ready_session.is_removed and not ready_session.users:
+                self._close_session(ready_session.session)
 
     async def session(self, id: str) -> ACMS:
         """Return the session of a live context by the context's id."""
-        ready = self._sessions.get(id)
-        if ready is None:
-            ready = await self._open_session(id)
-        elif not self.sees(ready.session.namespace):
+        ready_session = self._sessions.get(id)
+        if ready_session is None:
+            ready_session = await self._open_session(id)
+        elif not self.sees(ready_session.session.namespace):
             raise _build_unknown_error(id)
         else:
-            self.check(ready.session.namespace)
+            self.check(ready_session.session.namespace)
             self._sessions.move_to_end(id)
         lease = _LEASE.get()
         if lease is not None:
-            ready.users += 1
-            lease.sessions.append(ready)
-        while len(self._sessions) > self._max_ready:
+            ready_session.users += 1
+            lease.sessions.append(ready_session)
+        while len(self._sessions) > self._max_ready_sessions:
             self.forget(next(iter(self._sessions)))
-        return ready.session
+        return ready_session.session
 
-    async def _open_session(self, id: str) -> _Ready:
+    async def _open_session(self, id: str) -> _ReadySession:
         """Open the session of a context and keep it open; if another request did the same, keep the first one."""
-        session = self.over(await self.context(id))
+        session = self._new_session(await self.context(id))
         try:
-            await session.tags()  # finds its context
+            await session.tags()  # any read: it makes the session find its context now
         except BaseException:
             self._close_session(session)
             raise
-        ready = self._sessions.setdefault(id, _Ready(session))
-        if ready.session is not session:  # another request was first
+        ready_session = self._sessions.setdefault(id, _ReadySession(session))
+        if ready_session.session is not session:  # another request was first
             self._close_session(session)
-        return ready
+        return ready_session
 
     @asynccontextmanager
     async def words_session(self, id: str) -> AsyncGenerator[ACMS]:
         """Open a session of a live context that ranks by words alone, until the block ends."""
-        session = self.over(await self.context(id), words_only=True)
+        session = self._new_session(await self.context(id), words_only=True)
         try:
             yield session
         finally:
             self._close_session(session)
 
-    def over(self, context: Context, *, words_only: bool = False) -> ACMS:
+    def _new_session(self, context: Context, *, words_only: bool = False) -> ACMS:
         """Return a session on a context, with `words_only` one without an embedder."""
         engine = self.engine
         return ACMS(
@@ -258,12 +262,12 @@ class Tenant:
 
     def forget(self, id: str) -> None:
         """Remove a session, which is closed when no request uses it any more."""
-        ready = self._sessions.pop(id, None)
-        if ready is None:
+        ready_session = self._sessions.pop(id, None)
+        if ready_session is None:
             return
-        ready.forgotten = True
-        if not ready.users:
-            self._close_session(ready.session)
+        ready_session.is_removed = True
+        if not ready_session.users:
+            self._close_session(ready_session.session)
 
     def _close_session(self, session: ACMS) -> None:
         task = asyncio.ensure_future(session.close())
@@ -286,11 +290,11 @@ class Tenant:
                 return contract
         contract = await asyncio.to_thread(ACS, [*sessions, *self.engine.sources])
         self._contracts[ids] = (epochs, sessions, contract)
-        while len(self._contracts) > self._max_ready:
+        while len(self._contracts) > self._max_ready_sessions:
             self._contracts.popitem(last=False)
         return contract
 
-    def unlearn(self) -> None:
+    def forget_contracts(self) -> None:
         """Discard the cached contract objects: their results of earlier attempts may quote erased content."""
         self._contracts.clear()
 
@@ -322,7 +326,7 @@ class Tenant:
         )
 
     async def has_changed(self) -> bool:
-        """Return whether anything was committed since the last call; False if the store cannot tell."""
+        """Return whether anything was committed since the last call; False if the store does not count commits."""
         if not isinstance(self.handle, HasCommits):
             return False
         previous = self._commits
@@ -332,8 +336,8 @@ class Tenant:
     async def close(self) -> None:
         """Close every session and the store."""
         while self._sessions:
-            _, ready = self._sessions.popitem()
-            await ready.session.close()
+            _, ready_session = self._sessions.popitem()
+            await ready_session.session.close()
         if self._closing:
             await asyncio.wait(self._closing)
         await self.handle.__aexit__(None, None, None)
@@ -349,12 +353,20 @@ class Stores:
     """The stores of all tenants, by the URL of one of them; each is opened on first use."""
 
     def __init__(
-        self, url: str, engine: Engine, *, most: int = 256, ready: int = 1024, read_only: bool = False
+        self,
+        url: str,
+        engine: Engine,
+        *,
+        max_open: int = 256,
+        max_ready_sessions: int = 1024,
+        read_only: bool = False,
     ) -> None:
         self.url = urls.read_only(url) if read_only else url
         self.engine = engine
-        self._most = sys.maxsize if url.startswith("memory:") else most  # closing it would lose its data
-        self._ready = ready
+        self._max_open = (
+            sys.maxsize if url.startswith("memory:") else max_open
+        )  # closing it would lose its data
+        self._max_ready_sessions = max_ready_sessions
         self._tenants: OrderedDict[str, Tenant] = OrderedDict()
         self._opening: dict[str, asyncio.Future[Tenant]] = {}
         scheme = urlsplit(url).scheme
@@ -395,7 +407,7 @@ class Stores:
         read_only: bool = getattr(handle, "read_only", False)
         return SQLiteKV(path, tenant=handle.tenant, durability=handle.durability, read_only=read_only)
 
-    async def of(self, name: str) -> Tenant:
+    async def tenant(self, name: str) -> Tenant:
         """Return the open store of a tenant; concurrent calls share one opening."""
         tenant = self._tenants.get(name)
         if tenant is not None:
@@ -410,15 +422,19 @@ class Stores:
     async def _open(self, name: str) -> Tenant:
         """Open the store of a tenant; beyond the limit of open stores, close those without requests."""
         handle = self.handle(name)
-        tenant = Tenant(name, handle, self.kv(handle), self.engine, self._ready)
+        tenant = Tenant(name, handle, self.kv(handle), self.engine, self._max_ready_sessions)
         await tenant.open()
         self._tenants[name] = tenant
-        idle = [other for other in self._tenants.values() if not other.users and other is not tenant]
-        for other in idle:
-            if len(self._tenants) <= self._most:
+        idle = [
+            idle_tenant
+            for idle_tenant in self._tenants.values()
+            if not idle_tenant.users and idle_tenant is not tenant
+        ]
+        for idle_tenant in idle:
+            if len(self._tenants) <= self._max_open:
                 break
-            del self._tenants[other.name]
-            await other.close()
+            del self._tenants[idle_tenant.name]
+            await idle_tenant.close()
         return tenant
 
     def list_open(self) -> list[Tenant]:

@@ -1,4 +1,4 @@
-"""The door of a service that is opened by one token: shown once in the query, from then on a cookie."""
+"""Access to a service by one token: a browser sends it once in the query, and from then on a cookie."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class TokenMiddleware:
         scope = request.scope
         raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
         path = "/" + raw_path.decode("latin-1").lstrip("/")  # two slashes would name another host
-        rest = urlencode([pair for pair in query if pair[0] != PARAMETER])
-        address = f"{path}?{rest}" if rest else path
+        other_parameters = urlencode([pair for pair in query if pair[0] != PARAMETER])
+        address = f"{path}?{other_parameters}" if other_parameters else path
         if request.headers.get("sec-fetch-site") == "cross-site":
             # A browser that follows a link of another site sends no strict cookie, not even after a redirect, so a page
             # of this site starts a new navigation.
@@ -81,11 +81,11 @@ class TokenMiddleware:
 
 
 def _cookie_name(scope: Scope) -> str:
-    """Return the name of the cookie: cookies do not tell the ports of a host apart."""
+    """Return the name of the cookie, with the port: a browser sends cookies to all ports of a host."""
     server = scope.get("server")
     return f"acms_token_{server[1] if server else ''}"
 
 
-def _compare_constant_time(given: str, secret: str) -> bool:
-    """Compare in a time that does not depend on where they differ."""
-    return secrets.compare_digest(given.encode("utf-8", "replace"), secret.encode())
+def _compare_constant_time(candidate: str, secret: str) -> bool:
+    """Compare a text with the secret in a time that does not depend on where they differ."""
+    return secrets.compare_digest(candidate.encode("utf-8", "replace"), secret.encode())

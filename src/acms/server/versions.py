@@ -14,7 +14,7 @@ from acms.server.operation import Call, Query
 from acms.session import ACMS
 from acms.view import View
 
-__all__ = ["Name", "Named", "Place", "Version", "resolve_version", "view_at"]
+__all__ = ["Name", "Place", "PlaceLike", "Version", "resolve_version", "view_at"]
 
 Version = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1, max_length=validation.NAME_CHARS)]
@@ -31,8 +31,8 @@ class Place(Query):
     """Tag of the version to read."""
 
 
-class Named(Protocol):
-    """What names a place: a query, or a part of a body."""
+class PlaceLike(Protocol):
+    """A query or a part of a body with the three fields of `Place`."""
 
     @property
     def at_version(self) -> int | None:
@@ -104,7 +104,7 @@ async def _version_of_message(storage: StorageBackend, head: Head, message: int)
     return low
 
 
-async def view_at(call: Call[Any, Any], place: Named, session: ACMS | None = None) -> View:
+async def view_at(call: Call[Any, Any], place: PlaceLike, session: ACMS | None = None) -> View:
     """Return the session of a request, or a view of it at the version, message or tag that its query names.
 
     `session` is used instead of the session that the tenant keeps open.

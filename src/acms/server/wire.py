@@ -55,21 +55,23 @@ def _validate_body(model: type[Body], data: bytes) -> Body:
     try:
         return model.model_validate_json(data)
     except pydantic.ValidationError as error:
-        first = _first_error(error)
-        if first["type"] == "json_invalid":
+        first_error = _first_error(error)
+        if first_error["type"] == "json_invalid":
             _parse_strict_json(data)  # raises an error that names the fault and its position
-            raise ValidationError(f"is no JSON that is understood: {first['msg']}", field="body") from None
-        raise _build_validation_error(first, "body") from None
+            raise ValidationError(
+                f"is no JSON that is understood: {first_error['msg']}", field="body"
+            ) from None
+        raise _build_validation_error(first_error, "body") from None
 
 
 def _first_error(error: pydantic.ValidationError) -> ErrorDetails:
     return error.errors(include_url=False, include_input=False)[0]
 
 
-def parse_query_parameters(operation: Operation, given: Sequence[tuple[str, str]]) -> Query | None:
+def parse_query_parameters(operation: Operation, pairs: Sequence[tuple[str, str]]) -> Query | None:
     """Parse the query parameters of a request; raise `ValidationError` for an unknown or repeated one."""
     texts: dict[str, str] = {}
-    for name, text in given:
+    for name, text in pairs:
         if name in texts:
             raise ValidationError("is given twice", field=name[:64])
         if "\0" in name + text:

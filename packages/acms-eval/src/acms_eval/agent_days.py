@@ -1,4 +1,4 @@
-"""Days of an agent with tools: it looks things up, is told things, is corrected, and is asked about all of it later.
+"""Days of an agent with tools: it looks things up, is told facts, is corrected, and is asked about all of it later.
 
 The model itself decides what to call; the tools answer from a table. Every request is the default prompt of a growing
 session within `BUDGET` tokens, by the count that the session learns from the server.
@@ -31,20 +31,21 @@ _ROUNDS = 3
 """Requests of one turn: two calls of tools after one another, and the answer."""
 _MORNING = datetime(2026, 3, 2, 9, tzinfo=UTC)
 _WRITTEN_CALL = re.compile(r"\A(?:```(?:json)?|<tool_call>)?[\s{]*(?=\{\s*\"name\")")
-"""What stands before a call in a text; templates teach some models to write its braces twice."""
+"""The start of a call that a model wrote as text; the chat templates of some models teach them to double its braces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Day:
-    """What happens in a day, as `data/days.json` has it."""
+    """The script of one day, as it is written in `data/days.json`."""
 
     name: str
     instructions: str
     #: Tools of the chat format.
     tools: tuple[Mapping[str, Any], ...]
-    #: By tool, then by the value of its argument: what it returns.
+    #: The text that a tool returns, by the tool and then by the value of its argument.
     outputs: Mapping[str, Mapping[str, str]]
-    #: `user`; `call`, a tool and its argument, where one is needed; `expected` and `forbidden` words of the answer.
+    #: Of each turn: `user`, the message; `call`, the needed tool and its argument, where one is needed; `expected` and
+    #: `forbidden` words of the answer, where it is graded.
     turns: tuple[Mapping[str, Any], ...]
 
 
@@ -66,17 +67,17 @@ class DayTurn:
 
 
 def load_days() -> list[Day]:
-    """Return the days that come along."""
+    """Return the days that this package holds."""
     text = (files("acms_eval") / "data" / "days.json").read_text(encoding="utf-8")
     return [
         Day(
-            name=one["name"],
-            instructions=one["instructions"],
-            tools=tuple(one["tools"]),
-            outputs=one["outputs"],
-            turns=tuple(one["turns"]),
+            name=record["name"],
+            instructions=record["instructions"],
+            tools=tuple(record["tools"]),
+            outputs=record["outputs"],
+            turns=tuple(record["turns"]),
         )
-        for one in json.loads(text)
+        for record in json.loads(text)
     ]
 
 
@@ -90,14 +91,14 @@ async def run_day(
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[DayTurn]:
     """Let a model live through a day, and return what it did in every turn."""
-    done: list[DayTurn] = []
+    day_turns: list[DayTurn] = []
     codec = OpenAIChat(model)
     async with ACMS(day.name, open_storage("memory://"), None) as session:
         for number, turn in enumerate(day.turns):
             if progress is not None:
                 progress(day.name, number, len(day.turns))
-            now = _MORNING + timedelta(minutes=20 * number)
-            await session.ingest("user", turn["user"], created_at=now)
+            sent_at = _MORNING + timedelta(minutes=20 * number)
+            await session.ingest("user", turn["user"], created_at=sent_at)
             prompt = Prompt(codec).system(day.instructions).tools(day.tools).history(session)
             prompt = prompt.recall(session, turn["user"])
             calls: list[tuple[str, str]] = []
@@ -112,15 +113,15 @@ async def run_day(
                 over_budget += reply.prompt_tokens > budget
                 if reply.usage is not None:
                     rendered.report(reply.usage)
-                asked = _read_calls(reply, day)
-                if not asked:
+                tool_calls = _read_calls(reply, day)
+                if not tool_calls:
                     answer = reply.text
                     break
-                calls += [(name, _argument(arguments)) for name, arguments in asked]
-                await _store_calls(session, day, asked, f"call_{number}_{attempt}", now)
+                calls += [(name, _only_argument(arguments)) for name, arguments in tool_calls]
+                await _store_calls(session, day, tool_calls, f"call_{number}_{attempt}", sent_at)
             if answer:
-                await session.ingest("assistant", answer, created_at=now)
-            done.append(
+                await session.ingest("assistant", answer, created_at=sent_at)
+            day_turns.append(
                 DayTurn(
                     day=day.name,
                     user=turn["user"],
@@ -131,20 +132,20 @@ async def run_day(
                     over_budget=over_budget,
                 )
             )
-    return done
+    return day_turns
 
 
 def count_days(turns: Sequence[DayTurn]) -> dict[str, dict[str, int]]:
     """Return by day: tools called of those needed, answers right of those graded, requests, and those over budget."""
     counts: dict[str, dict[str, int]] = {}
     for turn in turns:
-        one = counts.setdefault(turn.day, dict.fromkeys(_COUNTS, 0))
-        one["called"] += turn.called is True
-        one["needed"] += turn.called is not None
-        one["right"] += turn.right is True
-        one["graded"] += turn.right is not None
-        one["requests"] += turn.requests
-        one["over budget"] += turn.over_budget
+        day_counts = counts.setdefault(turn.day, dict.fromkeys(_COUNTS, 0))
+        day_counts["called"] += turn.called is True
+        day_counts["needed"] += turn.called is not None
+        day_counts["right"] += turn.right is True
+        day_counts["graded"] += turn.right is not None
+        day_counts["requests"] += turn.requests
+        day_counts["over budget"] += turn.over_budget
     return counts
 
 
@@ -157,37 +158,37 @@ def _read_calls(reply: Reply, day: Day) -> list[tuple[str, dict[str, Any]]]:
     Small models often write a call as JSON in their text; a reply that is nothing else is taken as that call.
     """
     calls: Iterable[Any] = [call["function"] for call in reply.calls]
-    if not reply.calls and (before := _WRITTEN_CALL.match(reply.text)):
-        calls = [_parse_object(reply.text[before.end() :])]
-    found: list[tuple[str, dict[str, Any]]] = []
+    if not reply.calls and (call_start := _WRITTEN_CALL.match(reply.text)):
+        calls = [_parse_object(reply.text[call_start.end() :])]
+    known_calls: list[tuple[str, dict[str, Any]]] = []
     for call in calls:
         arguments = call.get("arguments")
         if isinstance(arguments, str):
             arguments = _parse_object(arguments)
         if call.get("name") in day.outputs and isinstance(arguments, dict):
-            found.append((call["name"], arguments))
-    return found
+            known_calls.append((call["name"], arguments))
+    return known_calls
 
 
 def _parse_object(text: str) -> dict[str, Any]:
     """Return the JSON object that a text begins with, or an empty one."""
     try:
-        found, _ = json.JSONDecoder().raw_decode(text)
+        document, _ = json.JSONDecoder().raw_decode(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
-def _argument(arguments: Mapping[str, Any]) -> str:
-    """Return the value of the only argument."""
+def _only_argument(arguments: Mapping[str, Any]) -> str:
+    """Return the value of the argument; every tool of `data/days.json` takes exactly one."""
     return str(next(iter(arguments.values()), ""))
 
 
 async def _store_calls(
-    session: ACMS, day: Day, calls: Sequence[tuple[str, dict[str, Any]]], id: str, now: datetime
+    session: ACMS, day: Day, calls: Sequence[tuple[str, dict[str, Any]]], id: str, sent_at: datetime
 ) -> None:
     """Store calls and their results."""
-    made = [
+    chat_calls = [
         {
             "id": f"{id}_{place}",
             "type": "function",
@@ -195,12 +196,12 @@ async def _store_calls(
         }
         for place, (name, arguments) in enumerate(calls)
     ]
-    await session.ingest({"role": "assistant", "content": None, "tool_calls": made}, created_at=now)
-    for call, (name, arguments) in zip(made, calls, strict=True):
-        value = _argument(arguments)
+    await session.ingest({"role": "assistant", "content": None, "tool_calls": chat_calls}, created_at=sent_at)
+    for call, (name, arguments) in zip(chat_calls, calls, strict=True):
+        value = _only_argument(arguments)
         output = day.outputs[name].get(value, f"nothing is known of {value!r}")
         result = {"role": "tool", "tool_call_id": call["id"], "content": output}
-        await session.ingest(result, created_at=now)
+        await session.ingest(result, created_at=sent_at)
 
 
 def _is_right(answer: str, turn: Mapping[str, Any]) -> bool:

@@ -41,7 +41,7 @@ class AnswerReport:
     answers: Sequence[Answered] = ()
     scenes: Sequence[SceneAnswer] = ()
     turns: Sequence[DayTurn] = ()
-    #: What a judge said of the answers to the questions, by row.
+    #: The judge's verdicts on the answers to the questions, by row.
     judgements: Mapping[str, Judgement]
 
     def figures(self) -> dict[str, Any]:
@@ -49,34 +49,34 @@ class AnswerReport:
         compared = compare_rows(self.answers)
         return {
             "rows": {
-                str(row): {name: asdict(found) for name, found in figures.items()}
+                str(row): {name: asdict(interval) for name, interval in figures.items()}
                 for row, figures in compared.items()
             },
-            "corrections": dict(Counter(one.verdict for one in self.scenes)),
+            "corrections": dict(Counter(answer.verdict for answer in self.scenes)),
             "days": count_days(self.turns),
-            "judge": {row: found.figures() for row, found in self.judgements.items()},
-            "answers": [asdict(one) for one in self.answers],
-            "correction answers": [asdict(one) for one in self.scenes],
-            "turns": [asdict(one) for one in self.turns],
+            "judge": {row: interval.figures() for row, interval in self.judgements.items()},
+            "answers": [asdict(answer) for answer in self.answers],
+            "correction answers": [asdict(answer) for answer in self.scenes],
+            "turns": [asdict(answer) for answer in self.turns],
         }
 
     def sections(self) -> tuple[Section, ...]:
         """Return the tables of the parts that were run."""
-        found: list[Section] = []
+        tables: list[Section] = []
         if self.answers:
-            found.append(self._question_section())
+            tables.append(self._question_section())
         if self.scenes:
-            found.append(self._scene_section())
+            tables.append(self._scene_section())
         if self.turns:
-            found.append(self._day_section())
+            tables.append(self._day_section())
         if self.judgements:
-            found.append(sections.judged(self.judgements))
-        return tuple(found)
+            tables.append(sections.judged(self.judgements))
+        return tuple(tables)
 
     def _question_section(self) -> Section:
         rows: list[tuple[str, ...]] = []
         for row, figures in compare_rows(self.answers).items():
-            tokens = fmean(one.prompt_tokens for one in self.answers if one.row is row)
+            tokens = fmean(answer.prompt_tokens for answer in self.answers if answer.row is row)
             margin = figures.get("F1 margin")
             rows.append(
                 (
@@ -92,7 +92,7 @@ class AnswerReport:
         return _one_table("questions", f"Answers to {count} questions, with 95 % intervals", heads, rows)
 
     def _scene_section(self) -> Section:
-        counts = Counter(one.verdict for one in self.scenes)
+        counts = Counter(answer.verdict for answer in self.scenes)
         row = ("default prompt", *(str(counts[verdict]) for verdict in _VERDICTS))
         title = f"Which value the model gives of {len(self.scenes)} that were corrected"
         return _one_table("corrections", title, ("", *_VERDICTS), [row])
@@ -101,12 +101,12 @@ class AnswerReport:
         rows = [
             (
                 day,
-                f"{one['called']} of {one['needed']}",
-                f"{one['right']} of {one['graded']}",
-                str(one["requests"]),
-                str(one["over budget"]),
+                f"{day_counts['called']} of {day_counts['needed']}",
+                f"{day_counts['right']} of {day_counts['graded']}",
+                str(day_counts["requests"]),
+                str(day_counts["over budget"]),
             )
-            for day, one in count_days(self.turns).items()
+            for day, day_counts in count_days(self.turns).items()
         ]
         heads = ("", "tools called", "right answers", "requests", "over budget")
         return _one_table("days", "Days of an agent with tools", heads, rows)
@@ -153,20 +153,22 @@ async def measure_answers(
 async def _judge_answers(
     judge: Judge, answers: Sequence[Answered], progress: Progress | None
 ) -> dict[str, Judgement]:
-    found: dict[str, Judgement] = {}
-    for row in dict.fromkeys(one.row for one in answers):
-        asked = [
-            Answer(question=one.question, expected=(one.expected,), items=(Recalled(text=one.answer),))
-            for one in answers
-            if one.row is row
+    judgements: dict[str, Judgement] = {}
+    for row in dict.fromkeys(answer.row for answer in answers):
+        answers_of_row = [
+            Answer(
+                question=answer.question, expected=(answer.expected,), items=(Recalled(text=answer.answer),)
+            )
+            for answer in answers
+            if answer.row is row
         ]
 
-        def report_progress(done: int, total: int, row: str = row) -> None:
+        def report_progress(judged_count: int, answer_count: int, row: str = row) -> None:
             if progress is not None:
-                progress(f"judge: {row}", done, total)
+                progress(f"judge: {row}", judged_count, answer_count)
 
-        found[str(row)] = await judge.judge(asked, report_progress)
-    return found
+        judgements[str(row)] = await judge.judge(answers_of_row, report_progress)
+    return judgements
 
 
 def _one_table(name: str, title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Section:
@@ -174,5 +176,5 @@ def _one_table(name: str, title: str, heads: tuple[str, ...], rows: Sequence[tup
     return Section(name=name, title=name.capitalize(), text=(), tables=(table,))
 
 
-def _format_interval(found: Interval, form: str) -> str:
-    return f"{found.mean:{form}} [{found.low:{form}}, {found.high:{form}}]"
+def _format_interval(interval: Interval, form: str) -> str:
+    return f"{interval.mean:{form}} [{interval.low:{form}}, {interval.high:{form}}]"

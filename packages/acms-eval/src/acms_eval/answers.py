@@ -120,14 +120,18 @@ def choose_questions(
 
     A smaller choice is part of a larger one of the same seed. `ValidationError` when there is no such question.
     """
-    left: list[list[Question]] = []
+    unused_questions: list[list[Question]] = []
     for conversation in conversations:
-        usable = [one for one in conversation.questions if one.answerable and one.answer and one.gold]
+        usable = [
+            question
+            for question in conversation.questions
+            if question.answerable and question.answer and question.gold
+        ]
         Random(f"{conversation.name}/{seed}").shuffle(usable)
-        left.append(usable)
+        unused_questions.append(usable)
     chosen: list[list[Question]] = [[] for _ in conversations]
-    while count > sum(map(len, chosen)) and any(left):
-        for place, usable in enumerate(left):
+    while count > sum(map(len, chosen)) and any(unused_questions):
+        for place, usable in enumerate(unused_questions):
             if usable and sum(map(len, chosen)) < count:
                 chosen[place].append(usable.pop())
     if not any(chosen):
@@ -141,8 +145,8 @@ def scenario_conversation(scenario: Scenario) -> Conversation:
     for probe in scenario.probes:
         stated = [
             place
-            for place, said in enumerate(scenario.said)
-            if said.topic == probe.topic and said.part in ("fact", "correction")
+            for place, message in enumerate(scenario.said)
+            if message.topic == probe.topic and message.part in ("fact", "correction")
         ]
         gold = frozenset(stated[-1:])
         answer = " ".join(probe.expected)
@@ -166,19 +170,19 @@ async def answer_questions(
 
     Questions of one conversation and row follow one another, so that a server reads what they share from its cache.
     """
-    total = len(rows) * sum(len(questions) for _, questions in chosen)
-    found: list[Answered] = []
+    request_count = len(rows) * sum(len(questions) for _, questions in chosen)
+    answers: list[Answered] = []
     for conversation, questions in chosen:
         async with _open_memories(conversation) as memories:
             for row in rows:
                 for question in questions:
                     if progress is not None:
-                        progress(f"{conversation.name}: {row}", len(found), total)
+                        progress(f"{conversation.name}: {row}", len(answers), request_count)
                     messages = await memories.write_request(row, question, budget)
                     reply = await complete_chat(
                         endpoint, model, {"messages": messages}, max_tokens=max_tokens
                     )
-                    found.append(
+                    answers.append(
                         Answered(
                             row=row,
                             conversation=conversation.name,
@@ -190,7 +194,7 @@ async def answer_questions(
                             prompt_tokens=reply.prompt_tokens,
                         )
                     )
-    return found
+    return answers
 
 
 def compare_rows(answers: Sequence[Answered], *, seed: int = 0) -> dict[Row, dict[str, Interval]]:
@@ -199,15 +203,18 @@ def compare_rows(answers: Sequence[Answered], *, seed: int = 0) -> dict[Row, dic
     Means with 95 % intervals of `acms_eval.bootstrap`. The margin is missing where the default prompt was not asked.
     """
     by_row: dict[Row, list[Answered]] = {}
-    for one in answers:
-        by_row.setdefault(one.row, []).append(one)
+    for answer in answers:
+        by_row.setdefault(answer.row, []).append(answer)
     compared: dict[Row, dict[str, Interval]] = {}
-    for row, ones in by_row.items():
-        clusters = [one.conversation for one in ones]
-        values = {"exact match": [one.exact_match for one in ones], "F1": [one.f1 for one in ones]}
+    for row, row_answers in by_row.items():
+        clusters = [answer.conversation for answer in row_answers]
+        values = {
+            "exact match": [answer.exact_match for answer in row_answers],
+            "F1": [answer.f1 for answer in row_answers],
+        }
         if row is not Row.PROMPT and Row.PROMPT in by_row:
-            pairs = zip(ones, by_row[Row.PROMPT], strict=True)
-            values["F1 margin"] = [one.f1 - prompt.f1 for one, prompt in pairs]
+            pairs = zip(row_answers, by_row[Row.PROMPT], strict=True)
+            values["F1 margin"] = [answer.f1 - prompt.f1 for answer, prompt in pairs]
         compared[row] = {
             name: bootstrap.interval(figures, clusters, seed=seed) for name, figures in values.items()
         }
@@ -224,11 +231,11 @@ def scenes(count: int = SCENES) -> list[tuple[Scenario, Probe]]:
     plain: list[tuple[Scenario, Probe]] = []
     for seed in range(count):
         words = lists[seed % len(lists)]
-        for scenario, found in (
+        for scenario, chosen in (
             (SCENARIOS["fact_correction"](turns=60, seed=seed, phrases=words), marked),
             (corrections(turns=100, seed=seed, phrases=words, marked=False), plain),
         ):
-            found += [(scenario, probe) for probe in scenario.probes if probe.forbidden]
+            chosen += [(scenario, probe) for probe in scenario.probes if probe.forbidden]
     return [*marked[: count - count // 2], *plain[: count // 2]]
 
 
@@ -242,16 +249,16 @@ async def answer_scenes(
     progress: Progress | None = None,
 ) -> list[SceneAnswer]:
     """Ask about every correction with the default prompt, and return the answers."""
-    found: list[SceneAnswer] = []
+    answers: list[SceneAnswer] = []
     for scenario, probe in asked:
         if progress is not None:
-            progress("corrections", len(found), len(asked))
+            progress("corrections", len(answers), len(asked))
         conversation = scenario_conversation(scenario)
-        question = next(one for one in conversation.questions if one.text == probe.question)
+        question = next(asked for asked in conversation.questions if asked.text == probe.question)
         async with _open_memories(conversation) as memories:
             messages = await memories.write_request(Row.PROMPT, question, budget)
         reply = await complete_chat(endpoint, model, {"messages": messages}, max_tokens=max_tokens)
-        found.append(
+        answers.append(
             SceneAnswer(
                 scene=scenario.name,
                 question=probe.question,
@@ -261,7 +268,7 @@ async def answer_scenes(
                 verdict=judge_correction(reply.text, probe),
             )
         )
-    return found
+    return answers
 
 
 def judge_correction(answer: str, probe: Probe) -> str:
@@ -299,7 +306,7 @@ class _Memories:
         if row is Row.NONE:
             return []
         if row is Row.GOLD:
-            return [_line(self.said[place], self.said[place].text) for place in sorted(question.gold)]
+            return [_dated_line(self.said[place], self.said[place].text) for place in sorted(question.gold)]
         if row is Row.RECALL:
             return await self._recall_within(question.text, budget)
         items = await (self.window if row is Row.WINDOW else self.bm25).ask(question.text, budget)
@@ -308,14 +315,16 @@ class _Memories:
     async def _recall_within(self, question: str, budget: int) -> list[str]:
         """Recall less until the lines fit, with their dates and speakers."""
         counter = BPETokenCounter("cl100k_base")
-        allowed = budget
-        while allowed > 0:
-            items = await self.acms.ask(question, allowed)
-            lines = [_line(self.said[item.index], item.text) for item in items if item.index is not None]
+        recall_budget = budget
+        while recall_budget > 0:
+            items = await self.acms.ask(question, recall_budget)
+            lines = [
+                _dated_line(self.said[item.index], item.text) for item in items if item.index is not None
+            ]
             excess = counter.count("".join(f"{line}\n" for line in lines)) - budget
             if excess <= 0:
                 return lines
-            allowed -= excess
+            recall_budget -= excess
         return []
 
     async def _write_prompt(self, question: str, budget: int) -> list[Mapping[str, Any]]:
@@ -325,12 +334,12 @@ class _Memories:
         head = await self.acms.session.storage.head(context)
         session = self.acms.session.at(head.version)
         prompt = Prompt(OpenAIChat(_COUNTED_AS)).system(instruction())
-        bare = await prompt.user(question).render()
+        without_memory = await prompt.user(question).render()
         rendered = (
             await prompt.history(session)
             .recall(session, question)
             .user(question)
-            .render(budget=budget + bare.tokens.upper_bound)
+            .render(budget=budget + without_memory.tokens.upper_bound)
         )
         messages: list[Mapping[str, Any]] = rendered.payload["messages"]
         return messages
@@ -342,21 +351,21 @@ async def _open_memories(conversation: Conversation) -> AsyncGenerator[_Memories
     async with open_acms()() as acms:
         assert isinstance(acms, Remembering)
         memories = _Memories(conversation.said, MostRecent(), PlainBM25(), acms)
-        for said in conversation.said:
-            await acms.tell(said)
-            dated = replace(said, speaker=_label(said))
+        for message in conversation.said:
+            await acms.tell(message)
+            dated = replace(message, speaker=_speaker_and_date(message))
             await memories.window.tell(dated)
             await memories.bm25.tell(dated)
         await acms.settle()
         yield memories
 
 
-def _label(said: Said) -> str:
-    return f"{said.speaker or said.role}, {said.created_at:%Y-%m-%d}"
+def _speaker_and_date(message: Said) -> str:
+    return f"{message.speaker or message.role}, {message.created_at:%Y-%m-%d}"
 
 
-def _line(said: Said, text: str) -> str:
-    return f"{_label(said)}: {text}"
+def _dated_line(message: Said, text: str) -> str:
+    return f"{_speaker_and_date(message)}: {text}"
 
 
 @cache
@@ -370,7 +379,7 @@ async def complete_chat(
 ) -> Reply:
     """Send a request of the chat format, and return the reply; what a model thinks aloud is left out."""
 
-    def read(answer: dict[str, Any]) -> Reply:
+    def read_reply(answer: dict[str, Any]) -> Reply:
         message = answer["choices"][0]["message"]
         usage = answer.get("usage") or {}
         return Reply(
@@ -381,4 +390,4 @@ async def complete_chat(
         )
 
     body = {"model": model, "max_tokens": max_tokens, **payload}
-    return await endpoint.post("chat/completions", body, read)
+    return await endpoint.post("chat/completions", body, read_reply)

@@ -1,4 +1,4 @@
-"""The simple ways to remember: what every other one has to beat.
+"""Baselines: simple memories that every other one has to beat.
 
 They pack "Speaker: text" lines, each counted with its line break, by default in cl100k tokens.
 """
@@ -58,16 +58,17 @@ def _parts(word: str) -> list[str]:
 def stems(text: str) -> list[str]:
     """Return the stems of a text without stop words, by Porter2; of all its words when there are no others.
 
-    Of Chinese and Japanese, where nothing stands between words, pairs of characters.
+    Chinese and Japanese, which put nothing between words, are split into pairs of characters.
 
-    It is not what ACMS makes of a text, and stays as it is: a measure that moves with what is measured is none.
+    ACMS has a tokenizer of its own. This one does not follow its changes: a baseline that improved with what is
+    measured would hide the improvement.
     """
-    words = [part for word in _WORD.findall(text.lower()) for part in _parts(word)]
+    words = [word_part for word in _WORD.findall(text.lower()) for word_part in _parts(word)]
     return [_stem(word) for word in words if word not in _STOP] or [_stem(word) for word in words]
 
 
-class _Kept:
-    """Keeps what is said as "speaker: text" lines, with their tokens."""
+class _MessageMemory:
+    """Keeps messages as "speaker: text" lines, with their tokens."""
 
     def __init__(self, counter: TokenCounter | None = None) -> None:
         self._counter = counter or BPETokenCounter("cl100k_base")
@@ -85,39 +86,39 @@ class _Kept:
         )
 
     async def settle(self) -> None:
-        """Return: nothing goes on in the background."""
+        """Do nothing: a baseline has no background work."""
 
-    def _pack(self, scores: Mapping[int, float], token_budget: int) -> list[Recalled]:
-        """Return what fits, best first; what does not fit is skipped, and of equals the oldest comes first."""
-        left, found = token_budget, list[Recalled]()
+    def _pack_within_budget(self, scores: Mapping[int, float], token_budget: int) -> list[Recalled]:
+        """Return the messages that fit, best first, of equal scores the oldest first; skip those that do not fit."""
+        remaining_tokens, packed = token_budget, list[Recalled]()
         for index in sorted(scores, key=lambda index: (-scores[index], index)):
             item = self._said[index]
-            if item.tokens <= left:
-                left -= item.tokens
-                found.append(replace(item, score=scores[index]))
-        return found
+            if item.tokens <= remaining_tokens:
+                remaining_tokens -= item.tokens
+                packed.append(replace(item, score=scores[index]))
+        return packed
 
 
-class MostRecent(_Kept):
+class MostRecent(_MessageMemory):
     """The newest messages that fit the budget; the newer, the higher the score."""
 
     name = "most recent window"
 
     async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
         """Return the newest messages, oldest first."""
-        left, found = token_budget, list[Recalled]()
+        remaining_tokens, recalled = token_budget, list[Recalled]()
         for item in reversed(self._said):
-            left -= item.tokens
-            if left < 0:
+            remaining_tokens -= item.tokens
+            if remaining_tokens < 0:
                 break
-            found.append(replace(item, score=1 / (1 + len(found))))
-        return found[::-1]
+            recalled.append(replace(item, score=1 / (1 + len(recalled))))
+        return recalled[::-1]
 
 
-class PlainBM25(_Kept):
-    """BM25 (k1 1.2, b 0.75) over the stems of what was said, without stop words, packed best first.
+class PlainBM25(_MessageMemory):
+    """BM25 (k1 1.2, b 0.75) over the stems of the messages, without stop words, packed best first.
 
-    It is as sure as its best message comes near the highest score the words of the question allow.
+    Its confidence is the best score as a share of the highest score that the words of the question allow.
     """
 
     name = "plain BM25"
@@ -133,56 +134,57 @@ class PlainBM25(_Kept):
         index = len(self._said)
         await super().tell(said)
         counts = Counter(self._terms(said))
-        for stem, times in counts.items():
-            self._postings[stem].append((index, times))
+        for stem, term_count in counts.items():
+            self._postings[stem].append((index, term_count))
         self._lengths.append(counts.total())
         self._total += self._lengths[-1]
 
-    def _terms(self, said: Said) -> list[str]:
-        return stems(said.text)
+    def _terms(self, message: Said) -> list[str]:
+        return stems(message.text)
 
     async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
-        """Return what shares a term with the question and fits, best first."""
-        return self._pack(self.scores(question), token_budget)
+        """Return the messages that share a term with the question and fit, best first."""
+        return self._pack_within_budget(self.scores(question), token_budget)
 
     def scores(self, question: str) -> dict[int, float]:
         """Return the score of every message that shares a term with a question; sets the confidence."""
         count = len(self._said)
         average = max(1.0, self._total / max(1, count))
         scores: defaultdict[int, float] = defaultdict(float)
-        most = 0.0
+        highest_score = 0.0
         for stem in dict.fromkeys(stems(question)):
-            having = self._postings.get(stem, ())
-            weight = log(1 + (count - len(having) + 0.5) / (len(having) + 0.5))
-            most += weight * (K1 + 1)
-            for index, times in having:
+            postings = self._postings.get(stem, ())
+            # The 1 keeps the weight of a stem positive that more than half of the messages hold.
+            weight = log(1 + (count - len(postings) + 0.5) / (len(postings) + 0.5))
+            highest_score += weight * (K1 + 1)
+            for index, term_count in postings:
                 norm = K1 * (1 - B + B * self._lengths[index] / average)
-                scores[index] += weight * times * (K1 + 1) / (times + norm)
-        self.confidence = max(scores.values(), default=0.0) / most if most else 0.0
+                scores[index] += weight * term_count * (K1 + 1) / (term_count + norm)
+        self.confidence = max(scores.values(), default=0.0) / highest_score if highest_score else 0.0
         return scores
 
 
 class WindowBM25(PlainBM25):
-    """BM25 over the speaker's name and the text; half the score of each message beside it counts too."""
+    """BM25 over the speaker's name and the text; each message also gets half the score of both its neighbours."""
 
     name = "BM25, speaker, ±1"
 
-    def _terms(self, said: Said) -> list[str]:
-        return stems(f"{said.speaker or said.role} {said.text}")
+    def _terms(self, message: Said) -> list[str]:
+        return stems(f"{message.speaker or message.role} {message.text}")
 
     def scores(self, question: str) -> dict[int, float]:
         """Return the score of every message that shares a term with a question, or stands beside one that does."""
-        found: defaultdict[int, float] = defaultdict(float)
+        spread_scores: defaultdict[int, float] = defaultdict(float)
         for index, score in super().scores(question).items():
-            for near in range(max(0, index - 1), min(len(self._said), index + 2)):
-                found[near] += score if near == index else score / 2
-        return found
+            for neighbor in range(max(0, index - 1), min(len(self._said), index + 2)):
+                spread_scores[neighbor] += score if neighbor == index else score / 2
+        return spread_scores
 
 
-class PlainVectors(_Kept):
-    """The cosine of "speaker: text" with the question, packed best first; as sure as the best cosine.
+class PlainVectors(_MessageMemory):
+    """The cosine of "speaker: text" with the question, packed best first; the best cosine is its confidence.
 
-    One vector a message, as plain vector stores keep them. Vectors are made when it settles.
+    One vector a message, as plain vector stores keep them. `settle` makes the vectors.
     """
 
     name = "plain vectors"
@@ -196,15 +198,17 @@ class PlainVectors(_Kept):
         """Make the vectors that are missing."""
         import numpy as np
 
-        known = 0 if self._vectors is None else len(self._vectors)
-        missing = [item.text for item in self._said[known:]]
-        if missing:
-            fresh = await self._units(missing)
-            self._vectors = fresh if self._vectors is None else np.concatenate([self._vectors, fresh])
+        vector_count = 0 if self._vectors is None else len(self._vectors)
+        new_texts = [item.text for item in self._said[vector_count:]]
+        if new_texts:
+            new_vectors = await self._units(new_texts)
+            self._vectors = (
+                new_vectors if self._vectors is None else np.concatenate([self._vectors, new_vectors])
+            )
 
     async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
         """Return the messages that are nearest to the question and fit, best first."""
-        return self._pack(await self.scores(question), token_budget)
+        return self._pack_within_budget(await self.scores(question), token_budget)
 
     async def scores(self, question: str) -> dict[int, float]:
         """Return the cosine of every message; sets the confidence."""
@@ -213,9 +217,9 @@ class PlainVectors(_Kept):
             self.confidence = 0.0
             return {}
         (query,) = await self._units([question])
-        found: list[float] = (self._vectors @ query).tolist()
-        self.confidence = min(1.0, max(0.0, *found, 0.0))
-        return dict(enumerate(found))
+        cosines: list[float] = (self._vectors @ query).tolist()
+        self.confidence = min(1.0, max(0.0, *cosines, 0.0))
+        return dict(enumerate(cosines))
 
     async def _units(self, texts: list[str]) -> NDArray[np.float32]:
         import numpy as np
@@ -224,10 +228,10 @@ class PlainVectors(_Kept):
         return matrix / np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), 1e-12)
 
 
-class ReciprocalRankFusion(_Kept):
+class ReciprocalRankFusion(_MessageMemory):
     """Reciprocal rank fusion (k = 60) of plain BM25 and plain vectors, packed best first.
 
-    It cannot tell how sure it is. Cormack, Clarke and Büttcher, SIGIR 2009.
+    It has no confidence: fused ranks do not say how well anything matched. Cormack, Clarke and Büttcher, SIGIR 2009.
     """
 
     name = "RRF"
@@ -248,9 +252,9 @@ class ReciprocalRankFusion(_Kept):
         await self._meaning.settle()
 
     async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
-        """Return what either of them ranks high and fits, best first."""
+        """Return the messages that either of the two ranks high and that fit, best first."""
         fused: defaultdict[int, float] = defaultdict(float)
         for scores in (self._words.scores(question), await self._meaning.scores(question)):
             for rank, index in enumerate(sorted(scores, key=lambda index: (-scores[index], index)), 1):
                 fused[index] += 1 / (RRF_K + rank)
-        return self._pack(fused, token_budget)
+        return self._pack_within_budget(fused, token_budget)

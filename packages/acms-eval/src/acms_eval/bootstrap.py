@@ -43,20 +43,20 @@ def weights(clusters: Sequence[Hashable], *, seed: int = 0, rounds: int = ROUNDS
     return _weights(tuple(clusters), seed, rounds)
 
 
-@lru_cache(maxsize=4)  # the figures of the same questions come one after the other
+@lru_cache(maxsize=4)  # all figures of the same questions are resampled one after the other
 def _weights(clusters: tuple[Hashable, ...], seed: int, rounds: int) -> NDArray[np.float64]:
     random = np.random.default_rng(seed)
     members: dict[Hashable, list[int]] = {}
     for place, cluster in enumerate(clusters):
         members.setdefault(cluster, []).append(place)
     drawn = random.multinomial(len(members), np.full(len(members), 1 / len(members)), size=rounds)
-    found = np.zeros((rounds, len(clusters)))
-    for times, places in zip(drawn.T, members.values(), strict=True):
+    drawn_shares = np.zeros((rounds, len(clusters)))
+    for draw_counts, places in zip(drawn.T, members.values(), strict=True):
         share = np.full(len(places), 1 / len(places))
-        found[:, places] = random.multinomial(times * len(places), share)
-    found /= found.sum(axis=1, keepdims=True)
-    found.flags.writeable = False
-    return found
+        drawn_shares[:, places] = random.multinomial(draw_counts * len(places), share)
+    drawn_shares /= drawn_shares.sum(axis=1, keepdims=True)
+    drawn_shares.flags.writeable = False  # the cache hands the same array to every caller
+    return drawn_shares
 
 
 def interval(
@@ -64,14 +64,14 @@ def interval(
 ) -> Interval:
     """Return the mean of a figure over questions and its 95 % interval.
 
-    For the margin between two systems give the differences, question by question: what makes a question hard for both
-    then falls out.
+    For the margin between two systems give the differences, question by question: they cancel what makes a question
+    hard for both.
     """
-    drawn = weights(clusters, seed=seed, rounds=rounds)
-    given = np.asarray(values, dtype=np.float64)
-    if given.shape != (len(clusters),):
+    resamples = weights(clusters, seed=seed, rounds=rounds)
+    figures = np.asarray(values, dtype=np.float64)
+    if figures.shape != (len(clusters),):
         raise ValidationError(f"needs {len(clusters)} numbers, one a question", field="values")
-    return _interval(float(given.mean()), drawn @ given, len(given))
+    return _interval(float(figures.mean()), resamples @ figures, len(figures))
 
 
 def difference(
@@ -85,13 +85,17 @@ def difference(
 
     Each is given as values and clusters, and drawn on its own. `count` is the smaller of the two numbers of questions.
     """
-    ones, others = (np.asarray(values, dtype=np.float64) for values, _ in (first, second))
-    above = weights(first[1], seed=seed, rounds=rounds) @ ones
-    below = weights(second[1], seed=seed + 1, rounds=rounds) @ others
-    return _interval(float(ones.mean() - others.mean()), above - below, min(len(ones), len(others)))
+    first_values, second_values = (np.asarray(values, dtype=np.float64) for values, _ in (first, second))
+    first_means = weights(first[1], seed=seed, rounds=rounds) @ first_values
+    second_means = weights(second[1], seed=seed + 1, rounds=rounds) @ second_values
+    return _interval(
+        float(first_values.mean() - second_values.mean()),
+        first_means - second_means,
+        min(len(first_values), len(second_values)),
+    )
 
 
-def _interval(mean: float, means: NDArray[np.float64], count: int) -> Interval:
+def _interval(mean: float, resample_means: NDArray[np.float64], count: int) -> Interval:
     tail = 50 * (1 - LEVEL)
-    low, high = np.percentile(means, [tail, 100 - tail])
+    low, high = np.percentile(resample_means, [tail, 100 - tail])
     return Interval(mean=mean, low=float(low), high=float(high), count=count)

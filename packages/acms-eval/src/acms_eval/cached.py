@@ -21,7 +21,7 @@ __all__ = ["CachedEmbedder", "CachedEndpoint"]
 T = TypeVar("T")
 
 BATCH = 64
-"""Texts of one call to the embedder inside; what a batch brought is kept before the next one starts."""
+"""Texts of one call to the embedder inside; the vectors of a batch are stored before the next one starts."""
 
 
 class CachedEmbedder:
@@ -68,13 +68,13 @@ class CachedEmbedder:
         embed: Callable[[list[str]], Awaitable[Iterable[Any]]],
     ) -> list[list[float]]:
         keys = [sha256(f"{self.model}\n{self.dimension}\n{prefix}{text}".encode()).digest() for text in texts]
-        known: dict[bytes, list[float]] = {}
+        vectors_by_key: dict[bytes, list[float]] = {}
         for key in dict.fromkeys(keys):
             row = self._file.execute("SELECT value FROM vector WHERE key = ?", (key,)).fetchone()
             if row is not None:
-                known[key] = array("f", row[0]).tolist()
-        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
-        items = list(missing.items())
+                vectors_by_key[key] = array("f", row[0]).tolist()
+        new_texts = {key: text for key, text in zip(keys, texts, strict=True) if key not in vectors_by_key}
+        items = list(new_texts.items())
         for start in range(0, len(items), BATCH):
             batch = items[start : start + BATCH]
             vectors = await embed([text for _, text in batch])
@@ -87,8 +87,8 @@ class CachedEmbedder:
             )
             self._file.execute("COMMIT")
             self.embedded += len(rows)
-            known.update((key, row.tolist()) for key, row in rows)
-        return [known[key] for key in keys]
+            vectors_by_key.update((key, row.tolist()) for key, row in rows)
+        return [vectors_by_key[key] for key in keys]
 
     def close(self) -> None:
         """Close the file."""
@@ -127,9 +127,9 @@ class CachedEndpoint(Endpoint):
         self.sent = 0
 
     async def post(self, path: str, body: Mapping[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
-        """Return what `read` makes of the answer that is kept, or ask and keep it."""
-        whole = {**self._settings, **body}
-        question = json.dumps([path, whole], sort_keys=True)
+        """Return what `read` makes of the stored answer, or of the server's, which is then stored."""
+        full_body = {**self._settings, **body}
+        question = json.dumps([path, full_body], sort_keys=True)
         key = sha256(question.encode()).digest()
         row = self._file.execute("SELECT value FROM answer WHERE key = ?", (key,)).fetchone()
         if row is not None:
@@ -137,14 +137,14 @@ class CachedEndpoint(Endpoint):
         accepted: list[dict[str, Any]] = []
 
         def read_answer(answer: dict[str, Any]) -> T:
-            found = read(answer)
+            result = read(answer)
             accepted.append(answer)
-            return found
+            return result
 
-        found = await super().post(path, whole, read_answer)
+        result = await super().post(path, full_body, read_answer)
         self.sent += 1
         self._file.execute("INSERT OR REPLACE INTO answer VALUES (?, ?)", (key, json.dumps(accepted[-1])))
-        return found
+        return result
 
     async def aclose(self) -> None:
         """Close the connections and the file."""

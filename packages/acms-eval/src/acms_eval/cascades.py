@@ -1,8 +1,8 @@
-"""Cascades: what follows from a decision that is changed or dropped, asked about later.
+"""Cascades: questions about decisions whose premise was changed or dropped.
 
 In the manner of MEME (arXiv 2605.12477): premises, decisions that follow from them in one or two steps, and decisions
-that follow from nothing. One premise gets another value, another one is dropped; then everything is asked about. What
-followed is still stored, and nobody said that it ended: an answer has to say that it may not be so any more.
+that follow from nothing. One premise gets another value, another one is dropped; then everything is asked about. The
+decisions that followed are still stored, and no message ended them: an answer has to say that they may no longer hold.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OTHERS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cascades:
-    """What became of the decisions that followed from one that was changed or dropped; shares in [0, 1]."""
+    """How the decisions are shown that followed from a changed or dropped premise; shares in [0, 1]."""
 
     tier: str
     #: Decisions that followed from a changed premise, and from a dropped one.
@@ -84,19 +84,24 @@ def changed_premises(*, turns: int = 120, seed: int = 0, phrases: Phrases | None
             for step, value in enumerate(option)
             if step
         ]
-    for one in decided:
-        early.insert(random.randrange(len(early) + 1), one.state(random, marked=True))
-        probes.append(replace(one.probe(random.choice(one.topic.questions)), topic="other"))
+    for decision in decided:
+        early.insert(random.randrange(len(early) + 1), decision.state(random, marked=True))
+        probes.append(replace(decision.probe(random.choice(decision.topic.questions)), topic="other"))
     stated = dict(zip(writer.places(len(early), 0, turns // 4), early, strict=True))
     (old, new), (gone, _) = drawn
-    late = [
-        _changed(chains[0], random.choice(CHANGES), old[0], new[0]),
-        _changed(chains[1], random.choice(DROPS), gone[0], ""),
+    changes = [
+        _change_premise(chains[0], random.choice(CHANGES), old[0], new[0]),
+        _change_premise(chains[1], random.choice(DROPS), gone[0], ""),
     ]
-    stated.update(zip(writer.places(2, turns // 4 + 2, turns // 2 - 8), late, strict=True))
-    others = [Decided(topic=topic, values=(), rivals=topic.values) for topic in writer.phrases.topics]
+    stated.update(zip(writer.places(2, turns // 4 + 2, turns // 2 - 8), changes, strict=True))
+    bystanders = [Decided(topic=topic, values=(), rivals=topic.values) for topic in writer.phrases.topics]
     return writer.write(
-        f"changed_premises-{turns}-{seed}", turns=turns, stated=stated, probes=probes, noise=0.3, about=others
+        f"changed_premises-{turns}-{seed}",
+        turns=turns,
+        stated=stated,
+        probes=probes,
+        noise=0.3,
+        about=bystanders,
     )
 
 
@@ -110,15 +115,15 @@ def _step(writer: Writer, chain: Chain, option: Sequence[str], step: int) -> Sta
     )
 
 
-def _changed(chain: Chain, text: str, old: str, new: str) -> Statement:
+def _change_premise(chain: Chain, text: str, old_value: str, new_value: str) -> Statement:
     """Return how a premise is changed, or dropped where nothing is new."""
-    proposal = _proposal(chain, 0, new, chain.contents[0].format(new))
+    proposal = _proposal(chain, 0, new_value, chain.contents[0].format(new_value))
     return Statement(
         topic=chain.steps[0],
-        text=text.format(old=old, v=new),
-        value=new or old,
+        text=text.format(old=old_value, v=new_value),
+        value=new_value or old_value,
         part="correction",
-        proposal=replace(proposal, action="update" if new else "remove"),
+        proposal=replace(proposal, action="update" if new_value else "remove"),
     )
 
 
@@ -145,80 +150,80 @@ async def cascades(
 
     Of several word lists every seed takes the next one.
     """
-    found: list[Cascades] = []
+    rows: list[Cascades] = []
     for tier in tiers:
-        asked: list[_Asked] = []
+        outcomes: list[_Outcome] = []
         for seed in seeds:
             scenario = changed_premises(turns=turns, seed=seed, phrases=drawn(phrases, seed))
-            asked += await _asked(scenario, tier, token_budget)
-        found.append(_row(tier, asked))
-    return found
+            outcomes += await _ask_scenario(scenario, tier, token_budget)
+        rows.append(_summarize_tier(tier, outcomes))
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A probe, and what came of it."""
+class _Outcome:
+    """How one probe was answered."""
 
     topic: str
     flagged: bool
     #: Whether each item that shows the value says its doubt.
     shown: tuple[bool, ...]
-    #: Whether a fact that is flagged, or what alone said it, was shown without its doubt.
+    #: Whether a flagged fact, or a message it comes from, was shown without the doubt.
     certain: bool
 
 
-async def _asked(scenario: Scenario, tier: Tier, budget: int) -> list[_Asked]:
+async def _ask_scenario(scenario: Scenario, tier: Tier, budget: int) -> list[_Outcome]:
     from acms.providers import OfflineReflector
 
     reflector: Reflector = OfflineReflector() if tier == "offline" else PerfectReflector(scenario)
     async with ACMS(scenario.name, open_storage("memory://"), None, reflector=reflector) as session:
         system = Remembering(session)
-        for said in scenario.said:
-            await system.tell(said)
+        for message in scenario.said:
+            await system.tell(message)
         await session.close_episode()
         await system.settle()
         facts = await session.facts()
-        found: list[_Asked] = []
+        outcomes: list[_Outcome] = []
         for probe in scenario.probes:
             items = [
                 item
                 for item in await session.recall(probe.question, token_budget=budget)
-                if item.source not in CURRENT and _states(item, probe)
+                if item.source not in CURRENT and _item_states(item, probe)
             ]
-            doubted = [fact for fact in facts if fact.doubt is not None and _says(fact, probe)]
-            ids = {id for fact in doubted for id in (fact.id, *fact.sources)}
-            certain = any(item.id in ids and DOUBT not in item.content for item in items)
-            shown = tuple(DOUBT in item.content for item in items)
-            found.append(_Asked(probe.topic, bool(doubted), shown, certain))
-        return found
+            doubted = [fact for fact in facts if fact.doubt is not None and _fact_says(fact, probe)]
+            doubted_ids = {id for fact in doubted for id in (fact.id, *fact.sources)}
+            certain = any(item.id in doubted_ids and DOUBT not in item.content for item in items)
+            doubt_shown = tuple(DOUBT in item.content for item in items)
+            outcomes.append(_Outcome(probe.topic, bool(doubted), doubt_shown, certain))
+        return outcomes
 
 
-def _says(fact: Fact, probe: Probe) -> bool:
+def _fact_says(fact: Fact, probe: Probe) -> bool:
     return all(word in (fact.value or fact.content) or word in fact.content for word in probe.expected)
 
 
-def _states(item: ContextItem, probe: Probe) -> bool:
+def _item_states(item: ContextItem, probe: Probe) -> bool:
     """Whether an item is a fact or a statement of the user with the value: an acknowledgement states nothing."""
     stated = item.source is Source.FACT or "decision" in item.markers
     return stated and all(word in item.content for word in probe.expected)
 
 
-def _row(tier: str, asked: Sequence[_Asked]) -> Cascades:
-    changed = [one for one in asked if one.topic == "changed"]
-    dropped = [one for one in asked if one.topic == "dropped"]
-    both = [*changed, *dropped]
+def _summarize_tier(tier: str, outcomes: Sequence[_Outcome]) -> Cascades:
+    changed = [outcome for outcome in outcomes if outcome.topic == "changed"]
+    dropped = [outcome for outcome in outcomes if outcome.topic == "dropped"]
+    followed = [*changed, *dropped]
     return Cascades(
         tier=tier,
         dependants=len(changed),
         orphans=len(dropped),
-        flagged=_share([one.flagged for one in changed]),
-        flagged_orphans=_share([one.flagged for one in dropped]),
-        shown=_share([bool(one.shown) for one in both]),
-        caveated=_share([all(one.shown) for one in both if one.shown]),
-        certain=_share([one.certain for one in both if one.flagged]),
-        mistaken=_share([one.flagged for one in asked if one.topic == "other"]),
+        flagged=_share_of_true([outcome.flagged for outcome in changed]),
+        flagged_orphans=_share_of_true([outcome.flagged for outcome in dropped]),
+        shown=_share_of_true([bool(outcome.shown) for outcome in followed]),
+        caveated=_share_of_true([all(outcome.shown) for outcome in followed if outcome.shown]),
+        certain=_share_of_true([outcome.certain for outcome in followed if outcome.flagged]),
+        mistaken=_share_of_true([outcome.flagged for outcome in outcomes if outcome.topic == "other"]),
     )
 
 
-def _share(found: Sequence[bool]) -> float:
-    return sum(found) / len(found) if found else 0.0
+def _share_of_true(flags: Sequence[bool]) -> float:
+    return sum(flags) / len(flags) if flags else 0.0

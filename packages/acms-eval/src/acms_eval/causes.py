@@ -1,8 +1,8 @@
 """Causes: why a probe was not answered.
 
-*budget*: what answers was recalled with eight times the room; *words*: the question has no word in common with what
-was said; *stale*: what is no longer so ranks above the answer; *rank*: anything else, the words were there, and other
-things were taken for the answer.
+*budget*: the answer was recalled with eight times the budget; *words*: the question has no word in common with the
+messages that state the answer; *stale*: an outdated value ranks above the answer; *rank*: anything else: the words were
+there, and other items ranked above the answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ CAUSES = {
 
 
 def cause(scenario: Scenario, score: Score, roomy: Score) -> str | None:
-    """Return why a probe was not answered; None when it was. `roomy` is the same probe asked with more room."""
+    """Return why a probe was not answered; None when it was.
+
+    `roomy` is the score of the same probe with eight times the budget: a hit there means that only room was missing.
+    """
     if score.answered:
         return None
     if score.hit:
@@ -30,10 +33,15 @@ def cause(scenario: Scenario, score: Score, roomy: Score) -> str | None:
     if roomy.hit:
         return "budget"
     probe = score.probe
-    asked = set(content_terms(split_words(probe.question)))
-    told = [
-        said.text
-        for said in scenario.said[: probe.after]
-        if said.part in ("fact", "correction") and any(carries(said.text, word) for word in probe.expected)
+    question_terms = set(content_terms(split_words(probe.question)))
+    stated_texts = [
+        message.text
+        for message in scenario.said[: probe.after]
+        if message.part in ("fact", "correction")
+        and any(carries(message.text, word) for word in probe.expected)
     ]
-    return "rank" if any(asked.intersection(content_terms(split_words(text))) for text in told) else "words"
+    return (
+        "rank"
+        if any(question_terms.intersection(content_terms(split_words(text))) for text in stated_texts)
+        else "words"
+    )

@@ -30,22 +30,22 @@ class Point:
     x: float | str
     #: None, or what is not finite, leaves a gap.
     y: float | None
-    #: What it is, where x does not say so.
+    #: The name of the point, where x does not say it.
     label: str = ""
     #: The ends of its interval, drawn as a whisker in a chart of rows.
     low: float | None = None
     high: float | None = None
-    #: Stands for the others of its series, and is drawn larger.
+    #: Drawn larger: it stands for the others of its series.
     strong: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Points that belong together."""
+    """Points of one colour and shape, such as those of one system."""
 
     name: str
     points: tuple[Point, ...]
-    #: Of shape and colour, counted from 0; by default the place of the series.
+    #: The number of its shape and colour, counted from 0; by default the place of the series.
     style: int | None = None
     #: Tells it apart from one of the same style.
     dashed: bool = False
@@ -53,9 +53,9 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart: what is drawn, and how it is read to who cannot see it."""
+    """A chart: what is drawn, and the text that a screen reader speaks."""
 
-    #: Of a file, and unique on a page.
+    #: The name of its file, unique on a page.
     name: str
     title: str
     #: One sentence: what is shown, and against what.
@@ -102,8 +102,8 @@ def cells(chart: Chart) -> tuple[list[str], list[list[str]]]:
     for place in places:
         row = [place if isinstance(place, str) else written(place, chart.x.unit)]
         for series in chart.series:
-            found = next((point for point in series.points if point.x == place), None)
-            row.append("–" if found is None else spanned(found, chart.y.unit))
+            point_there = next((point for point in series.points if point.x == place), None)
+            row.append("–" if point_there is None else spanned(point_there, chart.y.unit))
         rows.append(row)
     return [chart.x.label, *(series.name for series in chart.series)], rows
 
@@ -117,5 +117,5 @@ def spanned(point: Point, unit: Unit) -> str:
 
 
 def number(value: float | str) -> float:
-    """Return a place along an axis; the name of a row is none."""
+    """Return the position along an axis; NaN for the name of a row, which has none."""
     return value if not isinstance(value, str) else float("nan")

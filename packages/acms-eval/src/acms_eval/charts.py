@@ -38,19 +38,21 @@ GRID, SPAN, AXIS = ("#dddddd", "#33373d"), ("#bbbbbb", "#555b64"), ("#888888", "
 TEXT, TITLE = ("#444444", "#c8c8c8"), ("#111111", "#f2f2f2")
 
 
-def _dark(colours: Sequence[tuple[str, str]]) -> str:
+def _dark_rules(colours: Sequence[tuple[str, str]]) -> str:
     return "".join(
-        f'.chart [style*="{part}: {light}"]{{{part}:{dark}!important}}'
+        f'.chart [style*="{css_property}: {light}"]{{{css_property}:{dark}!important}}'
         for light, dark in colours
-        for part in ("fill", "stroke")
+        for css_property in ("fill", "stroke")
     )
 
 
 STYLE = (
     ".chart text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif!important}"
-    "@media (prefers-color-scheme:dark){" + _dark([*SERIES, BACK, BAND, GRID, SPAN, AXIS, TEXT, TITLE]) + "}"
+    "@media (prefers-color-scheme:dark){"
+    + _dark_rules([*SERIES, BACK, BAND, GRID, SPAN, AXIS, TEXT, TITLE])
+    + "}"
 )
-"""The look of every chart: once on a page, or inside a chart that stands alone."""
+"""The style sheet of every chart: once on a page, or inside a chart that stands alone."""
 
 _WIDTH, _HEIGHT = 480, 220  # of a chart, and of the area in which lines and points are drawn
 _MARKS = "os^Dv*Pd"
@@ -75,20 +77,23 @@ def svg(chart: Chart, *, alone: bool = True) -> str:
     """Return a chart as SVG; `alone` it carries `STYLE`, and can be a file or the source of an image."""
     file = StringIO()
     with rc_context({**_LOOK, "svg.hashsalt": chart.name}), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of signs that the font lacks by which widths are taken
+        warnings.simplefilter("ignore")  # of characters that the font by which widths are measured lacks
         drawing = _Drawing(chart)
         for artist in drawing.figure.findobj():
-            artist.set_clip_on(False)  # scales hold everything; a page shares its ids with nobody
+            # Every scale holds all its values, and ids of clip paths would clash with other charts on the page.
+            artist.set_clip_on(False)
         drawing.figure.savefig(file, format="svg", metadata={"Date": None})
-    return _finished(chart, file.getvalue(), drawing.told, alone=alone)
+    return _finish_svg(chart, file.getvalue(), drawing.mark_texts, alone=alone)
 
 
-def _finished(chart: Chart, text: str, told: Sequence[str], *, alone: bool) -> str:
+def _finish_svg(chart: Chart, text: str, mark_texts: Sequence[str], *, alone: bool) -> str:
     """Return what matplotlib wrote with our head, and with a title on every mark."""
     start = text.index('<g id="figure_1">')
     body = text[start:].replace("xlink:href", "href")
     body = re.sub(
-        r' id="mark-(\d+)">', lambda found: f' class="mark"><title>{_safe(told[int(found[1])])}</title>', body
+        r' id="mark-(\d+)">',
+        lambda match: f' class="mark"><title>{_safe(mark_texts[int(match[1])])}</title>',
+        body,
     )
     body = re.sub(r' id="class-(\w+)"', r' class="\1"', body)
     body = re.sub(r' id="[\w.]+_\d+"', "", body)
@@ -103,11 +108,11 @@ def _finished(chart: Chart, text: str, told: Sequence[str], *, alone: bool) -> s
 
 
 class _Drawing:
-    """A figure with one chart in it, and what each of its marks says."""
+    """A figure with one chart in it, and the text of each of its marks."""
 
     def __init__(self, chart: Chart) -> None:
         self.chart = chart
-        self.told: list[str] = []
+        self.mark_texts: list[str] = []
         names = [_clean(series.name) for series in chart.series]
         columns = max(1, min(len(names), int(_WIDTH / max([1, *(6.6 * len(name) + 46 for name in names)]))))
         above = 20.0 * ceil(len(names) / columns) if len(names) > 1 else 0.0
@@ -120,18 +125,18 @@ class _Drawing:
         self.axes: Axes = self.figure.add_subplot()
         self.figure.suptitle(title, x=0.025, ha="left", fontsize=15, fontweight="bold", color=TITLE[0])
         if len(names) > 1:
-            handles = [self._line(place, [], []) for place in range(len(names))]
+            handles = [self._series_line(place, [], []) for place in range(len(names))]
             self.figure.legend(handles, names, loc="outside lower left", ncols=columns)
         if chart.kind == "rows":
-            self._rows(rows, row)
+            self._draw_rows(rows, row)
         else:
-            self._field()
+            self._draw_plane()
 
     def _style(self, place: int) -> int:
         style = self.chart.series[place].style
         return (place if style is None else style) % len(SERIES)
 
-    def _line(self, place: int, x: Sequence[float], y: Sequence[float]) -> Line2D:
+    def _series_line(self, place: int, x: Sequence[float], y: Sequence[float]) -> Line2D:
         """Return a line of a series, as it is drawn and as the legend shows it."""
         style, lines = self._style(place), self.chart.kind == "lines"
         dash = _DASHED if self.chart.series[place].dashed else _DASHES[style % len(_DASHES)]
@@ -140,53 +145,65 @@ class _Drawing:
             linestyle=dash if lines else "none", linewidth=2 if place else 3, zorder=20 - place,
         )  # fmt: skip
 
-    def _mark(self, place: int, x: float, y: float, told: str, *, size: float = 7, alpha: float = 1) -> None:
+    def _draw_mark(
+        self, place: int, x: float, y: float, mark_text: str, *, size: float = 7, alpha: float = 1
+    ) -> None:
         style = self._style(place)
         self.axes.plot(
             [x], [y], color=SERIES[style][0], marker=_MARKS[style], markersize=size, markeredgewidth=0,
-            linestyle="none", alpha=alpha, zorder=40 - place, gid=f"mark-{len(self.told)}",
+            linestyle="none", alpha=alpha, zorder=40 - place, gid=f"mark-{len(self.mark_texts)}",
         )  # fmt: skip
-        self.told.append(told)
+        self.mark_texts.append(mark_text)
 
-    def _field(self) -> None:
+    def _draw_plane(self) -> None:
         """Draw lines or points over two axes."""
         chart, axes = self.chart, self.axes
         for place, series in reversed([*enumerate(chart.series)]):
             points = series.points
             if chart.kind == "lines":
                 points = sorted(points, key=lambda point: number(point.x))
-            found = [
-                (number(one.x), _value(one, chart.y), one) for one in points if _takes(number(one.x), chart.x)
+            drawable = [
+                (number(point.x), _value(point, chart.y), point)
+                for point in points
+                if _can_show(number(point.x), chart.x)
             ]
             if chart.kind == "lines":
-                axes.add_line(line := self._line(place, [x for x, _, _ in found], [y for _, y, _ in found]))
+                axes.add_line(
+                    line := self._series_line(place, [x for x, _, _ in drawable], [y for _, y, _ in drawable])
+                )
                 line.set(marker="none", gid="class-line")
-            strong = any(one.strong for one in points)
-            for x, y, one in found:
+            strong = any(point.strong for point in points)
+            for x, y, point in drawable:
                 if isfinite(y):
-                    told = f"{series.name}{f', {one.label}' if one.label else ''}: {chart.x.label}"
-                    told += f" {written(x, chart.x.unit)}, {chart.y.label} {written(y, chart.y.unit)}"
-                    size = (12 if one.strong else 6) if strong else 7
-                    self._mark(place, x, y, told, size=size, alpha=0.55 if strong and not one.strong else 1)
+                    mark_text = f"{series.name}{f', {point.label}' if point.label else ''}: {chart.x.label}"
+                    mark_text += f" {written(x, chart.x.unit)}, {chart.y.label} {written(y, chart.y.unit)}"
+                    size = (12 if point.strong else 6) if strong else 7
+                    self._draw_mark(
+                        place, x, y, mark_text, size=size, alpha=0.55 if strong and not point.strong else 1
+                    )
         places = [number(point.x) for series in chart.series for point in series.points]
-        _scaled(axes.xaxis, chart.x, places, at_data=chart.kind == "lines")
-        _scaled(
-            axes.yaxis, chart.y, [_value(one, chart.y) for series in chart.series for one in series.points]
+        _scale_axis(axes.xaxis, chart.x, places, at_data=chart.kind == "lines")
+        _scale_axis(
+            axes.yaxis,
+            chart.y,
+            [_value(point, chart.y) for series in chart.series for point in series.points],
         )
         axes.grid(visible=False, axis="x")
         axes.set_title(_clean(chart.y.label))
         axes.set_xlabel(_clean(chart.x.label))
 
-    def _rows(self, names: Sequence[str], height: float) -> None:
+    def _draw_rows(self, names: Sequence[str], height: float) -> None:
         """Draw one row for each name, with a mark for each series along the axis."""
         chart, axes, count = self.chart, self.axes, len(self.chart.series)
-        apart = 5 / height if count > 2 else 0.0  # two are joined by a line, more lie under each other
+        mark_distance = (
+            5 / height if count > 2 else 0.0
+        )  # two are joined by a line, more lie under each other
         values: list[float] = []
         for row, name in enumerate(names):
             if count > 2 and not row % 2:
                 axes.axhspan(row - 0.5, row + 0.5, color=BAND[0], linewidth=0, zorder=0)
-            values += self._row(row, name, apart)
-        _scaled(axes.xaxis, chart.y, values)
+            values += self._draw_row(row, name, mark_distance)
+        _scale_axis(axes.xaxis, chart.y, values)
         axes.set_yticks(
             range(len(names)), [fill(_clean(name), 28, max_lines=2, placeholder=" …") for name in names]
         )
@@ -194,22 +211,29 @@ class _Drawing:
         axes.grid(visible=False, axis="y")
         axes.set_xlabel(_clean(chart.y.label))
 
-    def _row(self, row: int, name: str, apart: float) -> list[float]:
-        """Draw the marks of one row and return what they say, the ends of intervals included."""
+    def _draw_row(self, row: int, name: str, mark_distance: float) -> list[float]:
+        """Draw the marks of one row and return their values, the ends of intervals included."""
         chart, axes, count = self.chart, self.axes, len(self.chart.series)
         values: list[float] = []
         for place, series in enumerate(chart.series):
             for point in series.points:
-                x, low, high = _value(point, chart.y), point.low, point.high
-                if str(point.x) != name or not isfinite(x):
+                mark_x, low, high = _value(point, chart.y), point.low, point.high
+                if str(point.x) != name or not isfinite(mark_x):
                     continue
-                y = row + (place - (count - 1) / 2) * apart
-                if low is not None and high is not None and _takes(low, chart.y) and _takes(high, chart.y):
+                mark_y = row + (place - (count - 1) / 2) * mark_distance
+                if (
+                    low is not None
+                    and high is not None
+                    and _can_show(low, chart.y)
+                    and _can_show(high, chart.y)
+                ):
                     colour = SERIES[self._style(place)][0]
-                    axes.plot([low, high], [y, y], color=colour, linewidth=2, gid="class-whisker")
+                    axes.plot([low, high], [mark_y, mark_y], color=colour, linewidth=2, gid="class-whisker")
                     values += [low, high]
-                self._mark(place, x, y, f"{series.name}, {name}: {spanned(point, chart.y.unit)}")
-                values.append(x)
+                self._draw_mark(
+                    place, mark_x, mark_y, f"{series.name}, {name}: {spanned(point, chart.y.unit)}"
+                )
+                values.append(mark_x)
         if count == 2 and len(values) > 1:
             axes.plot(
                 [min(values), max(values)],
@@ -225,36 +249,36 @@ class _Drawing:
 # ── numbers and words ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _takes(value: float, axis: Axis) -> bool:
+def _can_show(value: float, axis: Axis) -> bool:
     return isfinite(value) and (value > 0 or not axis.log)
 
 
 def _value(point: Point, axis: Axis) -> float:
-    return point.y if point.y is not None and _takes(point.y, axis) else float("nan")
+    return point.y if point.y is not None and _can_show(point.y, axis) else float("nan")
 
 
-def _scaled(scale: XAxis | YAxis, axis: Axis, values: Iterable[float], *, at_data: bool = False) -> None:
+def _scale_axis(scale: XAxis | YAxis, axis: Axis, values: Iterable[float], *, at_data: bool = False) -> None:
     """Let a scale hold some values; with `at_data` its ticks are theirs, as many as there is room for."""
-    found = sorted({value for value in values if _takes(value, axis)})
+    drawable = sorted({value for value in values if _can_show(value, axis)})
     limits = scale.axes.set_xlim if scale.axis_name == "x" else scale.axes.set_ylim
     if axis.log:
         (scale.axes.set_xscale if scale.axis_name == "x" else scale.axes.set_yscale)("log")
-    if at_data and found:
-        along = [log10(value) if axis.log else value for value in found]
-        ticks = found[:1]
-        for value, place in zip(found, along, strict=True):
-            last = log10(ticks[-1]) if axis.log else ticks[-1]
-            if place - last > 0.11 * (along[-1] - along[0]):
+    if at_data and drawable:
+        positions = [log10(value) if axis.log else value for value in drawable]
+        ticks = drawable[:1]
+        for value, position in zip(drawable, positions, strict=True):
+            last_tick = log10(ticks[-1]) if axis.log else ticks[-1]
+            if position - last_tick > 0.11 * (positions[-1] - positions[0]):
                 ticks.append(value)
         scale.set_ticks(ticks)
-    elif axis.log and found:
-        low, high = floor(log10(found[0])), ceil(log10(found[-1]))
+    elif axis.log and drawable:
+        low, high = floor(log10(drawable[0])), ceil(log10(drawable[-1]))
         limits(10.0**low, 10.0 ** max(high, low + 1))
-    elif axis.unit == "share" and all(0 <= value <= 1 for value in found):
+    elif axis.unit == "share" and all(0 <= value <= 1 for value in drawable):
         limits(0, 1)
         scale.set_ticks([0, 0.25, 0.5, 0.75, 1])
-    elif found:
-        limits(min(0.0, found[0]), max(0.0, found[-1]) or 1.0)
+    elif drawable:
+        limits(min(0.0, drawable[0]), max(0.0, drawable[-1]) or 1.0)
     scale.set_major_formatter(lambda value, _: _tick(value, axis.unit))
     scale.axes.minorticks_off()
 

@@ -48,31 +48,31 @@ evaluating = typer.Typer(
 )
 app.add_typer(evaluating, name="eval")
 
-Told = Callable[[str, int, int], None]
-"""Takes what is being done, how much of it is done, and of how much."""
+TellProgress = Callable[[str, int, int], None]
+"""Takes the name of the work under way, how many of its steps are done, and how many there are."""
 
 
 def _one_of(*names: str) -> Callable[[list[str]], list[str]]:
-    def check(given: list[str]) -> list[str]:
-        for name in given:
+    def check(names_given: list[str]) -> list[str]:
+        for name in names_given:
             if name not in names:
                 raise typer.BadParameter(f"{name} is not known; there are {', '.join(names)}")
-        return given
+        return names_given
 
     return check
 
 
-def _reflector(name: str) -> str:
+def _check_reflector(name: str) -> str:
     return _one_of("none", "offline")([name])[0]
 
 
-def _lists(given: list[str]) -> list[str]:
+def _check_word_lists(given: list[str]) -> list[str]:
     from acms_eval.topics import SHIPPED
 
     for name in given:
         if name not in SHIPPED and not Path(name).is_file():
-            known = ", ".join(SHIPPED)
-            raise typer.BadParameter(f"{name} is no file, and none of the word lists {known}")
+            shipped = ", ".join(SHIPPED)
+            raise typer.BadParameter(f"{name} is no file, and none of the word lists {shipped}")
     return list(dict.fromkeys(given))
 
 
@@ -102,7 +102,7 @@ Words = Annotated[
     typer.Option(
         "--words",
         metavar="LIST",
-        callback=_lists,
+        callback=_check_word_lists,
         help="A word list, once or more: software, household, practice, or a file of your own.",
     ),
 ]
@@ -132,7 +132,9 @@ Budget = Annotated[
 ]
 Reflects = Annotated[
     str,
-    typer.Option("--reflector", metavar="NAME", callback=_reflector, help="none, or offline: facts too."),
+    typer.Option(
+        "--reflector", metavar="NAME", callback=_check_reflector, help="none, or offline: facts too."
+    ),
 ]
 Every = Annotated[
     int, typer.Option("--every", min=1, metavar="N", help="With --data: only every Nth question.")
@@ -195,13 +197,19 @@ def run_(
     and LongMemEval as they are published; what a file is, its content says. No model is asked unless --judge names one;
     its key comes from ACMS_JUDGE_KEY.
     """
-    only = {"--scenario": scenario, "--turns": turns, "--words": words, "--budget": budget, "--judge": judge}
+    foreign_options = {
+        "--scenario": scenario,
+        "--turns": turns,
+        "--words": words,
+        "--budget": budget,
+        "--judge": judge,
+    }
     if not data:
-        only = {"--every": every > 1, "--against": against}
-    if wrong := [name for name, value in only.items() if value]:
+        foreign_options = {"--every": every > 1, "--against": against}
+    if misplaced := [name for name, value in foreign_options.items() if value]:
         about = "scenarios" if data else "--data"
-        raise typer.BadParameter(f"works with {about} only", param_hint=wrong[0])
-    _known_scenarios(scenario)
+        raise typer.BadParameter(f"works with {about} only", param_hint=misplaced[0])
+    _check_scenarios(scenario)
     if bool(judge) != bool(judge_model) or (answer_model and not judge):
         raise typer.BadParameter(
             "--judge needs --judge-model, and neither stands alone", param_hint="--judge"
@@ -210,32 +218,33 @@ def run_(
 
     async def work() -> None:
         if data:
-            compared = None if against is None else _compared(against)
+            compared = None if against is None else _read_report(against)
             measure = _Conversations(data, every, compared, seed[0], settings)
         else:
             judging = None if judge is None or judge_model is None else (judge, judge_model, answer_model)
             measure = _Scenarios(scenario, turns, seed, words, budget, judging, settings)
-        opened = _line_up(embedder, cache, system, reflector)
-        await _measured(measure, opened, report, Screen(as_json))
+        line_up_context = _open_line_up(embedder, cache, system, reflector)
+        await _measure_and_show(measure, line_up_context, report, Screen(as_json))
 
     run_command(as_json, work())
 
 
-async def _measured(
+async def _measure_and_show(
     measure: _Conversations | _Scenarios,
-    opened: AbstractAsyncContextManager[LineUp],
+    line_up_context: AbstractAsyncContextManager[LineUp],
     report: Path | None,
     screen: Screen,
 ) -> None:
-    """Measure, write the report that is wanted, and show what was found."""
+    """Measure, write the report if one is wanted, and show the figures."""
     if report is not None:
-        _made(report)
+        _make_folder(report)
+    # Embedders and the bar are closed before the report is shown.
     async with AsyncExitStack() as stack:
-        line_up = await stack.enter_async_context(opened)
-        document, value, files = await measure.run(line_up, stack.enter_context(_watching()))
-    written = [] if report is None else document.write(report, files)
+        line_up = await stack.enter_async_context(line_up_context)
+        document, value, files = await measure.run(line_up, stack.enter_context(_progress_bar()))
+    files_written = [] if report is None else document.write(report, files)
     value |= {"settings": dict(document.settings), "left_out": dict(document.left_out)}
-    _show(screen, document, value, written)
+    _show_report(screen, document, value, files_written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +257,7 @@ class _Conversations:
     seed: int
     settings: dict[str, str]
 
-    async def run(self, line_up: LineUp, tell: Told) -> _Measured:
+    async def run(self, line_up: LineUp, tell: TellProgress) -> _Measured:
         """Ask all questions; return the report, its figures, and the file that goes beside it."""
         from acms_eval import sections
         from acms_eval.datasets import read
@@ -256,11 +265,11 @@ class _Conversations:
         from acms_eval.retrieval import evaluate
 
         def report_progress(progress: Progress) -> None:
-            at = f"{progress.dataset} {progress.conversation}: {progress.system}"
-            tell(at, progress.done, progress.of)
+            label = f"{progress.dataset} {progress.conversation}: {progress.system}"
+            tell(label, progress.done, progress.of)
 
         settings = {**self.settings, "every": str(self.every)}
-        found = await evaluate(
+        retrieval_report = await evaluate(
             chain.from_iterable(map(read, self.paths)),
             line_up.systems,
             every=dict.fromkeys(line_up.systems, self.every),
@@ -273,10 +282,14 @@ class _Conversations:
             title="Recall on real conversations",
             text=("How well each system finds the messages that answer a question.",),
             settings=settings,
-            sections=sections.retrieval(found, against=self.against),
+            sections=sections.retrieval(retrieval_report, against=self.against),
             left_out=line_up.left_out,
         )
-        return document, _retrieval_json(found), {"retrieval.json": found.to_json() + "\n"}
+        return (
+            document,
+            _retrieval_json(retrieval_report),
+            {"retrieval.json": retrieval_report.to_json() + "\n"},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,25 +305,26 @@ class _Scenarios:
     judging: tuple[str, str, str | None] | None
     settings: dict[str, str]
 
-    async def run(self, line_up: LineUp, tell: Told) -> _Measured:
+    async def run(self, line_up: LineUp, tell: TellProgress) -> _Measured:
         """Tell all scenarios, have the answers rated where that is wanted; return the report and its figures."""
         from acms_eval import SCENARIOS, phrases, sections
         from acms_eval.report import Document
         from acms_eval.suite import through
         from acms_eval.topics import SHIPPED
 
-        lists = list(map(phrases, self.words or SHIPPED[:1]))
+        phrase_lists = list(map(phrases, self.words or SHIPPED[:1]))
         scenarios = [
-            SCENARIOS[name](turns=self.turns or _TURNS, seed=seed, phrases=said)
+            SCENARIOS[name](turns=self.turns or _TURNS, seed=seed, phrases=phrase_list)
             for name in (self.names or SCENARIOS)
-            for said in lists
+            for phrase_list in phrase_lists
             for seed in dict.fromkeys(self.seeds)
         ]
         keep = self.judging is not None and bool(self.judging[0])
         suite = await through(scenarios, line_up.systems, token_budget=self.budget, keep=keep, progress=tell)
-        judgements = {} if self.judging is None else await _judged(suite, *self.judging, tell)
-        apart = sections.by_words(suite)
-        shown = (*sections.scenarios(suite, seed=self.seeds[0]), *([apart] if apart is not None else []))
+        judgements = {} if self.judging is None else await _judge_suite(suite, *self.judging, tell)
+        by_words_section = sections.by_words(suite)
+        word_sections = [] if by_words_section is None else [by_words_section]
+        scenario_sections = (*sections.scenarios(suite, seed=self.seeds[0]), *word_sections)
         document = Document(
             title="Recall in scenarios",
             text=("What each system knows when it is asked, of what was said in passing.",),
@@ -318,16 +332,16 @@ class _Scenarios:
                 **self.settings,
                 "turns": str(self.turns or _TURNS),
                 "budget": "each scenario's own" if self.budget is None else str(self.budget),
-                "words": ", ".join(one.name for one in lists),
+                "words": ", ".join(phrase_list.name for phrase_list in phrase_lists),
             },
-            sections=(*shown, *([sections.judged(judgements)] if judgements else [])),
+            sections=(*scenario_sections, *([sections.judged(judgements)] if judgements else [])),
             times=(sections.timed(suite),),
             left_out=line_up.left_out,
         )
         return document, _suite_json(suite, judgements), None
 
 
-def _known_scenarios(names: Sequence[str]) -> None:
+def _check_scenarios(names: Sequence[str]) -> None:
     from acms_eval import SCENARIOS
 
     for name in names:
@@ -337,8 +351,8 @@ def _known_scenarios(names: Sequence[str]) -> None:
 
 
 @contextmanager
-def _watching() -> Generator[Told]:
-    """Show a bar on stderr when somebody is watching: what runs, and how much of it is done."""
+def _progress_bar() -> Generator[TellProgress]:
+    """Show a progress bar on stderr when it is a terminal."""
     if not sys.stderr.isatty():
         yield lambda what, done, of: None
         return
@@ -359,10 +373,10 @@ def _watching() -> Generator[Told]:
 
 
 @asynccontextmanager
-async def _line_up(
+async def _open_line_up(
     embedders: Sequence[str], cache: Path | None, systems: Sequence[str], reflector: str
 ) -> AsyncGenerator[LineUp]:
-    """Open the embedders, and return who is measured with them."""
+    """Open the embedders, and yield the systems that are measured with them."""
     from acms.providers import LocalEmbedder, OfflineReflector
     from acms_eval.cached import CachedEmbedder
     from acms_eval.suite import DEFAULT, line_up
@@ -370,38 +384,38 @@ async def _line_up(
     async with AsyncExitStack() as stack:
         tiers: list[tuple[str, Embedder | None]] = []
         for name in dict.fromkeys(embedders):
-            found: Embedder | None = None
+            embedder: Embedder | None = None
             if name == "local":
                 path = None if cache is None else cache / "vectors.db"
-                found = await stack.enter_async_context(CachedEmbedder(LocalEmbedder(), path))
-            tiers.append((name, found))
-        opened = line_up(
+                embedder = await stack.enter_async_context(CachedEmbedder(LocalEmbedder(), path))
+            tiers.append((name, embedder))
+        measured = line_up(
             tiers, names=systems or DEFAULT, reflector=OfflineReflector if reflector == "offline" else None
         )
-        if not opened.systems:
-            why = "; ".join(f"{name}: {reason}" for name, reason in opened.left_out.items())
-            raise ConfigurationError(f"there is nothing to measure: {why}")
-        yield opened
+        if not measured.systems:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in measured.left_out.items())
+            raise ConfigurationError(f"there is nothing to measure: {reasons}")
+        yield measured
 
 
-async def _judged(
-    suite: Suite, url: str, model: str, answers_with: str | None, tell: Told
+async def _judge_suite(
+    suite: Suite, url: str, model: str, answers_with: str | None, tell: TellProgress
 ) -> dict[str, Judgement]:
     from acms_eval.judge import Judge
 
     key = os.environ.get(JUDGE_KEY) or None
     async with Judge(url, model, answers_with=answers_with, api_key=key) as judge:
-        found: dict[str, Judgement] = {}
+        judgements: dict[str, Judgement] = {}
         for system, answers in suite.answers.items():
 
             def report_progress(done: int, of: int, system: str = system) -> None:
                 tell(f"{model} rates {system}", done, of)
 
-            found[system] = await judge.judge(answers, report_progress)
-        return found
+            judgements[system] = await judge.judge(answers, report_progress)
+        return judgements
 
 
-def _made(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     """Make the folder of a report before anything long runs."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -409,7 +423,7 @@ def _made(folder: Path) -> None:
         raise ValidationError(f"cannot write to {folder}: {error.strerror}", field="folder") from error
 
 
-def _compared(file: Path) -> RetrievalReport:
+def _read_report(file: Path) -> RetrievalReport:
     from acms_eval.retrieval import RetrievalReport
 
     try:
@@ -432,44 +446,46 @@ def _suite_json(suite: Suite, judgements: dict[str, Judgement]) -> dict[str, Any
             }
             for system in suite.systems
         },
-        "judge": {system: found.figures() for system, found in judgements.items()},
+        "judge": {system: judgement.figures() for system, judgement in judgements.items()},
     }
 
 
-def _retrieval_json(found: RetrievalReport) -> dict[str, Any]:
+def _retrieval_json(report: RetrievalReport) -> dict[str, Any]:
     """Return the means with their intervals, without the questions one by one."""
-    value: dict[str, Any] = json.loads(found.to_json())
+    value: dict[str, Any] = json.loads(report.to_json())
     del value["asked"]
     value["abstention"] = {
         dataset: {
-            system: None if (one := found.abstention(dataset, system)) is None else asdict(one)
-            for system in found.systems
+            system: None if (abstention := report.abstention(dataset, system)) is None else asdict(abstention)
+            for system in report.systems
         }
-        for dataset in found.datasets
+        for dataset in report.datasets
     }
     return value
 
 
-def _show(screen: Screen, document: Document, value: dict[str, Any], written: Sequence[Path]) -> None:
+def _show_report(
+    screen: Screen, document: Document, value: dict[str, Any], files_written: Sequence[Path]
+) -> None:
     """Write the tables of a report, or its figures as JSON."""
 
     def draw() -> None:
         for section in (*document.sections, *document.times):
-            _section(screen, section)
-        _left_out(screen, document, written)
+            _show_section(screen, section)
+        _show_left_out(screen, document, files_written)
 
-    screen.show({**value, "files": [str(file) for file in written]}, draw)
+    screen.show({**value, "files": [str(file) for file in files_written]}, draw)
 
 
-def _left_out(screen: Screen, document: Document, written: Sequence[Path]) -> None:
-    for name, why in document.left_out.items():
-        screen.line(f"not run: {name}, {why}", "dim")
-    if written:
+def _show_left_out(screen: Screen, document: Document, files_written: Sequence[Path]) -> None:
+    for name, reason in document.left_out.items():
+        screen.line(f"not run: {name}, {reason}", "dim")
+    if files_written:
         screen.line()
-        screen.line(f"report: {next(file for file in written if file.suffix == '.html')}")
+        screen.line(f"report: {next(file for file in files_written if file.suffix == '.html')}")
 
 
-def _section(screen: Screen, section: Section) -> None:
+def _show_section(screen: Screen, section: Section) -> None:
     screen.title(section.title)
     for text in section.text:
         screen.line(text, "dim")
@@ -477,25 +493,28 @@ def _section(screen: Screen, section: Section) -> None:
         screen.line()
         screen.line(table.title)
         for places in _fitting(table, None if screen.console is None else screen.console.width):
-            columns = [Column(table.heads[place], right=place > 0) for place in places]
+            columns = [Column(table.heads[place], align_right=place > 0) for place in places]
             screen.table(columns, [[row[place] for place in places] for row in table.rows])
 
 
 def _fitting(table: Table, room: int | None) -> list[list[int]]:
-    """Return the columns of a table in blocks that fit a terminal: a figure that is cut is none."""
+    """Return the columns of a table in blocks that fit a terminal, each with the first column.
+
+    The table would otherwise cut its figures, and a figure that is cut misleads.
+    """
     blocks = [[0]]
-    used = first = _wide(table, 0) + 1
+    used_width = label_width = _column_width(table, 0) + 1
     for place in range(1, len(table.heads)):
-        width = _wide(table, place)
-        if room is not None and used + width > room and len(blocks[-1]) > 1:
+        width = _column_width(table, place)
+        if room is not None and used_width + width > room and len(blocks[-1]) > 1:
             blocks.append([0])
-            used = first
+            used_width = label_width
         blocks[-1].append(place)
-        used += width
+        used_width += width
     return blocks
 
 
-def _wide(table: Table, place: int) -> int:
+def _column_width(table: Table, place: int) -> int:
     return 3 + max(len(row[place]) for row in (table.heads, *table.rows))
 
 
@@ -560,30 +579,30 @@ def answers_(
         from acms_eval.cached import CachedEndpoint
 
         if report is not None:
-            _made(report)
+            _make_folder(report)
         file = cache.expanduser() / "answers.db"
         key = os.environ.get(MODEL_KEY) or None
         async with CachedEndpoint(model_url, file, settings={"temperature": 0}, api_key=key) as endpoint:
             name = model or await endpoint.get("models", lambda answer: answer["data"][0]["id"])
-            with _watching() as tell:
-                found = await measure_answers(
+            with _progress_bar() as tell:
+                answer_report = await measure_answers(
                     endpoint,
                     name,
-                    _conversations(data),
+                    _load_conversations(data),
                     parts=part or PARTS,
-                    rows=[one for one in Row if not row or one in row],
+                    rows=[known_row for known_row in Row if not row or known_row in row],
                     count=questions,
                     budget=budget,
                     max_tokens=answer_tokens,
                     judge_model=judge_model,
                     progress=tell,
                 )
-        _show_answers(found, {"model": name, "budget": str(budget)}, report, as_json)
+        _show_answers(answer_report, {"model": name, "budget": str(budget)}, report, as_json)
 
     run_command(as_json, work())
 
 
-def _conversations(paths: Sequence[Path]) -> list[Conversation]:
+def _load_conversations(paths: Sequence[Path]) -> list[Conversation]:
     """Return the conversations of all paths, or a scenario where there are none."""
     from acms_eval import SCENARIOS
     from acms_eval.answers import scenario_conversation
@@ -594,19 +613,21 @@ def _conversations(paths: Sequence[Path]) -> list[Conversation]:
     return [scenario_conversation(SCENARIOS["corrections"](turns=_TURNS, seed=0))]
 
 
-def _show_answers(found: AnswerReport, run_with: dict[str, str], report: Path | None, as_json: bool) -> None:
+def _show_answers(
+    answer_report: AnswerReport, run_with: dict[str, str], report: Path | None, as_json: bool
+) -> None:
     """Write the tables with the model, the date and the machine, or all of it as JSON."""
     from acms_eval.report import Document
 
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors"
     settings = {**run_with, "temperature": "0", "date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine}
     line = ", ".join(f"{key} {value}" for key, value in settings.items())
-    document = Document(title="Answers", text=(line,), settings=settings, sections=found.sections())
-    written = [] if report is None else document.write(report)
+    document = Document(title="Answers", text=(line,), settings=settings, sections=answer_report.sections())
+    files_written = [] if report is None else document.write(report)
     screen = Screen(as_json)
     if not as_json:
         screen.line(line, "dim")
-    _show(screen, document, {**found.figures(), "settings": settings}, written)
+    _show_report(screen, document, {**answer_report.figures(), "settings": settings}, files_written)
 
 
 # ── report ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -639,27 +660,27 @@ def report_(
         from acms_eval.deliverables import FULL, QUICK, deliverables
         from acms_eval.topics import SHIPPED
 
-        _made(out)
-        lists = list(map(phrases, words or SHIPPED))
+        _make_folder(out)
+        phrase_lists = list(map(phrases, words or SHIPPED))
         async with AsyncExitStack() as stack:
-            line_up = await stack.enter_async_context(_line_up(embedder, cache, system, "none"))
+            line_up = await stack.enter_async_context(_open_line_up(embedder, cache, system, "none"))
             document = await deliverables(
                 line_up,
                 sizes=QUICK if quick else FULL,
                 seed=seed,
-                phrases=lists,
+                phrases=phrase_lists,
                 settings={"embedder": ", ".join(embedder)},
-                progress=stack.enter_context(_watching()),
+                progress=stack.enter_context(_progress_bar()),
             )
-        written = document.write(out)
+        files_written = document.write(out)
         screen = Screen(as_json)
 
         def draw() -> None:
-            _section(screen, document.sections[0])
-            _left_out(screen, document, written)
+            _show_section(screen, document.sections[0])
+            _show_left_out(screen, document, files_written)
 
         value = {"settings": dict(document.settings), "left_out": dict(document.left_out)}
-        screen.show({**value, "files": [str(file) for file in written]}, draw)
+        screen.show({**value, "files": [str(file) for file in files_written]}, draw)
 
     run_command(as_json, work())
 
@@ -686,14 +707,19 @@ def cascades_(
         from acms_eval import phrases
         from acms_eval.cascades import cascades
 
-        said = list(map(phrases, words))
-        found = await cascades(turns=turns or 120, seeds=seed, phrases=said, token_budget=budget)
+        phrase_lists = list(map(phrases, words))
+        tier_rows = await cascades(turns=turns or 120, seeds=seed, phrases=phrase_lists, token_budget=budget)
         screen = Screen(as_json)
         figures = ("flagged", "flagged_orphans", "caveated", "certain", "mistaken")
         heads = ("premise changed", "premise dropped", "shown with it", "as certain", "mistaken")
-        columns = (Column("facts", "cyan"), *(Column(head, right=True) for head in heads))
-        rows = [(one.tier, *(f"{100 * getattr(one, name):.1f} %" for name in figures)) for one in found]
-        screen.show({"cascades": [asdict(one) for one in found]}, lambda: screen.table(columns, rows))
+        columns = (Column("facts", "cyan"), *(Column(head, align_right=True) for head in heads))
+        rows = [
+            (tier_row.tier, *(f"{100 * getattr(tier_row, name):.1f} %" for name in figures))
+            for tier_row in tier_rows
+        ]
+        screen.show(
+            {"cascades": [asdict(tier_row) for tier_row in tier_rows]}, lambda: screen.table(columns, rows)
+        )
 
     run_command(as_json, work())
 
@@ -708,18 +734,18 @@ def scenarios_(as_json: AsJson = False) -> None:
     async def work() -> None:
         from acms_eval import SCENARIOS
 
-        found = [(name, _first_line(builder.__doc__)) for name, builder in SCENARIOS.items()]
+        named_texts = [(name, _describe_builder(builder.__doc__)) for name, builder in SCENARIOS.items()]
         screen = Screen(as_json)
         columns = (Column("scenario", "cyan"), Column("what it is"))
         screen.show(
-            {"scenarios": [{"name": name, "text": text} for name, text in found]},
-            lambda: screen.table(columns, found),
+            {"scenarios": [{"name": name, "text": text} for name, text in named_texts]},
+            lambda: screen.table(columns, named_texts),
         )
 
     run_command(as_json, work())
 
 
-def _first_line(doc: str | None) -> str:
-    """Return what a builder returns, in the words of its docstring."""
+def _describe_builder(doc: str | None) -> str:
+    """Return what a scenario is: the first line of its builder's docstring, without "Return"."""
     line = (doc or "").strip().partition("\n")[0].removeprefix("Return ")
     return line[:1].upper() + line[1:]

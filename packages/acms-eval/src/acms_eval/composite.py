@@ -59,15 +59,15 @@ def composite(reports: Sequence[Report]) -> Composite:
     """
     if len(systems := sorted({report.system for report in reports})) > 1:
         raise ValidationError(f"must be of one system, were of {', '.join(systems)}", field="reports")
-    found = {
+    hits_by_scenario = {
         name: [score.hit for report in reports if report.kind == name for score in report.scores]
         for name in WEIGHTS
     }
-    if missing := [name for name, scores in found.items() if not scores]:
+    if missing := [name for name, scores in hits_by_scenario.items() if not scores]:
         raise ValidationError(f"lack {', '.join(missing)}", field="reports")
     parts = tuple(
         Part(scenario=name, weight=WEIGHTS[name], score=sum(scores) / len(scores), probes=len(scores))
-        for name, scores in found.items()
+        for name, scores in hits_by_scenario.items()
     )
-    total = sum(part.weight * part.score for part in parts)
-    return Composite(system=systems[0], score=total / sum(WEIGHTS.values()), parts=parts)
+    weighted_sum = sum(part.weight * part.score for part in parts)
+    return Composite(system=systems[0], score=weighted_sum / sum(WEIGHTS.values()), parts=parts)

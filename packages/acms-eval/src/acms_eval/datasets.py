@@ -3,7 +3,7 @@
 The sets are research data of others and no part of ACMS; their files are read as they are published. What a file is,
 its content says; only the size of a BEAM chat is told by its folder, where one names it. VehicleMemBench and MemSim are
 read from files of the shape of LoCoMo: their questions say their kind, and many people speak in the first while the
-second is Chinese. A message that says nothing is passed over, evidence that names no message is dropped, and a question
+second is Chinese. A message without text is passed over, evidence that names no message is dropped, and a question
 keeps its place even when no evidence is left.
 """
 
@@ -61,7 +61,7 @@ class Question:
     group: str
     #: Indices of the messages that are evidence for the answer; empty when none was annotated.
     gold: frozenset[int]
-    #: Those of them that say what was so before the newest of them; empty where nothing says so.
+    #: Those of them that state an earlier value than the newest of them; empty where the set marks none.
     outdated: frozenset[int] = frozenset()
     #: False: the conversation holds no answer to it, and the right thing is to say so.
     answerable: bool = True
@@ -84,10 +84,10 @@ class Conversation:
 
     def firsts(self) -> list[int]:
         """Return for every message the first one of the same speaker with the same text: showing either shows both."""
-        first: dict[tuple[str, str], int] = {}
+        first_places: dict[tuple[str, str], int] = {}
         return [
-            first.setdefault((one.speaker or one.role, one.text), place)
-            for place, one in enumerate(self.said)
+            first_places.setdefault((message.speaker or message.role, message.text), place)
+            for place, message in enumerate(self.said)
         ]
 
 
@@ -96,9 +96,12 @@ def load(path: str | Path) -> list[Conversation]:
 
     Raises `ValidationError` with file and place when one is broken, or none is found.
     """
-    found = list(read(path))
-    order = {name: place for place, name in enumerate(sorted({one.dataset for one in found}))}
-    return sorted(found, key=lambda one: order[one.dataset])
+    conversations = list(read(path))
+    dataset_order = {
+        name: place
+        for place, name in enumerate(sorted({conversation.dataset for conversation in conversations}))
+    }
+    return sorted(conversations, key=lambda conversation: dataset_order[conversation.dataset])
 
 
 def read(path: str | Path) -> Iterator[Conversation]:
@@ -128,23 +131,25 @@ def _unique(conversation: Conversation, names: set[tuple[str, str]]) -> Conversa
 
 def _files(folder: Path) -> list[Path]:
     """Return the JSON files of a folder, `conv-2` before `conv-10`."""
-    found = [file for file in folder.rglob("*.json") if file.is_file()]
-    chats = {file.parent for file in found if file.name == "chat.json"}
-    kept = [file for file in found if file.name == "chat.json" or file.parent not in chats]
+    json_files = [file for file in folder.rglob("*.json") if file.is_file()]
+    chats = {file.parent for file in json_files if file.name == "chat.json"}
+    conversation_files = [file for file in json_files if file.name == "chat.json" or file.parent not in chats]
 
     def natural(file: Path) -> list[tuple[int, str]]:
-        parts = _NUMBER.split(str(file.relative_to(folder)))
-        return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+        name_parts = _NUMBER.split(str(file.relative_to(folder)))
+        return [(int(name_part), "") if name_part.isdigit() else (-1, name_part) for name_part in name_parts]
 
-    return sorted(kept, key=natural)
+    return sorted(conversation_files, key=natural)
 
 
 def _conversations(file: Path, *, alone: bool) -> Iterator[Conversation]:
     with closing(_records(file)) as records:  # the file with them, also when a record is broken
-        first = next(records, None)
-        reader = next((read for knows, read in _SETS if isinstance(first, dict) and knows(first)), None)
+        first_record = next(records, None)
+        reader = next(
+            (read for knows, read in _READERS if isinstance(first_record, dict) and knows(first_record)), None
+        )
         if reader is not None:
-            yield from reader(file, chain([first], records))
+            yield from reader(file, chain([first_record], records))
         elif alone:
             raise ValidationError("is no conversation of a known set", field=file.name, options=KNOWN)
 
@@ -154,17 +159,17 @@ def _conversations(file: Path, *, alone: bool) -> Iterator[Conversation]:
 
 def _records(file: Path) -> Generator[Any]:
     """Yield the items of a list one by one, or the one document there is; only one item is held at a time."""
-    with _opened(file) as source:
+    with _open_text(file) as source:
         text = _Blocks(source, file.name)
         if not text.ahead():
             raise ValidationError("is empty", field=file.name, options=KNOWN)
-        if listed := text.ahead() == "[":
+        if is_list := text.ahead() == "[":
             text.at += 1
-        while found := text.ahead(" \t\r\n," if listed else " \t\r\n"):
-            if listed and found == "]":
+        while next_character := text.ahead(" \t\r\n," if is_list else " \t\r\n"):
+            if is_list and next_character == "]":
                 return
             yield text.item()
-        if listed:
+        if is_list:
             raise text.wrong("the list has no end", len(text.text))
 
 
@@ -184,7 +189,7 @@ class _Blocks:
                 self.at += 1
             if self.at < len(self.text):
                 return self.text[self.at]
-            if not self._more(_BLOCK):
+            if not self._read_more(_BLOCK):
                 return ""
 
     def item(self) -> Any:
@@ -194,12 +199,12 @@ class _Blocks:
             try:
                 item, end = self._decode(self.text, self.at)
             except (json.JSONDecodeError, RecursionError) as error:
-                if isinstance(error, RecursionError) or not self._more(size):
+                if isinstance(error, RecursionError) or not self._read_more(size):
                     reason = getattr(error, "msg", "nested too deeply")
                     raise self.wrong(reason, getattr(error, "pos", self.at)) from error
             else:
                 length = end - self.at
-                if end < len(self.text) or not self._more(size):  # a number may go on in the next block
+                if end < len(self.text) or not self._read_more(size):  # a number may go on in the next block
                     self.at += length
                     return item
             size *= 2
@@ -209,7 +214,7 @@ class _Blocks:
         line = self._lines + self.text.count("\n", 0, at) + 1
         return ValidationError(f"is not JSON: {reason}", field=f"{self._name}:{line}")
 
-    def _more(self, size: int) -> bool:
+    def _read_more(self, size: int) -> bool:
         try:
             block = self._source.read(size)
         except (OSError, UnicodeDecodeError) as error:
@@ -219,15 +224,15 @@ class _Blocks:
         return bool(block)
 
 
-def _opened(file: Path) -> TextIO:
+def _open_text(file: Path) -> TextIO:
     try:
         return file.open(encoding="utf-8-sig")
     except OSError as error:
         raise ValidationError(f"cannot be read: {error.strerror}", field=str(file)) from error
 
 
-class _Place:
-    """Turns whatever goes wrong with a record into an error that says where."""
+class _RecordErrors:
+    """Turns every error of reading a record into a `ValidationError` that names its place."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -246,21 +251,21 @@ class _Place:
 # ── sets ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _ids(evidence: Json) -> Iterator[str]:
+def _read_ids(evidence: Json) -> Iterator[str]:
     """Yield the ids in an annotation: a text of several, a list, or an object of lists."""
     if isinstance(evidence, str):
         yield from evidence.replace(";", " ").replace(",", " ").split()
     elif isinstance(evidence, dict):
-        for one in evidence.values():
-            yield from _ids(one)
+        for nested in evidence.values():
+            yield from _read_ids(nested)
     elif isinstance(evidence, list):
-        for one in evidence:
-            yield from _ids(one)
+        for nested in evidence:
+            yield from _read_ids(nested)
     elif evidence is not None:
         yield str(evidence)
 
 
-def _messages(turns: Iterator[Turn], key: str) -> tuple[tuple[Said, ...], dict[str, int]]:
+def _read_messages(turns: Iterator[Turn], key: str) -> tuple[tuple[Said, ...], dict[str, int]]:
     """Return what was said, and the place of each message by its id."""
     said: list[Said] = []
     places: dict[str, int] = {}
@@ -277,136 +282,146 @@ def _messages(turns: Iterator[Turn], key: str) -> tuple[tuple[Said, ...], dict[s
     return tuple(said), places
 
 
-def _people(dataset: str) -> Callable[[Path, Iterator[_Record]], Iterator[Conversation]]:
+def _people_reader(dataset: str) -> Callable[[Path, Iterator[_Record]], Iterator[Conversation]]:
     """Return a reader of conversations between people: LoCoMo, and what is written like it, or REALTALK."""
 
     def read_people(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
         for number, record in enumerate(records):
             where = f"{file.name}: record {number + 1}"
-            with _Place(where):
+            with _RecordErrors(where):
                 name = str(record.get("sample_id") or (f"{file.stem}-{number + 1}" if number else file.stem))
-                said, places = _messages(read_turns(record, where), "dia_id")
-                asked = list(record["qa"])
-                known = _written_like(said, asked) if dataset == "LoCoMo" else dataset
-            turns = _by_turn(places)
+                said, places = _read_messages(read_turns(record, where), "dia_id")
+                qa_records = list(record["qa"])
+                set_name = _guess_dataset(said, qa_records) if dataset == "LoCoMo" else dataset
+            turns = _places_by_turn(places)
             questions: list[Question] = []
-            for place, one in enumerate(asked):
-                with _Place(f"{where}, qa[{place}]"):
-                    group = str(one["category"])
-                    gold = frozenset(_gold(one.get("evidence"), places, turns))
+            for place, qa_record in enumerate(qa_records):
+                with _RecordErrors(f"{where}, qa[{place}]"):
+                    group = str(qa_record["category"])
+                    gold = frozenset(_gold_places(qa_record.get("evidence"), places, turns))
                     questions.append(
                         Question(
-                            text=validation.validate_text(one["question"], "question"),
-                            group=group if known in ("LoCoMo", "REALTALK") else str(one.get("kind", group)),
+                            text=validation.validate_text(qa_record["question"], "question"),
+                            group=group
+                            if set_name in ("LoCoMo", "REALTALK")
+                            else str(qa_record.get("kind", group)),
                             gold=gold,
-                            outdated=gold - {max(gold)} if known == "Vehicle" and gold else frozenset(),
-                            answerable=(known, group) != ("LoCoMo", "5"),
-                            answer=str(one.get("answer", "")),
+                            outdated=gold - {max(gold)} if set_name == "Vehicle" and gold else frozenset(),
+                            answerable=(set_name, group) != ("LoCoMo", "5"),
+                            answer=str(qa_record.get("answer", "")),
                         )
                     )
-            yield Conversation(name=name, dataset=known, said=said, questions=tuple(questions))
+            yield Conversation(name=name, dataset=set_name, said=said, questions=tuple(questions))
 
     return read_people
 
 
-def _written_like(said: Sequence[Said], asked: Sequence[_Record]) -> str:
-    """Return the set that a conversation of the shape of LoCoMo is of, by what is in it."""
-    if not any("kind" in one for one in asked):
+def _guess_dataset(said: Sequence[Said], qa_records: Sequence[_Record]) -> str:
+    """Return the set of a conversation in the format of LoCoMo, judged by its content."""
+    if not any("kind" in record for record in qa_records):
         return "LoCoMo"
-    text = "".join(one.text for one in said)
+    text = "".join(record.text for record in said)
     if len(_HAN.findall(text)) > len(text) / 3:
         return "MemSim"
-    return "Vehicle" if len({one.speaker for one in said}) > 2 else "LoCoMo"
+    return "Vehicle" if len({record.speaker for record in said}) > 2 else "LoCoMo"
 
 
 _Turn: TypeAlias = tuple[int, int]
 
 
-def _by_turn(places: Mapping[str, int]) -> dict[_Turn, int]:
+def _places_by_turn(places: Mapping[str, int]) -> dict[_Turn, int]:
     """Return the place of each message by its session and its turn."""
-    found = {id: _TURNS.fullmatch(id) for id in places}
-    return {(int(turn[1]), int(turn[2])): places[id] for id, turn in found.items() if turn is not None}
+    matches = {id: _TURNS.fullmatch(id) for id in places}
+    return {(int(match[1]), int(match[2])): places[id] for id, match in matches.items() if match is not None}
 
 
-def _gold(evidence: Json, places: Mapping[str, int], turns: Mapping[_Turn, int]) -> Iterator[int]:
+def _gold_places(evidence: Json, places: Mapping[str, int], turns: Mapping[_Turn, int]) -> Iterator[int]:
     """Yield the places of the messages that an annotation names: by their ids, by turns, or by ranges of these."""
     if not isinstance(evidence, str):
-        within = evidence.values() if isinstance(evidence, dict) else evidence
-        for one in within if isinstance(within, Iterable) else ():
-            yield from _gold(one if isinstance(one, str | list | dict) else str(one), places, turns)
+        annotations = evidence.values() if isinstance(evidence, dict) else evidence
+        for annotation in annotations if isinstance(annotations, Iterable) else ():
+            yield from _gold_places(
+                annotation if isinstance(annotation, str | list | dict) else str(annotation), places, turns
+            )
         return
-    yield from (places[id] for id in _ids(evidence) if id in places)
-    for found in _TURNS.finditer(evidence):
-        session, turn, last_session, last_turn, last = (part and int(part) for part in found.groups())
+    yield from (places[id] for id in _read_ids(evidence) if id in places)
+    for match in _TURNS.finditer(evidence):
+        session, turn, last_session, last_turn, last_of_session = (
+            number and int(number) for number in match.groups()
+        )
         first = (int(session or 0), int(turn or 0))
-        end = (int(last_session or first[0]), int(last_turn or last or first[1]))
+        end = (int(last_session or first[0]), int(last_turn or last_of_session or first[1]))
         if end == first:
             yield from (turns[first],) if first in turns else ()
         else:
             yield from (place for turn, place in turns.items() if first <= turn <= end)
 
 
-def _beam(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
-    said, places = _messages(read_turns(list(records), file.name), "chat_id")
-    beside = [
+def _read_beam(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
+    said, places = _read_messages(read_turns(list(records), file.name), "chat_id")
+    probe_files = [
         file.parent / "probing_questions" / "probing_questions.json",
         file.parent / "probing_questions.json",
     ]
-    probes = next((path for path in beside if path.is_file()), None)
+    probes = next((path for path in probe_files if path.is_file()), None)
     if probes is None:
         raise ValidationError(
             "is a BEAM chat without questions: there is no probing_questions/probing_questions.json beside it",
             field=str(file),
         )
     questions: list[Question] = []
-    with _Place(probes.name):
+    with _RecordErrors(probes.name):
         document: Any = next(_records(probes), None)
-        abilities = [(ability, list(ones)) for ability, ones in document.items()]
-    for ability, ones in abilities:
-        for place, one in enumerate(ones):
-            with _Place(f"{probes.name}: {ability}[{place}]"):
-                sources = one.get("source_chat_ids")
-                gold = frozenset(places[id] for id in _ids(sources) if id in places)
+        abilities = [(ability, list(ability_probes)) for ability, ability_probes in document.items()]
+    for ability, ability_probes in abilities:
+        for place, probe in enumerate(ability_probes):
+            with _RecordErrors(f"{probes.name}: {ability}[{place}]"):
+                sources = probe.get("source_chat_ids")
+                gold = frozenset(places[id] for id in _read_ids(sources) if id in places)
                 outdated = frozenset[int]()
                 if isinstance(sources, dict) and "updated_info" in sources:
-                    newest = {places[id] for id in _ids(sources["updated_info"]) if id in places}
+                    newest = {places[id] for id in _read_ids(sources["updated_info"]) if id in places}
                     outdated = gold - newest if newest else outdated
                 questions.append(
                     Question(
-                        text=validation.validate_text(one["question"], "question"),
+                        text=validation.validate_text(probe["question"], "question"),
                         group=ability,
                         gold=gold,
                         outdated=outdated,
                         answerable=ability != "abstention",
                     )
                 )
-    dataset = _beam_size(file) or _beam_length(said)
+    dataset = _beam_size_by_folder(file) or _beam_size_by_tokens(said)
     name = file.parent.resolve().name if file.stem == "chat" else file.stem
     yield Conversation(name=name, dataset=dataset, said=said, questions=tuple(questions))
 
 
-def _beam_size(file: Path) -> str | None:
-    """Return what a folder says of the size of its chats, the nearest one first: "beam-100k-dev", "500K"."""
-    folders = (_BEAM_FOLDER.match(part) for part in reversed(file.resolve().parent.parts))
-    return next((f"BEAM-{found[1].upper()}" for found in folders if found is not None), None)
+def _beam_size_by_folder(file: Path) -> str | None:
+    """Return the size that a folder's name states, the nearest folder first: "beam-100k-dev", "500K"."""
+    folders = (_BEAM_FOLDER.match(folder_name) for folder_name in reversed(file.resolve().parent.parts))
+    return next((f"BEAM-{match[1].upper()}" for match in folders if match is not None), None)
 
 
-def _beam_length(said: Sequence[Said]) -> str:
-    tokens = sum(BPETokenCounter("cl100k_base").count(one.text) for one in said)
-    return next((name for most, name in _BEAM_SIZES if tokens < most), "BEAM-10M")
+def _beam_size_by_tokens(said: Sequence[Said]) -> str:
+    tokens = sum(BPETokenCounter("cl100k_base").count(message.text) for message in said)
+    return next((name for max_tokens, name in _BEAM_SIZES if tokens < max_tokens), "BEAM-10M")
 
 
-def _long(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
+def _read_longmemeval(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
     """Read LongMemEval: every question has a conversation of its own, sessions in the order of their dates."""
     for number, record in enumerate(records):
         where = f"{file.name}: record {number + 1}"
-        with _Place(where):
-            name, group, asked = str(record["question_id"]), record["question_type"], record["question"]
+        with _RecordErrors(where):
+            name, group, question_text = (
+                str(record["question_id"]),
+                record["question_type"],
+                record["question"],
+            )
             where = f"{file.name}: {name}"
-        with _Place(where):
+        with _RecordErrors(where):
             sessions = sorted(
                 zip(
-                    map(_moment, record["haystack_dates"]),
+                    map(_parse_date, record["haystack_dates"]),
                     record["haystack_session_ids"],
                     record["haystack_sessions"],
                     strict=True,
@@ -415,16 +430,16 @@ def _long(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
             )
             answers = set(record.get("answer_session_ids") or ())
             said: list[Said] = []
-            marked: set[int] = set()
-            within: set[int] = set()
+            with_answer_mark: set[int] = set()
+            in_answer_sessions: set[int] = set()
             for started, session, turns in sessions:
                 for second, turn in enumerate(turns, 1):
                     if not turn["content"].strip():
                         continue
                     if turn.get("has_answer"):
-                        marked.add(len(said))
+                        with_answer_mark.add(len(said))
                     if session in answers:
-                        within.add(len(said))
+                        in_answer_sessions.add(len(said))
                     said.append(
                         Said(
                             role=validation.parse_choice(turn["role"], Role, "role").value,
@@ -432,13 +447,13 @@ def _long(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
                             created_at=started + timedelta(seconds=second),
                         )
                     )
-            missing = name.endswith("_abs")
+            unanswerable = name.endswith("_abs")
             question = Question(
-                text=validation.validate_text(asked, "question"),
-                group="abstention" if missing else str(group),
-                gold=frozenset(marked or within),
-                answerable=not missing,
-                asked_at=_moment(record["question_date"]) if record.get("question_date") else None,
+                text=validation.validate_text(question_text, "question"),
+                group="abstention" if unanswerable else str(group),
+                gold=frozenset(with_answer_mark or in_answer_sessions),
+                answerable=not unanswerable,
+                asked_at=_parse_date(record["question_date"]) if record.get("question_date") else None,
                 answer=str(record.get("answer", "")),
             )
             conversation = Conversation(
@@ -447,19 +462,19 @@ def _long(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
         yield conversation
 
 
-def _moment(written: str) -> datetime:
-    match = _MOMENT.search(written)
+def _parse_date(date_text: str) -> datetime:
+    match = _MOMENT.search(date_text)
     if match is None:
-        raise ValueError(f"{written!r} is not a date like 2023/05/20 (Sat) 02:21")
+        raise ValueError(f"{date_text!r} is not a date like 2023/05/20 (Sat) 02:21")
     year, month, day, hour, minute = map(int, match.groups())
     return datetime(year, month, day, hour, minute, tzinfo=UTC)
 
 
-_SETS: tuple[
+_READERS: tuple[
     tuple[Callable[[_Record], bool], Callable[[Path, Iterator[_Record]], Iterator[Conversation]]], ...
 ] = (
-    (lambda one: isinstance(one.get("conversation"), dict) and "qa" in one, _people("LoCoMo")),
-    (lambda one: isinstance(one.get("name"), dict) and "qa" in one, _people("REALTALK")),
-    (lambda one: "haystack_sessions" in one, _long),
-    (lambda one: isinstance(one.get("turns"), list), _beam),
+    (lambda one: isinstance(one.get("conversation"), dict) and "qa" in one, _people_reader("LoCoMo")),
+    (lambda one: isinstance(one.get("name"), dict) and "qa" in one, _people_reader("REALTALK")),
+    (lambda one: "haystack_sessions" in one, _read_longmemeval),
+    (lambda one: isinstance(one.get("turns"), list), _read_beam),
 )

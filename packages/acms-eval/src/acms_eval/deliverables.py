@@ -1,4 +1,4 @@
-"""The seven figures that an evaluation owes, measured for every system at once and drawn.
+"""The seven figures of the evaluation plan, measured for every system in the same run and drawn.
 
 Decision persistence, sensitivity to the token budget, the overhead, precision against recall, the spectrum of
 difficulty, temporal degradation, and what markers are worth. The overhead is read off a clock and stands apart.
@@ -29,7 +29,7 @@ MESSAGES = Axis(label="messages", log=True)
 _WITH_FACTS = ", with facts"
 _REQUESTS = ", whole requests"
 _CORRECTED = 100
-"""Messages that the scenario of corrections takes at least."""
+"""The least number of messages that the scenario of corrections takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +98,10 @@ QUICK = Sizes(
 """A few seconds: every chart, few points."""
 
 PARTS = 9
-"""What is measured one after the other: the scenarios, and eight sweeps."""
+"""The number of parts that a run reports its progress in: the scenarios, and eight sweeps."""
 
 OnProgress = Callable[[str, int, int], None]
-"""Takes what is being measured, how much of it is done, and of how much."""
+"""Takes the name of the part under way, how many of its steps are done, and how many there are."""
 
 
 async def deliverables(
@@ -138,8 +138,8 @@ async def deliverables(
             overview,
             await run.persistence(),
             await run.budgets(),
-            _precision(suite),
-            _difficulty(suite, by_scenario),
+            _precision_section(suite),
+            _difficulty_section(suite, by_scenario),
             await run.degradation(),
             await run.topic_share(),
             await run.marked(),
@@ -153,7 +153,7 @@ async def deliverables(
 
 
 class _Run:
-    """What the sweeps have in common."""
+    """The sweeps of a report, with the systems, seeds and words they all measure with."""
 
     def __init__(
         self,
@@ -171,30 +171,30 @@ class _Run:
         self.phrases = phrases
         self.progress = progress
         #: Parts of the report, by name, in the order in which they began.
-        self._begun: dict[str, int] = {}
-        #: Of all sweeps that have a harder end.
+        self._part_numbers: dict[str, int] = {}
+        #: The rows of all sweeps that get harder towards one end, for the limits.
         self.rows: list[Row] = []
 
-    def _tiers(self, sweep: str) -> Mapping[str, OpenSystem]:
+    def _systems_of_sweep(self, sweep: str) -> Mapping[str, OpenSystem]:
         """Return all systems, and in some sweeps ACMS with facts and as whole requests."""
-        found = dict(self.systems)
+        systems = dict(self.systems)
         for name, embedder in self.acms.items():
             if sweep in self.sizes.with_facts:
-                called = f"{name}{_WITH_FACTS}"
-                found[called] = open_acms(embedder, name=called, reflector=OfflineReflector)
+                full_name = f"{name}{_WITH_FACTS}"
+                systems[full_name] = open_acms(embedder, name=full_name, reflector=OfflineReflector)
             if sweep in self.sizes.as_requests:
-                called = f"{name}{_REQUESTS}"
-                found[called] = open_acms(embedder, name=called, requests=True)
-        return found
+                full_name = f"{name}{_REQUESTS}"
+                systems[full_name] = open_acms(embedder, name=full_name, requests=True)
+        return systems
 
     def _step(self, step: Step) -> None:
-        self._tell(f"{step.sweep}: {step.system}", step.done, step.of)
+        self._tell_progress(f"{step.sweep}: {step.system}", step.done, step.of)
 
-    def _tell(self, what: str, done: int, of: int) -> None:
-        part = what.partition(":")[0]
-        self._begun.setdefault(part, len(self._begun) + 1)
+    def _tell_progress(self, what: str, done: int, of: int) -> None:
+        part_name = what.partition(":")[0]
+        self._part_numbers.setdefault(part_name, len(self._part_numbers) + 1)
         if self.progress is not None:
-            self.progress(f"part {self._begun[part]} of {PARTS}, {what}", done, of)
+            self.progress(f"part {self._part_numbers[part_name]} of {PARTS}, {what}", done, of)
 
     @property
     def _configured(self) -> Mapping[str, Configured]:
@@ -213,29 +213,31 @@ class _Run:
         return await through(
             talks,
             self.systems,
-            progress=lambda what, done, of: self._tell(f"scenarios: {what.partition(':')[0]}", done, of),
+            progress=lambda what, done, of: self._tell_progress(
+                f"scenarios: {what.partition(':')[0]}", done, of
+            ),
         )
 
     async def persistence(self) -> Section:
         """Measure recall against the length of a conversation."""
-        early = await sweeps.lengths(
+        rows = await sweeps.lengths(
             self.systems,
             values=self.sizes.lengths,
             seeds=self.seeds,
             phrases=self.phrases,
             progress=self._step,
         )
-        self.rows += early
-        corrected = [length for length in self.sizes.lengths if length >= _CORRECTED]
-        changed = await sweeps.lengths(
-            self._tiers("corrections"),
-            values=corrected,
+        self.rows += rows
+        long_enough = [length for length in self.sizes.lengths if length >= _CORRECTED]
+        corrected_rows = await sweeps.lengths(
+            self._systems_of_sweep("corrections"),
+            values=long_enough,
             scenario="corrections",
             seeds=self.seeds,
             phrases=self.phrases,
             progress=self._step,
         )
-        self.rows += changed
+        self.rows += corrected_rows
         return Section(
             name="persistence",
             title="Decision persistence",
@@ -245,23 +247,23 @@ class _Run:
                 "what it corrects.",
             ),
             charts=(
-                _lines("persistence", "Decision persistence", MESSAGES, SHARE, early, _hit),
-                _lines(
+                _line_chart("persistence", "Decision persistence", MESSAGES, SHARE, rows, _hit_rate),
+                _line_chart(
                     "persistence-corrected",
                     "Still known, and still true",
                     MESSAGES,
                     ANSWERED,
-                    changed,
-                    _answered,
+                    corrected_rows,
+                    _answered_share,
                 ),
             ),
         )
 
     async def budgets(self) -> Section:
-        """Measure what parameters do."""
+        """Measure recall against the token budget and two parameters of ACMS."""
         size = self.sizes
         rows = await sweeps.token_budgets(
-            self._tiers("budget"),
+            self._systems_of_sweep("budget"),
             values=size.token_budgets,
             turns=size.turns,
             seeds=self.seeds,
@@ -289,8 +291,10 @@ class _Run:
         )
         budget, pct = Axis(label="tokens", log=True), Axis(label="share of the budget", unit="share")
         knobs = (
-            _lines("episodes", "Length of an episode", Axis(label="messages"), SHARE, episodes, _hit),
-            _lines("current", "Share of the current episode", pct, SHARE, current, _hit),
+            _line_chart(
+                "episodes", "Length of an episode", Axis(label="messages"), SHARE, episodes, _hit_rate
+            ),
+            _line_chart("current", "Share of the current episode", pct, SHARE, current, _hit_rate),
         )
         return Section(
             name="budget",
@@ -301,7 +305,7 @@ class _Run:
                 "ends, and the share of the budget that the current episode is sure of.",
             ),
             charts=(
-                _lines("budget", "Token budget sensitivity", budget, SHARE, rows, _hit),
+                _line_chart("budget", "Token budget sensitivity", budget, SHARE, rows, _hit_rate),
                 *(knobs if self.acms else ()),
             ),
         )
@@ -309,7 +313,7 @@ class _Run:
     async def degradation(self) -> Section:
         """Measure recall against the distance from a fact."""
         rows = await sweeps.distances(
-            self._tiers("distance"),
+            self._systems_of_sweep("distance"),
             values=self.sizes.distances,
             noises=self.sizes.distance_noises,
             seeds=range(self.seed, self.seed + self.sizes.distance_seeds),
@@ -320,13 +324,13 @@ class _Run:
         variants = list(dict.fromkeys(row.variant for row in rows))
         axis = Axis(label="messages since the fact", log=True)
         charts = [
-            _lines(
+            _line_chart(
                 ("degradation", "degradation-noise")[place] if place < 2 else f"degradation-noise-{place}",
                 f"Temporal degradation, {variant}",
                 axis,
                 SHARE,
                 [row for row in rows if row.variant == variant],
-                _hit,
+                _hit_rate,
             )
             for place, variant in enumerate(variants)
         ]
@@ -343,7 +347,7 @@ class _Run:
     async def topic_share(self) -> Section:
         """Measure recall against the share of what is said that is about the topic asked."""
         rows = await sweeps.topic_shares(
-            self._tiers("noise"),
+            self._systems_of_sweep("noise"),
             values=self.sizes.noises,
             distance=self.sizes.noise_distance,
             seeds=range(self.seed, self.seed + self.sizes.noise_seeds),
@@ -351,7 +355,7 @@ class _Run:
             progress=self._step,
         )
         self.rows += rows
-        x = Axis(label="share about the topic", unit="share")
+        share_axis = Axis(label="share about the topic", unit="share")
         return Section(
             name="noise",
             title="Noise",
@@ -359,15 +363,15 @@ class _Run:
                 f"One decision, asked about {self.sizes.noise_distance} messages later within 300 tokens. A share of "
                 "what was said in between is about the same topic and names other values.",
             ),
-            charts=(_lines("noise", "Noise about the topic", x, SHARE, rows, _hit),),
+            charts=(_line_chart("noise", "Noise about the topic", share_axis, SHARE, rows, _hit_rate),),
         )
 
     def requests(self) -> Section:
-        """Say what whole requests show and cost, beside what is recalled."""
+        """Return what whole requests show and cost, beside a recall."""
         return sections.requests(self.rows, {f"{name}{_REQUESTS}": name for name in self.acms})
 
     def limits(self) -> Section:
-        """Say where each sweep breaks, and why."""
+        """Return where each sweep breaks, and why."""
         return sections.limits(limits(self.rows))
 
     async def marked(self) -> Section:
@@ -381,21 +385,25 @@ class _Run:
         )
         self.rows += rows
 
-        def drawn(name: str, title: str, read: Callable[[Row], float | None], y: Axis) -> Chart:
+        def draw_by_marker(
+            name: str, title: str, read_figure: Callable[[Row], float | None], y_axis: Axis
+        ) -> Chart:
             series = tuple(
                 Series(
                     name=variant,
-                    points=tuple(Point(x=row.system, y=read(row)) for row in rows if row.variant == variant),
+                    points=tuple(
+                        Point(x=row.system, y=read_figure(row)) for row in rows if row.variant == variant
+                    ),
                 )
                 for variant in ("marked", "plain")
             )
             return Chart(
                 name=name,
                 title=title,
-                text=_description("Of every system, with markers and without", series, y.unit),
+                text=_describe_series("Of every system, with markers and without", series, y_axis.unit),
                 kind="rows",
                 x=Axis(label="system"),
-                y=y,
+                y=y_axis,
                 series=series,
             )
 
@@ -407,22 +415,22 @@ class _Run:
                 "marked weighs more in ACMS; what is not has to be found all the same.",
             ),
             charts=(
-                drawn("marked", "Answered, marked and unmarked", _answered, ANSWERED),
-                drawn(
+                draw_by_marker("marked", "Answered, marked and unmarked", _answered_share, ANSWERED),
+                draw_by_marker(
                     "marked-first",
                     "Found first, marked and unmarked",
-                    _first,
+                    _hit_first,
                     Axis(label="hit@1", unit="share"),
                 ),
             ),
         )
 
     async def overhead(self) -> Section:
-        """Measure what it takes, by the clock."""
+        """Measure what a message and a question cost in time."""
         systems = {**self.systems}
         for name, embedder in self.acms.items():
-            called = f"{name}{_WITH_FACTS}"
-            systems[called] = open_acms(embedder, name=called, reflector=OfflineReflector)
+            full_name = f"{name}{_WITH_FACTS}"
+            systems[full_name] = open_acms(embedder, name=full_name, reflector=OfflineReflector)
         rows = await sweeps.latencies(
             systems,
             values=self.sizes.clock,
@@ -431,7 +439,7 @@ class _Run:
             phrases=self.phrases,
             progress=self._step,
         )
-        last = max((row.turns for row in rows), default=0)
+        longest = max((row.turns for row in rows), default=0)
         return Section(
             name="overhead",
             title="Overhead profile",
@@ -441,8 +449,10 @@ class _Run:
                 "had other work to do.",
             ),
             charts=(
-                _profile(f"Overhead after {last:,} messages", [row for row in rows if row.turns == last]),
-                _latency(rows),
+                _overhead_chart(
+                    f"Overhead after {longest:,} messages", [row for row in rows if row.turns == longest]
+                ),
+                _latency_chart(rows),
             ),
         )
 
@@ -450,48 +460,58 @@ class _Run:
 # ── figures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _hit(row: Row) -> float | None:
+def _hit_rate(row: Row) -> float | None:
     return row.hit
 
 
-def _first(row: Row) -> float | None:
+def _hit_first(row: Row) -> float | None:
     return row.hit_at_1
 
 
-def _answered(row: Row) -> float | None:
+def _answered_share(row: Row) -> float | None:
     return row.answered
 
 
-def _lines(
-    name: str, title: str, x: Axis, y: Axis, rows: Sequence[Row], read: Callable[[Row], float | None]
+def _line_chart(
+    name: str,
+    title: str,
+    x_axis: Axis,
+    y_axis: Axis,
+    rows: Sequence[Row],
+    read_figure: Callable[[Row], float | None],
 ) -> Chart:
     series = tuple(
         Series(
-            name=system, points=tuple(Point(x=row.at, y=read(row)) for row in rows if row.system == system)
+            name=system,
+            points=tuple(Point(x=row.at, y=read_figure(row)) for row in rows if row.system == system),
         )
         for system in dict.fromkeys(row.system for row in rows)
     )
-    most = max((row.at for row in rows), default=0)
-    last = tuple(
-        Series(name=one.name, points=tuple(point for point in one.points if point.x == most))
-        for one in series
+    furthest = max((row.at for row in rows), default=0)
+    last_points = tuple(
+        Series(name=line.name, points=tuple(point for point in line.points if point.x == furthest))
+        for line in series
     )
-    told = _description(f"{y.label} against {x.label}; at {written(most, x.unit)}", last, y.unit)
-    return Chart(name=name, title=title, text=told, x=x, y=y, series=series)
+    text = _describe_series(
+        f"{y_axis.label} against {x_axis.label}; at {written(furthest, x_axis.unit)}",
+        last_points,
+        y_axis.unit,
+    )
+    return Chart(name=name, title=title, text=text, x=x_axis, y=y_axis, series=series)
 
 
-def _description(start: str, series: Sequence[Series], unit: Unit) -> str:
-    """Return what a chart shows, for who hears it."""
-    told = [
-        f"{one.name}{f' {point.x}' if isinstance(point.x, str) else ''} {written(point.y, unit)}"
-        for one in series
-        for point in one.points
+def _describe_series(start: str, series: Sequence[Series], unit: Unit) -> str:
+    """Return the text of a chart, which a screen reader speaks: every point with its name and figure."""
+    figures = [
+        f"{line.name}{f' {point.x}' if isinstance(point.x, str) else ''} {written(point.y, unit)}"
+        for line in series
+        for point in line.points
     ]
-    text = f"{start}: {', '.join(told)}."
+    text = f"{start}: {', '.join(figures)}."
     return text[:1].upper() + text[1:]
 
 
-def _precision(suite: Suite) -> Section:
+def _precision_section(suite: Suite) -> Section:
     series = tuple(
         Series(
             name=system,
@@ -503,19 +523,19 @@ def _precision(suite: Suite) -> Section:
         )
         for system in suite.systems
     )
-    x = Axis(label="precision", unit="share")
-    told = "; ".join(
-        f"{one.name}: precision {written(float(point.x), 'share')}, hit rate {written(point.y, 'share')}"
-        for one in series
-        for point in one.points
+    precision_axis = Axis(label="precision", unit="share")
+    means_text = "; ".join(
+        f"{system_series.name}: precision {written(float(point.x), 'share')}, hit rate {written(point.y, 'share')}"
+        for system_series in series
+        for point in system_series.points
         if point.strong
     )
     chart = Chart(
         name="precision",
         title="Precision and recall",
-        text=f"A small mark for each scenario, a large one for the mean of a system. {told}.",
+        text=f"A small mark for each scenario, a large one for the mean of a system. {means_text}.",
         kind="points",
-        x=x,
+        x=precision_axis,
         y=SHARE,
         series=series,
     )
@@ -530,10 +550,10 @@ def _precision(suite: Suite) -> Section:
     )
 
 
-def _difficulty(suite: Suite, tables: Section) -> Section:
+def _difficulty_section(suite: Suite, tables: Section) -> Section:
     def ease(kind: str) -> float:
-        found = [sections.means(suite.of(system, kind), "answered") for system in suite.systems]
-        return -sum(value or 0.0 for value in found)
+        shares = [sections.means(suite.of(system, kind), "answered") for system in suite.systems]
+        return -sum(value or 0.0 for value in shares)
 
     ordered = sorted(suite.kinds, key=ease)
     series = tuple(
@@ -546,11 +566,13 @@ def _difficulty(suite: Suite, tables: Section) -> Section:
         )
         for system in suite.systems
     )
-    hardest = tuple(Series(name=one.name, points=one.points[-1:]) for one in series)
+    hardest = tuple(
+        Series(name=system_series.name, points=system_series.points[-1:]) for system_series in series
+    )
     chart = Chart(
         name="difficulty",
         title="Scenarios, easy to hard",
-        text=_description("Share answered, scenario by scenario; the hardest", hardest, "share"),
+        text=_describe_series("Share answered, scenario by scenario; the hardest", hardest, "share"),
         kind="rows",
         x=Axis(label="scenario"),
         y=ANSWERED,
@@ -568,15 +590,15 @@ def _difficulty(suite: Suite, tables: Section) -> Section:
 # ── the clock ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _profile(title: str, rows: Sequence[Latency]) -> Chart:
+def _overhead_chart(title: str, rows: Sequence[Latency]) -> Chart:
     kinds: tuple[tuple[str, Callable[[Latency], float]], ...] = (
         ("ingest", lambda row: row.ingest_ms),
         ("recall", lambda row: row.recall_ms),
         ("background", lambda row: row.background_ms),
     )
     series = tuple(
-        Series(name=name, points=tuple(Point(x=row.system, y=read(row)) for row in rows))
-        for name, read in kinds
+        Series(name=name, points=tuple(Point(x=row.system, y=read_milliseconds(row)) for row in rows))
+        for name, read_milliseconds in kinds
     )
     return Chart(
         name="overhead",
@@ -589,7 +611,7 @@ def _profile(title: str, rows: Sequence[Latency]) -> Chart:
     )
 
 
-def _latency(rows: Sequence[Latency]) -> Chart:
+def _latency_chart(rows: Sequence[Latency]) -> Chart:
     systems = list(dict.fromkeys(row.system for row in rows))
     series = tuple(
         Series(

@@ -36,7 +36,7 @@ class GoldItem:
     expected_ids: tuple[str, ...]
     #: Layers that are asked.
     layers: tuple[Layer, ...]
-    #: What the reply should be about; None leaves it to what the engine reads off the query.
+    #: Entities that the reply should be about; None leaves them to what the engine finds in the query.
     entities: tuple[str, ...] | None = None
     tags: tuple[str, ...] = ()
 
@@ -52,7 +52,8 @@ class GoldItem:
             query=parse_text(require_field(body, "query"), "query", least=1),
             expected_ids=parse_strings(require_field(body, "expected_ids"), "expected_ids"),
             layers=tuple(
-                one_of(Layer, one, "layers") for one in parse_strings(require_field(body, "layers"), "layers")
+                one_of(Layer, layer, "layers")
+                for layer in parse_strings(require_field(body, "layers"), "layers")
             ),
             entities=None if stated is None else parse_strings(stated, "entities"),
             tags=parse_strings(body.get("tags", ()), "tags"),
@@ -80,16 +81,16 @@ def evaluation_result(
     """
     wire = reply.to_wire(extended=True) if isinstance(reply, RenderReply) else reply
     fragments: Sequence[Mapping[str, Json]] = wire.get("fragments") or ()
-    found: list[str] = [one["id"] for one in fragments]
+    retrieved_ids: list[str] = [fragment["id"] for fragment in fragments]
     metrics: dict[str, Json] = {
-        "p_at_5": precision_at(5, found, gold.expected_ids),
-        "p_at_10": precision_at(10, found, gold.expected_ids),
-        "ndcg_10": ndcg_at(10, found, gold.expected_ids),
-        "mrr_10": reciprocal_rank_at(10, found, gold.expected_ids),
+        "p_at_5": precision_at(5, retrieved_ids, gold.expected_ids),
+        "p_at_10": precision_at(10, retrieved_ids, gold.expected_ids),
+        "ndcg_10": ndcg_at(10, retrieved_ids, gold.expected_ids),
+        "mrr_10": reciprocal_rank_at(10, retrieved_ids, gold.expected_ids),
         "errors": int(wire.get("error") is not None),
         "privacy_leak": leaks(wire, planted, one_of(Privacy, privacy, "privacy")),
     }
-    covered = _coverage(gold, wire)
+    covered = _entity_coverage(gold, wire)
     if covered is not None:
         metrics["cov_entities"] = covered
     if latencies_ms:
@@ -102,9 +103,11 @@ def evaluation_result(
         result[name] = one_of(Layer, value, "labels.layer").value if name == "layer" else value
     if ts is not None:
         result["ts"] = ts.astimezone(UTC).isoformat()
-    result |= {"retrieved_ids": found, "metrics": metrics}
+    result |= {"retrieved_ids": retrieved_ids, "metrics": metrics}
     if thresholds:
-        result["verdicts"] = [_verdict(name, metrics, limit) for name, limit in sorted(thresholds.items())]
+        result["verdicts"] = [
+            _check_threshold(name, metrics, limit) for name, limit in sorted(thresholds.items())
+        ]
     return result
 
 
@@ -115,10 +118,10 @@ def precision_at(k: int, found: Sequence[str], expected: Collection[str]) -> flo
 
 def ndcg_at(k: int, found: Sequence[str], expected: Collection[str]) -> float:
     """Return the discounted gain of the first k over that of the best order; 0 where nothing is expected."""
-    wanted = set(expected)
-    best = sum(1 / log2(place + 2) for place in range(min(k, len(wanted))))
-    gain = sum(1 / log2(place + 2) for place, id in enumerate(found[:k]) if id in wanted)
-    return gain / best if best else 0.0
+    expected_ids = set(expected)
+    best_gain = sum(1 / log2(place + 2) for place in range(min(k, len(expected_ids))))
+    gain = sum(1 / log2(place + 2) for place, id in enumerate(found[:k]) if id in expected_ids)
+    return gain / best_gain if best_gain else 0.0
 
 
 def reciprocal_rank_at(k: int, found: Sequence[str], expected: Collection[str]) -> float:
@@ -134,25 +137,31 @@ def percentile(samples: Sequence[float], share: float) -> float:
 
 def leaks(wire: Mapping[str, Json], planted: Collection[str], privacy: Privacy) -> int:
     """Return how many planted texts a reply holds, and how many fragments hold what a mode does not allow."""
-    whole = json.dumps(wire, ensure_ascii=False)
-    found = sum(one in whole or json.dumps(one, ensure_ascii=False)[1:-1] in whole for one in planted if one)
-    texts: list[str] = [one["text"] for one in wire.get("fragments") or () if "text" in one]
+    full_text = json.dumps(wire, ensure_ascii=False)
+    leak_count = sum(
+        planted_text in full_text or json.dumps(planted_text, ensure_ascii=False)[1:-1] in full_text
+        for planted_text in planted
+        if planted_text
+    )
+    texts: list[str] = [fragment["text"] for fragment in wire.get("fragments") or () if "text" in fragment]
     if privacy is Privacy.BLOCK:
-        return found + len(texts)
-    return found + sum(bool(redact_text(text, privacy).spans) for text in texts)
+        return leak_count + len(texts)
+    return leak_count + sum(bool(redact_text(text, privacy).spans) for text in texts)
 
 
-def _coverage(gold: GoldItem, wire: Mapping[str, Json]) -> float | None:
-    wanted = {normalize_entity(name) for name in gold.entities or ()} - {""}
-    if not wanted:
+def _entity_coverage(gold: GoldItem, wire: Mapping[str, Json]) -> float | None:
+    expected_names = {normalize_entity(name) for name in gold.entities or ()} - {""}
+    if not expected_names:
         return (wire.get("metrics") or {}).get("coverage_entities")
-    named = {normalize_entity(name) for one in wire.get("fragments") or () for name in one["entities"]}
-    return len(wanted & named) / len(wanted)
+    found_names = {
+        normalize_entity(name) for fragment in wire.get("fragments") or () for name in fragment["entities"]
+    }
+    return len(expected_names & found_names) / len(expected_names)
 
 
-def _verdict(name: str, metrics: Mapping[str, Json], limit: float) -> Json:
+def _check_threshold(name: str, metrics: Mapping[str, Json], limit: float) -> Json:
     value = metrics.get(name)
     if not isinstance(value, int | float):
         raise ValidationError("is no metric of this result", field=f"thresholds.{name}")
-    good = value <= limit if name in _LOWER_IS_BETTER else value >= limit
-    return {"metric": name, "value": value, "threshold": limit, "pass": good}
+    passed = value <= limit if name in _LOWER_IS_BETTER else value >= limit
+    return {"metric": name, "value": value, "threshold": limit, "pass": passed}

@@ -26,7 +26,7 @@ __all__ = ["Answer", "Judge", "Judgement", "Verdict", "rating"]
 RATINGS = (0.0, 0.5, 1.0)
 _TOKENS = 2_048  # of an answer: a rating and a few words, and room for a model that thinks first
 _IN_A_ROW = 5
-"""So many failures one after another mean that the server is gone, not that an answer is hard to judge."""
+"""Failures in a row after which a run ends: the server is gone, it is not one answer that is hard to judge."""
 _SCHEMA = {
     "type": "object",
     "properties": {"reason": {"type": "string"}, "rating": {"type": "number", "enum": [0, 0.5, 1]}},
@@ -71,17 +71,17 @@ class Judgement:
     @property
     def rating(self) -> float | None:
         """The mean over the answers that were rated; None when there is none."""
-        found = [verdict.rating for verdict in self.verdicts if verdict.rating is not None]
-        return fmean(found) if found else None
+        ratings = [verdict.rating for verdict in self.verdicts if verdict.rating is not None]
+        return fmean(ratings) if ratings else None
 
     def figures(self) -> dict[str, float | int | None]:
         """Return the mean rating, how many answers have one, and how many have none and why."""
-        missing = [verdict.missing for verdict in self.verdicts]
+        reasons = [verdict.missing for verdict in self.verdicts]
         return {
             "rating": self.rating,
-            "rated": missing.count(""),
-            "unreadable": missing.count("unreadable"),
-            "failed": missing.count("failed"),
+            "rated": reasons.count(""),
+            "unreadable": reasons.count("unreadable"),
+            "failed": reasons.count("failed"),
         }
 
 
@@ -120,19 +120,19 @@ class Judge(OverEndpoint):
         """Return a verdict for each question, in their order, whatever order the server answers in."""
         verdicts: list[Verdict | None] = [None] * len(asked)
         waiting = iter(range(len(asked)))
-        done = failures = 0
+        judged_count = failures_in_a_row = 0
 
         async def work() -> None:
-            nonlocal done, failures
+            nonlocal judged_count, failures_in_a_row
             for index in waiting:
-                verdict, error = await self._verdict(asked[index])
+                verdict, error = await self._judge_answer(asked[index])
                 verdicts[index] = verdict
-                failures = 0 if error is None else failures + 1
-                if error is not None and failures >= _IN_A_ROW:
+                failures_in_a_row = 0 if error is None else failures_in_a_row + 1
+                if error is not None and failures_in_a_row >= _IN_A_ROW:
                     raise error
-                done += 1
+                judged_count += 1
                 if progress is not None:
-                    progress(done, len(asked))
+                    progress(judged_count, len(asked))
 
         tasks = [asyncio.ensure_future(work()) for _ in range(min(self._concurrency, len(asked)))]
         try:
@@ -147,24 +147,32 @@ class Judge(OverEndpoint):
             verdicts=tuple(verdict for verdict in verdicts if verdict is not None),
         )
 
-    async def _verdict(self, asked: Answer) -> tuple[Verdict, ProviderError | None]:
-        texts = [item.text for item in asked.items]
+    async def _judge_answer(self, answer_to_judge: Answer) -> tuple[Verdict, ProviderError | None]:
+        texts = [item.text for item in answer_to_judge.items]
         answer = "\n".join(texts)
         try:
             if self._answers is not None:
-                data = {"question": asked.question, "notes": texts}
-                answer = await self._answers.complete(_prompt("answer"), _written(data), max_tokens=_TOKENS)
-            data = {"question": asked.question, "expected": list(asked.expected), "answer": answer}
-            said = await self._judge.complete(
-                _prompt("judge"), _written(data), max_tokens=_TOKENS, schema=_SCHEMA
+                data = {"question": answer_to_judge.question, "notes": texts}
+                answer = await self._answers.complete(
+                    _prompt("answer"), _write_data(data), max_tokens=_TOKENS
+                )
+            data = {
+                "question": answer_to_judge.question,
+                "expected": list(answer_to_judge.expected),
+                "answer": answer,
+            }
+            judge_reply = await self._judge.complete(
+                _prompt("judge"), _write_data(data), max_tokens=_TOKENS, schema=_SCHEMA
             )
         except ProviderError as error:
             if isinstance(error, StatusError) and not error.retryable:
                 raise
-            return Verdict(question=asked.question, answer=answer, rating=None, missing="failed"), error
-        found = rating(said)
-        missing = "" if found is not None else "unreadable"
-        return Verdict(question=asked.question, answer=answer, rating=found, missing=missing), None
+            return Verdict(
+                question=answer_to_judge.question, answer=answer, rating=None, missing="failed"
+            ), error
+        rated = rating(judge_reply)
+        reason = "" if rated is not None else "unreadable"
+        return Verdict(question=answer_to_judge.question, answer=answer, rating=rated, missing=reason), None
 
     def __repr__(self) -> str:
         return f"Judge({self._endpoint!r}, {self._judge.model!r})"
@@ -174,25 +182,25 @@ def rating(said: str) -> float | None:
     """Return the rating that a judge wrote, or None when its answer is anything but one object with one rating."""
     fenced = _FENCED.match(said.strip())
     try:
-        found = json.loads(fenced[1] if fenced else said, object_pairs_hook=_once)
+        document = json.loads(fenced[1] if fenced else said, object_pairs_hook=_refuse_repeated_names)
     except (ValueError, RecursionError):
         return None
-    value: Any = found.get("rating") if isinstance(found, dict) else None
+    value: Any = document.get("rating") if isinstance(document, dict) else None
     if isinstance(value, bool) or not isinstance(value, int | float) or value not in RATINGS:
         return None
     return float(value)
 
 
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse an object that says a thing twice: which of the two is meant cannot be known."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _refuse_repeated_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse an object with a repeated name: which of its two values is meant cannot be known."""
+    result = dict(pairs)
+    if len(result) < len(pairs):
         raise ValueError("a name stands twice")
-    return found
+    return result
 
 
-def _written(data: dict[str, Any]) -> str:
-    """Write data on one line, so that no text in it can pass for anything but data."""
+def _write_data(data: dict[str, Any]) -> str:
+    """Write data as JSON on one line without "<", so that no text in it can pass for a part of the prompt."""
     return json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
 
 

@@ -30,7 +30,7 @@ class Limit:
     answered: float
     hit: float
     precision: float | None
-    #: The most frequent cause of what was missed there; empty when nothing was.
+    #: The most frequent cause of the probes missed there (`acms_eval.causes`); empty when none was missed.
     cause: str
     probes: int
     #: The least and the most that is answered there, by word list.
@@ -47,22 +47,22 @@ def limits(rows: Sequence[Row], holds: float = HOLDS) -> list[Limit]:
 
 def _limit(curve: Sequence[Row], holds: float) -> Limit:
     ordered = sorted(curve, key=lambda row: row.at, reverse=curve[0].sweep in _EASY_LAST)
-    place = next((place for place, row in enumerate(ordered) if row.answered < holds), None)
-    shown = ordered[-1 if place is None else place]
-    held = ordered[-1].at if place is None else ordered[place - 1].at if place else None
+    broken_at = next((place for place, row in enumerate(ordered) if row.answered < holds), None)
+    shown_row = ordered[-1 if broken_at is None else broken_at]
+    held_value = ordered[-1].at if broken_at is None else ordered[broken_at - 1].at if broken_at else None
     return Limit(
-        sweep=shown.sweep,
-        variant=shown.variant,
-        scenario=shown.scenario,
-        system=shown.system,
-        held=held,
-        broke=None if place is None else shown.at,
-        answered=shown.answered,
-        hit=shown.hit,
-        precision=shown.precision,
-        cause=next(iter(shown.causes), ""),
-        probes=shown.probes,
-        spread=_spread(list(shown.by_words.values())),
+        sweep=shown_row.sweep,
+        variant=shown_row.variant,
+        scenario=shown_row.scenario,
+        system=shown_row.system,
+        held=held_value,
+        broke=None if broken_at is None else shown_row.at,
+        answered=shown_row.answered,
+        hit=shown_row.hit,
+        precision=shown_row.precision,
+        cause=next(iter(shown_row.causes), ""),
+        probes=shown_row.probes,
+        spread=_spread(list(shown_row.by_words.values())),
     )
 
 

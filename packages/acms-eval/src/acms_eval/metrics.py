@@ -44,7 +44,7 @@ _ANSWER_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400
 
 
 @lru_cache(maxsize=4096)
-def _pattern(keyword: str) -> re.Pattern[str]:
+def _keyword_pattern(keyword: str) -> re.Pattern[str]:
     words = r"\s+".join(map(re.escape, keyword.split()))
     flags = 0 if keyword.isupper() else re.IGNORECASE
     return re.compile(rf"(?<!\w)(?<!\d[.,]){words}(?!\w)(?![.,]\d)", flags)
@@ -52,44 +52,44 @@ def _pattern(keyword: str) -> re.Pattern[str]:
 
 def carries(text: str, keyword: str) -> bool:
     """Return whether a keyword stands in a text, as a word of its own."""
-    return bool(keyword.split()) and _pattern(keyword).search(text) is not None
+    return bool(keyword.split()) and _keyword_pattern(keyword).search(text) is not None
 
 
-def _any(text: str, keywords: Sequence[str]) -> bool:
+def _carries_any(text: str, keywords: Sequence[str]) -> bool:
     return any(carries(text, keyword) for keyword in keywords)
 
 
-def _all(text: str, keywords: Sequence[str]) -> bool:
+def _carries_all(text: str, keywords: Sequence[str]) -> bool:
     return all(carries(text, keyword) for keyword in keywords)
 
 
-def _heard(probe: Probe, items: Sequence[Recalled]) -> Sequence[Recalled]:
-    """Return the items without the texts that are no answer."""
+def _without_decoys(probe: Probe, items: Sequence[Recalled]) -> Sequence[Recalled]:
+    """Return the items without the probe's decoys, which name a value without stating it."""
     if not probe.decoys:
         return items
-    found: list[Recalled] = []
+    cleaned: list[Recalled] = []
     for item in items:
         text = item.text
-        if _any(text, probe.expected):
+        if _carries_any(text, probe.expected):
             for decoy in probe.decoys:
                 text = text.replace(decoy, "")
-        found.append(item if text == item.text else replace(item, text=text))
-    return found
+        cleaned.append(item if text == item.text else replace(item, text=text))
+    return cleaned
 
 
-def _ranked(items: Sequence[Recalled]) -> list[Recalled]:
+def _best_first(items: Sequence[Recalled]) -> list[Recalled]:
     return sorted(items, key=lambda item: -item.score)
 
 
 def hit(probe: Probe, items: Sequence[Recalled]) -> bool:
     """Return whether every expected keyword is in what was recalled, in one item or in several (strict hit)."""
-    items = _heard(probe, items)
+    items = _without_decoys(probe, items)
     return all(any(carries(item.text, keyword) for item in items) for keyword in probe.expected)
 
 
 def hit_at(k: int, probe: Probe, items: Sequence[Recalled]) -> bool:
     """Return whether every expected keyword is in the k items of the best score."""
-    return hit(probe, _ranked(items)[:k])
+    return hit(probe, _best_first(items)[:k])
 
 
 def outdated(probe: Probe, items: Sequence[Recalled]) -> bool | None:
@@ -99,34 +99,37 @@ def outdated(probe: Probe, items: Sequence[Recalled]) -> bool | None:
     """
     if not probe.forbidden:
         return None
-    for item in _ranked(_heard(probe, items)):
-        if _all(item.text, probe.expected):
+    for item in _best_first(_without_decoys(probe, items)):
+        if _carries_all(item.text, probe.expected):
             return False
-        if _any(item.text, probe.forbidden):
+        if _carries_any(item.text, probe.forbidden):
             return True
     return False
 
 
 def surfaced(probe: Probe, items: Sequence[Recalled]) -> float | None:
     """Return the share of the bonus keywords that were recalled; None where a probe has none."""
-    found = [any(carries(item.text, keyword) for item in items) for keyword in probe.bonus]
-    return sum(found) / len(found) if found else None
+    shown = [any(carries(item.text, keyword) for item in items) for keyword in probe.bonus]
+    return sum(shown) / len(shown) if shown else None
 
 
 def stale(probe: Probe, items: Sequence[Recalled]) -> bool:
     """Return whether an item says what is no longer so, and not also what is so now."""
-    return any(_any(item.text, probe.forbidden) and not _all(item.text, probe.expected) for item in items)
+    return any(
+        _carries_any(item.text, probe.forbidden) and not _carries_all(item.text, probe.expected)
+        for item in items
+    )
 
 
 def stale_anywhere(probe: Probe, items: Sequence[Recalled]) -> bool:
     """Return whether any item outside the current episode names what is no longer so."""
-    return any(not item.current and _any(item.text, probe.forbidden) for item in items)
+    return any(not item.current and _carries_any(item.text, probe.forbidden) for item in items)
 
 
 def precision(probe: Probe, items: Sequence[Recalled]) -> float | None:
     """Return the share of items that carry an expected keyword (E4.1); None when nothing was recalled."""
-    heard = _heard(probe, items)
-    return sum(_any(item.text, probe.expected) for item in heard) / len(heard) if heard else None
+    heard = _without_decoys(probe, items)
+    return sum(_carries_any(item.text, probe.expected) for item in heard) / len(heard) if heard else None
 
 
 def ndcg(probe: Probe, items: Sequence[Recalled], k: int = 5) -> float:
@@ -136,20 +139,21 @@ def ndcg(probe: Probe, items: Sequence[Recalled], k: int = 5) -> float:
     2 ** grade - 1. The best order puts the highest grades first and counts the first of them as 2. Nothing relevant is
     0.
     """
-    ranked = _ranked(_heard(probe, items))
+    ranked = _best_first(_without_decoys(probe, items))
     half = ranked[0].score / 2 if ranked else 0.0
     grades = [
-        (2 if item.score >= half > 0 else 1) if _any(item.text, probe.expected) else 0 for item in ranked
+        (2 if item.score >= half > 0 else 1) if _carries_any(item.text, probe.expected) else 0
+        for item in ranked
     ]
-    best = sorted(grades, reverse=True)
-    if not best or not best[0]:
+    best_order = sorted(grades, reverse=True)
+    if not best_order or not best_order[0]:
         return 0.0
-    best[0] = 2
+    best_order[0] = 2
 
-    def gain(found: Sequence[int]) -> float:
-        return sum((2**grade - 1) / log2(place + 2) for place, grade in enumerate(found[:k]))
+    def gain(ordered_grades: Sequence[int]) -> float:
+        return sum((2**grade - 1) / log2(place + 2) for place, grade in enumerate(ordered_grades[:k]))
 
-    return gain(grades) / gain(best)
+    return gain(grades) / gain(best_order)
 
 
 def exact_match(answer: str, expected: str) -> bool:
@@ -163,20 +167,20 @@ def token_f1(answer: str, expected: str) -> float:
     Letter case, punctuation and articles do not count; 2023-05-07 is 7 May 2023; of Chinese and Japanese every
     character is a word. Rajpurkar et al., EMNLP 2016. Two answers without words are equal: 1.
     """
-    given, wanted = _answer_words(answer), _answer_words(expected)
-    if not given or not wanted:
-        return float(given == wanted)
-    common = (Counter(given) & Counter(wanted)).total()
-    return 2 * common / (len(given) + len(wanted))
+    answer_words, expected_words = _answer_words(answer), _answer_words(expected)
+    if not answer_words or not expected_words:
+        return float(answer_words == expected_words)
+    common = (Counter(answer_words) & Counter(expected_words)).total()
+    return 2 * common / (len(answer_words) + len(expected_words))
 
 
 def _answer_words(text: str) -> list[str]:
-    plain = _ISO_DATE.sub(_write_date, text.lower()).translate(_NO_PUNCTUATION)
-    return [word for word in _ANSWER_WORD.findall(plain) if word not in _ARTICLES]
+    normalized = _ISO_DATE.sub(_write_date, text.lower()).translate(_NO_PUNCTUATION)
+    return [word for word in _ANSWER_WORD.findall(normalized) if word not in _ARTICLES]
 
 
-def _write_date(found: re.Match[str]) -> str:
-    return f"{int(found[3])} {MONTHS[int(found[2]) - 1]} {found[1]}"
+def _write_date(match: re.Match[str]) -> str:
+    return f"{int(match[3])} {MONTHS[int(match[2]) - 1]} {match[1]}"
 
 
 def score(

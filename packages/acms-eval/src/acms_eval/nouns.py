@@ -120,7 +120,7 @@ class Score:
 
 
 class System(Protocol):
-    """Something that is told a conversation and asked what it remembers.
+    """A memory under measurement: it is told a conversation, and asked what it remembers.
 
     An attribute `confidence`, where it has one, says how sure it was of its last answer, in [0, 1]; None: it cannot
     tell. An attribute `paid` says what the request costs that it made of it.
@@ -143,8 +143,8 @@ class System(Protocol):
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return fmean(numbers) if numbers else None
 
 
 #: Column, and how it is read off a report.
@@ -191,7 +191,7 @@ class Report:
 
     def figures(self) -> dict[str, float | None]:
         """Return the mean of every figure over the probes; None where none of them has it."""
-        return {name: read(self) for name, read in _FIGURES}
+        return {name: read_figure(self) for name, read_figure in _FIGURES}
 
     def to_json(self) -> str:
         """Return everything as JSON, scores one by one included."""
@@ -214,16 +214,16 @@ class Report:
     @staticmethod
     def together(reports: Sequence[Report]) -> Report:
         """Return one report over the probes of several runs of a system, of the same length and budget."""
-        first = reports[0]
-        known = [report.facts for report in reports if report.facts is not None]
+        first_report = reports[0]
+        fact_counts = [report.facts for report in reports if report.facts is not None]
         return Report(
-            system=first.system,
-            scenario=first.scenario,
-            turns=first.turns,
-            token_budget=first.token_budget,
+            system=first_report.system,
+            scenario=first_report.scenario,
+            turns=first_report.turns,
+            token_budget=first_report.token_budget,
             scores=tuple(score for report in reports for score in report.scores),
             tell_seconds=sum(report.tell_seconds for report in reports),
-            facts=round(fmean(known)) if known else None,
+            facts=round(fmean(fact_counts)) if fact_counts else None,
         )
 
 

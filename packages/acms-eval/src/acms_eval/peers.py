@@ -1,4 +1,7 @@
-"""Who is measured: ACMS, the simple ways, and other packages where they are installed, each made anew on request."""
+"""The systems that are measured: ACMS, the baselines, and other packages where they are installed.
+
+Each is given as a function that opens a new one, which was told nothing yet.
+"""
 
 from __future__ import annotations
 
@@ -36,38 +39,40 @@ def systems(
     embedder; those that are nothing without one are left out when there is none. `ValidationError` for an unknown name.
     """
     makers: dict[str, Callable[[], OpenSystem]] = {
-        MostRecent.name: lambda: _plain(MostRecent),
-        PlainBM25.name: lambda: _plain(PlainBM25),
-        WindowBM25.name: lambda: _plain(WindowBM25),
-        PlainVectors.name: lambda: _plain(lambda: PlainVectors(_needed(embedder))),
-        ReciprocalRankFusion.name: lambda: _plain(lambda: ReciprocalRankFusion(_needed(embedder))),
-        ChromaVectors.name: lambda: _chroma(embedder),
+        MostRecent.name: lambda: _open_baseline(MostRecent),
+        PlainBM25.name: lambda: _open_baseline(PlainBM25),
+        WindowBM25.name: lambda: _open_baseline(WindowBM25),
+        PlainVectors.name: lambda: _open_baseline(lambda: PlainVectors(_require_embedder(embedder))),
+        ReciprocalRankFusion.name: lambda: _open_baseline(
+            lambda: ReciprocalRankFusion(_require_embedder(embedder))
+        ),
+        ChromaVectors.name: lambda: _open_chroma(embedder),
         GleanrSession.name: lambda: open_gleanr(embedder),
         "acms": lambda: open_acms(embedder),
         "acms, past only": lambda: open_acms(embedder, name="acms, past only", include_current_episode=False),
         "acms, offline": lambda: open_acms(embedder, name="acms, offline", reflector=OfflineReflector),
     }
-    wanted = [name for name in makers if not name.startswith("acms,")] if names is None else list(names)
-    unknown = [name for name in wanted if name not in makers]
+    chosen_names = [name for name in makers if not name.startswith("acms,")] if names is None else list(names)
+    unknown = [name for name in chosen_names if name not in makers]
     if unknown:
         raise ValidationError(f"{unknown[0]!r} is no known system", field="names", options=tuple(makers))
-    found: dict[str, OpenSystem] = {}
+    open_by_name: dict[str, OpenSystem] = {}
     left_out: dict[str, str] = {}
-    for name in wanted:
+    for name in chosen_names:
         try:
-            found[name] = makers[name]()
+            open_by_name[name] = makers[name]()
         except ConfigurationError as reason:
             left_out[name] = str(reason)
-    return found, left_out
+    return open_by_name, left_out
 
 
-def _needed(embedder: Embedder | None) -> Embedder:
+def _require_embedder(embedder: Embedder | None) -> Embedder:
     if embedder is None:
         raise ConfigurationError("needs an embedder")
     return embedder
 
 
-def _package(name: str) -> Any:
+def _import_package(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
@@ -75,7 +80,7 @@ def _package(name: str) -> Any:
 
 
 @contextmanager
-def _theirs(name: str) -> Generator[None]:
+def _name_foreign_errors(name: str) -> Generator[None]:
     """Turn what another package raises into an error that names it."""
     try:
         yield
@@ -83,14 +88,14 @@ def _theirs(name: str) -> Generator[None]:
         raise ProviderError(f"{type(error).__name__}: {error}", provider=name) from error
 
 
-def _plain(make: Callable[[], System]) -> OpenSystem:
-    make()  # what is missing shows now, not in the middle of a run
+def _open_baseline(make: Callable[[], System]) -> OpenSystem:
+    make()  # a missing package or embedder raises here, not in the middle of a run
 
     @asynccontextmanager
-    async def opened() -> AsyncGenerator[System]:
+    async def open_system() -> AsyncGenerator[System]:
         yield make()
 
-    return opened
+    return open_system
 
 
 def open_acms(
@@ -106,10 +111,10 @@ def open_acms(
 
     With `requests` they are judged by whole requests, not by what is recalled.
     """
-    made = Requesting if requests else Remembering
+    session_type = Requesting if requests else Remembering
 
     @asynccontextmanager
-    async def opened() -> AsyncGenerator[System]:
+    async def open_system() -> AsyncGenerator[System]:
         session = ACMS(
             "evaluation",
             open_storage("memory://"),
@@ -118,16 +123,16 @@ def open_acms(
             config=config,
         )
         async with session:
-            yield made(session, name, include_current_episode=include_current_episode)
+            yield session_type(session, name, include_current_episode=include_current_episode)
 
-    return opened
+    return open_system
 
 
 # ── gleanr ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Listed:
-    """An embedder that answers with lists, which is what others take."""
+class _ListEmbedder:
+    """An embedder that answers with lists of floats: gleanr takes no arrays."""
 
     def __init__(self, inner: Embedder) -> None:
         self._inner = inner
@@ -148,22 +153,22 @@ class GleanrSession:
 
     def __init__(self, session: Any) -> None:
         self.session = session
-        self._told: dict[str, int] = {}
+        self._index_by_id: dict[str, int] = {}
 
     async def tell(self, said: Said) -> None:
         """Ingest a message; of roles gleanr knows user, assistant and tool."""
         text = f"{said.speaker}: {said.text}" if said.speaker else said.text
         role = said.role if said.role in ("user", "assistant", "tool") else "user"
-        with _theirs(self.name):
+        with _name_foreign_errors(self.name):
             id = await self.session.ingest(role, text[:GLEANR_TEXT])
-        self._told[id] = len(self._told)
+        self._index_by_id[id] = len(self._index_by_id)
 
     async def settle(self) -> None:
-        """Return: it embeds, and reflects where it is told to, before `ingest` returns."""
+        """Do nothing: gleanr embeds and reflects before its `ingest` returns."""
 
     async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
         """Recall; nothing is ingested."""
-        with _theirs(self.name):
+        with _name_foreign_errors(self.name):
             items = await self.session.recall(question, token_budget=token_budget)
             episode = self.session.current_episode_id
             turns = [] if episode is None else await self.session._storage.get_turns_by_episode(episode)
@@ -175,7 +180,7 @@ class GleanrSession:
                 current=item.id in current,
                 tokens=item.token_count,
                 source=str(item.source),
-                index=self._told.get(item.id),
+                index=self._index_by_id.get(item.id),
             )
             for item in items
         ]
@@ -183,14 +188,14 @@ class GleanrSession:
 
 def open_gleanr(embedder: Embedder | None = None, *, reflector: Any = None, config: Any = None) -> OpenSystem:
     """Return what makes gleanr sessions in memory; `reflector` and `config` are its own."""
-    gleanr = _package("gleanr")
+    gleanr = _import_package("gleanr")
 
     @asynccontextmanager
-    async def opened() -> AsyncGenerator[System]:
+    async def open_system() -> AsyncGenerator[System]:
         session = gleanr.Gleanr(
             "evaluation",
             gleanr.InMemoryBackend(),
-            None if embedder is None else _Listed(embedder),
+            None if embedder is None else _ListEmbedder(embedder),
             reflector=reflector,
             config=config,
         )
@@ -200,14 +205,14 @@ def open_gleanr(embedder: Embedder | None = None, *, reflector: Any = None, conf
         finally:
             await session.close()
 
-    return opened
+    return open_system
 
 
 # ── Chroma ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class ChromaVectors(PlainVectors):
-    """Plain vectors, kept and searched by Chroma: cosine, its approximate index, its defaults."""
+    """Plain vectors, stored and searched by Chroma: cosine, its approximate index, its defaults."""
 
     name = "chroma"
 
@@ -220,12 +225,12 @@ class ChromaVectors(PlainVectors):
 
     async def settle(self) -> None:
         """Add the vectors that are missing."""
-        while missing := self._said[self._added : self._added + 1000]:
-            vectors = await self._units([item.text for item in missing])
-            ids = [str(self._added + place) for place in range(len(missing))]
-            with _theirs(self.name):
+        while new_items := self._said[self._added : self._added + 1000]:
+            vectors = await self._units([item.text for item in new_items])
+            ids = [str(self._added + place) for place in range(len(new_items))]
+            with _name_foreign_errors(self.name):
                 self._collection.add(ids=ids, embeddings=vectors)
-            self._added += len(missing)
+            self._added += len(new_items)
 
     async def scores(self, question: str) -> dict[int, float]:
         """Return the cosine of the messages it finds, of all if it can; sets the confidence."""
@@ -234,20 +239,20 @@ class ChromaVectors(PlainVectors):
             self.confidence = 0.0
             return {}
         query = await self._units([question])
-        with _theirs(self.name):
+        with _name_foreign_errors(self.name):
             answer = self._collection.query(
                 query_embeddings=query, n_results=self._added, include=["distances"]
             )
-        found = {
+        cosines = {
             int(id): 1 - distance
             for id, distance in zip(answer["ids"][0], answer["distances"][0], strict=True)
         }
-        self.confidence = min(1.0, max(0.0, *found.values(), 0.0))
-        return found
+        self.confidence = min(1.0, max(0.0, *cosines.values(), 0.0))
+        return cosines
 
 
-def _chroma(embedder: Embedder | None) -> OpenSystem:
-    given = _needed(embedder)
-    chromadb = _package("chromadb")
+def _open_chroma(embedder: Embedder | None) -> OpenSystem:
+    needed_embedder = _require_embedder(embedder)
+    chromadb = _import_package("chromadb")
     client = chromadb.EphemeralClient(chromadb.Settings(anonymized_telemetry=False))
-    return _plain(lambda: ChromaVectors(given, client))
+    return _open_baseline(lambda: ChromaVectors(needed_embedder, client))

@@ -28,10 +28,14 @@ class PerfectReflector:
 
     async def reflect(self, request: ReflectionRequest) -> Reflection:
         """Return the proposals of the turns, in their order."""
-        at = {(fact.subject, fact.attribute): fact.id for fact in request.facts}
+        ids_by_address = {(fact.subject, fact.attribute): fact.id for fact in request.facts}
         proposals: list[Proposal] = []
         for turn in request.turns:
             for proposal in self._known.get(turn.text.strip(), ()):
-                id = at.get((proposal.subject, proposal.attribute)) if proposal.action == "update" else None
+                id = (
+                    ids_by_address.get((proposal.subject, proposal.attribute))
+                    if proposal.action == "update"
+                    else None
+                )
                 proposals.append(replace(proposal, sources=(turn.version,), fact_id=id))
         return Reflection(proposals=tuple(proposals))

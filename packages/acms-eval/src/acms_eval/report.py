@@ -1,7 +1,7 @@
 """A report of figures in three forms: JSON for programs, Markdown for a repository, one page of HTML for people.
 
-What was read off a clock stands in a part of its own, `times`, the last one of every form: all the rest follows from
-the figures, so two runs that measured the same write the same bytes.
+Durations stand in a part of their own, `times`, the last one of every form: all the rest follows from the figures, so
+two runs that measured the same write the same bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Document", "Section", "Table"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Figures in rows, each written as it is read."""
+    """Figures in rows, each already formatted as text."""
 
     title: str
     heads: tuple[str, ...]
@@ -55,7 +55,7 @@ class Document:
     #: What was run with.
     settings: Mapping[str, str]
     sections: tuple[Section, ...]
-    #: What was read off a clock, and differs from run to run.
+    #: Durations, which differ from run to run.
     times: tuple[Section, ...] = ()
     #: What was not run, and why.
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -67,8 +67,8 @@ class Document:
         """
         from acms_eval.charts import svg  # it brings matplotlib
 
-        place = Path(folder)
-        written = {
+        folder_path = Path(folder)
+        texts = {
             "report.json": self.to_json(),
             "report.md": self.to_markdown(),
             "report.html": self.to_html(),
@@ -76,14 +76,14 @@ class Document:
             **(beside or {}),
         }
         try:
-            for name, text in written.items():
-                (place / name).parent.mkdir(parents=True, exist_ok=True)
-                (place / name).write_text(text, encoding="utf-8", newline="\n")
+            for name, text in texts.items():
+                (folder_path / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder_path / name).write_text(text, encoding="utf-8", newline="\n")
         except OSError as error:
             raise ValidationError(
-                f"cannot write to {place}: {error.strerror or error}", field="folder"
+                f"cannot write to {folder_path}: {error.strerror or error}", field="folder"
             ) from error
-        return [place / name for name in written]
+        return [folder_path / name for name in texts]
 
     @property
     def charts(self) -> list[Chart]:
@@ -98,8 +98,8 @@ class Document:
             "title": self.title,
             "settings": dict(self.settings),
             "left_out": dict(self.left_out),
-            "sections": {section.name: _plain(section) for section in self.sections},
-            "times": {section.name: _plain(section) for section in self.times},
+            "sections": {section.name: _section_json(section) for section in self.sections},
+            "times": {section.name: _section_json(section) for section in self.times},
         }
         return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -109,14 +109,14 @@ class Document:
         """Return the tables, with a link to each chart; the times come last, under a heading of their own."""
         parts = [f"# {self.title}", *self.text]
         for section in self.sections:
-            parts += _markdown(section, "##")
+            parts += _section_markdown(section, "##")
         if self.left_out:
-            parts += ["## Not run", *(f"- {name}: {why}" for name, why in self.left_out.items())]
+            parts += ["## Not run", *(f"- {name}: {reason}" for name, reason in self.left_out.items())]
         parts += ["## How it was run", _markdown_table(("setting", "value"), self.settings.items())]
         if self.times:
             parts.append("## Times")
             for section in self.times:
-                parts += _markdown(section, "###")
+                parts += _section_markdown(section, "###")
         return "\n\n".join(parts) + "\n"
 
     # ── HTML ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -130,17 +130,20 @@ class Document:
         settings = "".join(
             f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in self.settings.items()
         )
-        missing = "".join(f"<li>{escape(name)}: {escape(why)}</li>" for name, why in self.left_out.items())
-        left_out = f"<p>Not run:</p><ul>{missing}</ul>" if missing else ""
+        items = "".join(
+            f"<li>{escape(name)}: {escape(reason)}</li>" for name, reason in self.left_out.items()
+        )
+        left_out = f"<p>Not run:</p><ul>{items}</ul>" if items else ""
         return template.substitute(
             title=escape(self.title),
             style=STYLE,
             intro=_paragraphs(self.text),
             contents="\n".join(
-                f'<li><a href="#{escape(one.name)}">{escape(one.title)}</a></li>' for one in everything
+                f'<li><a href="#{escape(section.name)}">{escape(section.title)}</a></li>'
+                for section in everything
             ),
-            sections="\n".join(map(_html, self.sections)),
-            times="\n".join(map(_html, self.times)),
+            sections="\n".join(map(_section_html, self.sections)),
+            times="\n".join(map(_section_html, self.times)),
             settings=f"<dl>{settings}</dl>{left_out}",
         )
 
@@ -148,7 +151,7 @@ class Document:
 # ── a section in each form ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _plain(section: Section) -> dict[str, Any]:
+def _section_json(section: Section) -> dict[str, Any]:
     return {
         "title": section.title,
         "text": list(section.text),
@@ -161,27 +164,29 @@ def _plain(section: Section) -> dict[str, Any]:
                 "title": chart.title,
                 "x": chart.x.label,
                 "y": chart.y.label,
-                "series": {one.name: [_point(point) for point in one.points] for one in chart.series},
+                "series": {
+                    series.name: [_point_json(point) for point in series.points] for series in chart.series
+                },
             }
             for chart in section.charts
         },
     }
 
 
-def _point(point: Point) -> dict[str, Any]:
-    found: dict[str, Any] = {"x": point.x, "y": _finite(point.y)}
+def _point_json(point: Point) -> dict[str, Any]:
+    figures: dict[str, Any] = {"x": point.x, "y": _finite(point.y)}
     if point.label:
-        found["label"] = point.label
+        figures["label"] = point.label
     if point.low is not None and point.high is not None:
-        found |= {"low": _finite(point.low), "high": _finite(point.high)}
-    return found
+        figures |= {"low": _finite(point.low), "high": _finite(point.high)}
+    return figures
 
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and isfinite(value) else None
 
 
-def _markdown(section: Section, heading: str) -> list[str]:
+def _section_markdown(section: Section, heading: str) -> list[str]:
     parts = [f"{heading} {section.title}", *section.text]
     for chart in section.charts:
         parts += [f"![{chart.title}](charts/{chart.name}.svg)", _markdown_table(*cells(chart))]
@@ -200,10 +205,10 @@ def _cell(text: str) -> str:
 
 
 def _paragraphs(text: Sequence[str]) -> str:
-    return "\n".join(f"<p>{escape(one)}</p>" for one in text)
+    return "\n".join(f"<p>{escape(paragraph)}</p>" for paragraph in text)
 
 
-def _html(section: Section) -> str:
+def _section_html(section: Section) -> str:
     from acms_eval.charts import svg
 
     parts = [

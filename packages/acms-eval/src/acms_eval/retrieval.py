@@ -65,7 +65,7 @@ def headline(dataset: str) -> tuple[str, ...]:
     )
 
 
-def _short(budget: int) -> str:
+def _short_number(budget: int) -> str:
     return f"{budget // 1000}k" if budget >= 1000 and budget % 1000 == 0 else str(budget)
 
 
@@ -74,8 +74,8 @@ def _short(budget: int) -> str:
 
 def ranking(items: Sequence[Recalled]) -> list[int]:
     """Return the messages that were recalled, best score first, without the current episode: it is not ranked."""
-    best = sorted((item for item in items if not item.current), key=lambda item: -item.score)
-    return list(dict.fromkeys(item.index for item in best if item.index is not None))
+    ranked_items = sorted((item for item in items if not item.current), key=lambda item: -item.score)
+    return list(dict.fromkeys(item.index for item in ranked_items if item.index is not None))
 
 
 def ranked_figures(ranked: Sequence[int], gold: Collection[int]) -> dict[str, float]:
@@ -95,19 +95,19 @@ def recall_figures(
     shown: Sequence[int | None], gold: Collection[int], outdated: Collection[int] = ()
 ) -> dict[str, float]:
     """Return B, P and S of what one recall shows: a message, or None for anything else."""
-    held = set(gold).intersection(shown)
-    found = {
-        "B": len(held) / len(gold),
-        "P": sum(index in held for index in shown) / len(shown) if shown else 0.0,
+    shown_gold = set(gold).intersection(shown)
+    figures = {
+        "B": len(shown_gold) / len(gold),
+        "P": sum(index in shown_gold for index in shown) / len(shown) if shown else 0.0,
     }
     if outdated:
-        found["S"] = float(bool(held) and held <= set(outdated))
-    return found
+        figures["S"] = float(bool(shown_gold) and shown_gold <= set(outdated))
+    return figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What one system made of one question."""
+    """The figures of one system for one question."""
 
     system: str
     dataset: str
@@ -170,41 +170,41 @@ async def evaluate(
     """
     rows: list[Asked] = []
     sizes: dict[str, DataSize] = {}
-    running, missing = dict(systems), dict(left_out or {})
+    running, reasons = dict(systems), dict(left_out or {})
     for conversation in conversations:
         questions = conversation.questions
-        known = sizes.get(conversation.dataset, DataSize())
+        size = sizes.get(conversation.dataset, DataSize())
         sizes[conversation.dataset] = DataSize(
-            conversations=known.conversations + 1,
-            messages=known.messages + len(conversation.said),
-            questions=known.questions + len(questions),
-            without_gold=known.without_gold + sum(not question.gold for question in questions),
+            conversations=size.conversations + 1,
+            messages=size.messages + len(conversation.said),
+            questions=size.questions + len(questions),
+            without_gold=size.without_gold + sum(not question.gold for question in questions),
         )
-        for name, opened in list(running.items()):
+        for name, open_system in list(running.items()):
             step = (every or {}).get(name, 1)
-            asked = range(-known.questions % step, len(questions), step)
+            places = range(-size.questions % step, len(questions), step)
             try:
-                async with opened() as system:
-                    rows += await _examine(system, name, conversation, asked, progress)
+                async with open_system() as system:
+                    rows += await _ask_questions(system, name, conversation, places, progress)
             except ProviderError as error:
                 del running[name]
-                missing[name] = f"failed in {conversation.dataset} {conversation.name}: {error}"
+                reasons[name] = f"failed in {conversation.dataset} {conversation.name}: {error}"
                 rows = [row for row in rows if row.system != name]
     return RetrievalReport(
         asked=tuple(rows),
         sizes=sizes,
-        left_out=missing,
+        left_out=reasons,
         settings=dict(settings or {}),
         seed=seed,
         rounds=rounds,
     )
 
 
-async def _examine(
+async def _ask_questions(
     system: System,
     name: str,
     conversation: Conversation,
-    asked: Iterable[int],
+    places: Iterable[int],
     progress: Callable[[Progress], None] | None,
 ) -> list[Asked]:
     """Tell a system a conversation, and ask it the questions at these places."""
@@ -220,18 +220,18 @@ async def _examine(
     await system.settle()
     rows: list[Asked] = []
     firsts = conversation.firsts()
-    for place in asked:
-        rows.append(await _ask(system, name, conversation, place, firsts))
+    for place in places:
+        rows.append(await _ask_question(system, name, conversation, place, firsts))
         tell(place + 1)
     return rows
 
 
-async def _ask(
+async def _ask_question(
     system: System, name: str, conversation: Conversation, place: int, firsts: Sequence[int]
 ) -> Asked:
     question = conversation.questions[place]
     gold, newest = (
-        {firsts[one] for one in some} for some in (question.gold, question.gold - question.outdated)
+        {firsts[index] for index in indices} for indices in (question.gold, question.gold - question.outdated)
     )
     by_budget: list[tuple[int, dict[str, float]]] = []
     items: Sequence[Recalled] = ()
@@ -240,12 +240,16 @@ async def _ask(
         start = time.perf_counter()
         items = await system.ask(question.text, budget)
         seconds = time.perf_counter() - start
-        items = [one if one.index is None else replace(one, index=firsts[one.index]) for one in items]
+        items = [item if item.index is None else replace(item, index=firsts[item.index]) for item in items]
         if gold:
-            by_budget.append((budget, recall_figures([one.index for one in items], gold, gold - newest)))
-    found = ranked_figures(ranking(items), gold) if gold else {}
+            by_budget.append((budget, recall_figures([item.index for item in items], gold, gold - newest)))
+    figures = ranked_figures(ranking(items), gold) if gold else {}
     for figure in "BPS":
-        found |= {f"{figure}{_short(budget)}": one[figure] for budget, one in by_budget if figure in one}
+        figures |= {
+            f"{figure}{_short_number(budget)}": figures_there[figure]
+            for budget, figures_there in by_budget
+            if figure in figures_there
+        }
     return Asked(
         system=name,
         dataset=conversation.dataset,
@@ -253,7 +257,7 @@ async def _ask(
         question=place,
         group=question.group,
         answerable=question.answerable,
-        figures=found,
+        figures=figures,
         confidence=getattr(system, "confidence", None),
         seconds=seconds,
     )
@@ -270,9 +274,9 @@ def auc(answerable: Sequence[float], unanswerable: Sequence[float]) -> float:
     if not answerable or not unanswerable:
         raise ValidationError("needs questions of both kinds", field="unanswerable")
     pairs = sum(
-        1.0 if sure > other else 0.5 if sure == other else 0.0
-        for sure in answerable
-        for other in unanswerable
+        1.0 if with_answer > without_answer else 0.5 if with_answer == without_answer else 0.0
+        for with_answer in answerable
+        for without_answer in unanswerable
     )
     return pairs / (len(answerable) * len(unanswerable))
 
@@ -300,7 +304,7 @@ class Abstention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalReport:
-    """What all systems made of all questions; every mean has its 95 % bootstrap interval."""
+    """The figures of all systems for all questions; every mean has its 95 % bootstrap interval."""
 
     asked: tuple[Asked, ...]
     #: By set.
@@ -324,14 +328,16 @@ class RetrievalReport:
 
     def groups(self, dataset: str) -> list[str]:
         """Return "all" and the kinds of question of a set, those without an answer last."""
-        found = {row.group: row.answerable for row in self.asked if row.dataset == dataset and row.figures}
-        return [ALL, *sorted(found, key=lambda group: (not found[group], group))]
+        answerable_by_group = {
+            row.group: row.answerable for row in self.asked if row.dataset == dataset and row.figures
+        }
+        return [ALL, *sorted(answerable_by_group, key=lambda group: (not answerable_by_group[group], group))]
 
     def names(self, dataset: str) -> list[str]:
         """Return the names of the figures of a set, those that only some questions have at the end."""
         rows = [row.figures for row in self.asked if row.dataset == dataset]
-        found = dict.fromkeys(name for figures in rows for name in figures)
-        return sorted(found, key=lambda name: name.startswith("S"))
+        figure_names = dict.fromkeys(name for figures in rows for name in figures)
+        return sorted(figure_names, key=lambda name: name.startswith("S"))
 
     def _rows(self, dataset: str, system: str, group: str) -> list[Asked]:
         return [
@@ -344,13 +350,13 @@ class RetrievalReport:
 
     def means(self, dataset: str, system: str, group: str = ALL) -> dict[str, Interval]:
         """Return every figure of a system over those of a group of questions that have it."""
-        found: dict[str, Interval] = {}
+        intervals: dict[str, Interval] = {}
         for name in self.names(dataset):
             rows = [row for row in self._rows(dataset, system, group) if name in row.figures]
             if rows:
                 values, clusters = [row.figures[name] for row in rows], [row.conversation for row in rows]
-                found[name] = bootstrap.interval(values, clusters, seed=self.seed, rounds=self.rounds)
-        return found
+                intervals[name] = bootstrap.interval(values, clusters, seed=self.seed, rounds=self.rounds)
+        return intervals
 
     def margin(
         self, dataset: str, name: str, *, of: str = "acms", over: str = "plain BM25", group: str = ALL
@@ -365,15 +371,15 @@ class RetrievalReport:
     def _margins(
         self, dataset: str, name: str, of: str, over: str, group: str = ALL
     ) -> tuple[list[float], list[str]]:
-        theirs = {
+        figures_over = {
             (row.conversation, row.question): row.figures[name]
             for row in self._rows(dataset, over, group)
             if name in row.figures
         }
         pairs = [
-            (row.figures[name] - theirs[row.conversation, row.question], row.conversation)
+            (row.figures[name] - figures_over[row.conversation, row.question], row.conversation)
             for row in self._rows(dataset, of, group)
-            if (row.conversation, row.question) in theirs
+            if (row.conversation, row.question) in figures_over
         ]
         return [value for value, _ in pairs], [cluster for _, cluster in pairs]
 
@@ -390,10 +396,12 @@ class RetrievalReport:
 
         The margin holds when the interval reaches down to 0 or below. None when one of the two has no such questions.
         """
-        here, there = (report._margins(dataset, name, of, over) for report in (self, left_out))
-        if not here[0] or not there[0]:
+        margins_here, margins_left_out = (
+            report._margins(dataset, name, of, over) for report in (self, left_out)
+        )
+        if not margins_here[0] or not margins_left_out[0]:
             return None
-        return bootstrap.difference(here, there, seed=self.seed, rounds=self.rounds)
+        return bootstrap.difference(margins_here, margins_left_out, seed=self.seed, rounds=self.rounds)
 
     def abstention(self, dataset: str, system: str, *, threshold: float = POSSIBLE_FROM) -> Abstention | None:
         """Return how well a system knows what a set does not answer, when it declines below a confidence.
@@ -407,22 +415,22 @@ class RetrievalReport:
             for row in self.asked
             if (row.dataset, row.system) == (dataset, system) and row.confidence is not None
         ]
-        sure = {
+        confidences = {
             kind: [row.confidence or 0.0 for row in rows if row.answerable is kind] for kind in (True, False)
         }
-        if not sure[True] or not sure[False]:
+        if not confidences[True] or not confidences[False]:
             return None
-        declined = {kind: sum(value < threshold for value in values) for kind, values in sure.items()}
-        total = declined[True] + declined[False]
+        declined = {kind: sum(value < threshold for value in values) for kind, values in confidences.items()}
+        declined_count = declined[True] + declined[False]
         return Abstention(
-            answerable=len(sure[True]),
-            unanswerable=len(sure[False]),
-            auc=auc(sure[True], sure[False]),
+            answerable=len(confidences[True]),
+            unanswerable=len(confidences[False]),
+            auc=auc(confidences[True], confidences[False]),
             threshold=threshold,
-            declined=total,
-            precision=declined[False] / total if total else None,
-            recall=declined[False] / len(sure[False]),
-            false_alarms=declined[True] / len(sure[True]),
+            declined=declined_count,
+            precision=declined[False] / declined_count if declined_count else None,
+            recall=declined[False] / len(confidences[False]),
+            false_alarms=declined[True] / len(confidences[True]),
         )
 
     def table(self, *, intervals: bool = False, groups: bool = False, main: bool = False) -> str:
@@ -437,14 +445,14 @@ class RetrievalReport:
             rows = [["", "n", *names]]
             for group in self.groups(dataset) if groups else (ALL,):
                 for system in self.systems:
-                    found = self.means(dataset, system, group)
-                    if found:
+                    means = self.means(dataset, system, group)
+                    if means:
                         label = system if group == ALL else f"{group}: {system}"
-                        figures = (_percent(found.get(name), intervals) for name in names)
-                        rows.append([label, str(found[names[0]].count), *figures])
+                        figures = (_format_percent(means.get(name), intervals) for name in names)
+                        rows.append([label, str(means[names[0]].count), *figures])
             blocks.append(
                 f"{dataset}: {size.conversations} conversations, {size.messages} messages, {size.questions}"
-                f" questions, {size.without_gold} without gold\n{_aligned(rows)}"
+                f" questions, {size.without_gold} without gold\n{_align_columns(rows)}"
             )
         if self.left_out:
             blocks.append(
@@ -496,14 +504,14 @@ class RetrievalReport:
             raise ValidationError(f"is no report of a retrieval: {error}", field="report") from error
 
 
-def _percent(found: Interval | None, interval: bool) -> str:
-    if found is None:
+def _format_percent(value: Interval | None, interval: bool) -> str:
+    if value is None:
         return "-"
-    mean = f"{100 * found.mean:.1f}"
-    return f"{mean} [{100 * found.low:.1f}, {100 * found.high:.1f}]" if interval else mean
+    mean = f"{100 * value.mean:.1f}"
+    return f"{mean} [{100 * value.low:.1f}, {100 * value.high:.1f}]" if interval else mean
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
+def _align_columns(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(

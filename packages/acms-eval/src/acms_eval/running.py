@@ -23,7 +23,7 @@ CURRENT = (Source.CURRENT, Source.WINDOW)
 
 
 class Remembering:
-    """An ACMS session as a system to be measured; who opened the session closes it."""
+    """An ACMS session as a system to be measured; the caller closes the session."""
 
     def __init__(self, session: ACMS, name: str = "acms", *, include_current_episode: bool = True) -> None:
         self.session = session
@@ -31,7 +31,7 @@ class Remembering:
         #: How sure the last recall was that something answers the question.
         self.confidence: float | None = None
         self._include_current = include_current_episode
-        #: Which told message each entry is.
+        #: The number of the told message, counted from 0, by the id of its entry.
         self.told: dict[str, int] = {}
 
     async def tell(self, said: Said) -> None:
@@ -75,7 +75,7 @@ class Requesting(Remembering):
     paid: float | None = None
 
     async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
-        """Render a prompt; what its messages show of each entry was recalled, and none of it ranks above another."""
+        """Render a prompt; the entries that its messages show count as recalled, all with the same score."""
         prompt = Prompt(OpenAIChat("gpt-5")).history(self.session)
         try:
             rendered = await prompt.recall(self.session, question).user(question).render(budget=token_budget)
@@ -83,11 +83,11 @@ class Requesting(Remembering):
             self.paid = None
             return ()
         self.paid = rendered.cache.paid()
-        shown = rendered.entry_texts()
-        each = rendered.tokens.upper_bound // max(1, len(shown))
+        entry_texts = rendered.entry_texts()
+        tokens_each = rendered.tokens.upper_bound // max(1, len(entry_texts))
         return [
-            Recalled(text=text, score=1.0, tokens=each, source="request", index=self.told.get(id))
-            for id, text in shown.items()
+            Recalled(text=text, score=1.0, tokens=tokens_each, source="request", index=self.told.get(id))
+            for id, text in entry_texts.items()
         ]
 
 
@@ -105,46 +105,50 @@ async def measure(scenario: Scenario, system: System, *, token_budget: int | Non
 async def measure_budgets(
     scenario: Scenario, system: System, token_budgets: Sequence[int], *, roomy: int | None = None
 ) -> tuple[Report, ...]:
-    """Measure as `measure` does, each probe asked within every one of some budgets; one report for each.
+    """Measure as `measure` does, each probe asked within every one of the budgets; one report for each.
 
-    The last one is that of `roomy`, which is asked where something was missed: else it finds what the others find.
+    With `roomy`, a larger budget, the last report is that of `roomy`. A probe is asked within it only where it was
+    missed within another; elsewhere the last score stands in, for a hit stays one with more room.
     """
-    due: dict[int, list[Probe]] = {}
+    probes_by_place: dict[int, list[Probe]] = {}
     for probe in scenario.probes:
-        due.setdefault(probe.after, []).append(probe)
+        probes_by_place.setdefault(probe.after, []).append(probe)
     scores: list[list[Score]] = [[] for _ in token_budgets]
-    more: list[Score] = []
-    told = 0.0
+    roomy_scores: list[Score] = []
+    tell_seconds = 0.0
     for count in range(len(scenario.said) + 1):
         start = time.perf_counter()
         if count:
             await system.tell(scenario.said[count - 1])
-        asked = due.get(count, ())
-        if asked or count == len(scenario.said):
+        probes_now = probes_by_place.get(count, ())
+        if probes_now or count == len(scenario.said):
             await system.settle()
-        told += time.perf_counter() - start
-        for probe in asked:
-            for found, budget in zip(scores, token_budgets, strict=True):
-                found.append(await _asked(system, probe, budget))
+        tell_seconds += time.perf_counter() - start
+        for probe in probes_now:
+            for budget_scores, budget in zip(scores, token_budgets, strict=True):
+                budget_scores.append(await _score_probe(system, probe, budget))
             if roomy is not None:
-                missed = [found[-1] for found in scores if not found[-1].hit]
-                more.append(await _asked(system, probe, roomy) if missed else scores[-1][-1])
-    every = [*zip(scores, token_budgets, strict=True), *([] if roomy is None else [(more, roomy)])]
+                missed = [budget_scores[-1] for budget_scores in scores if not budget_scores[-1].hit]
+                roomy_scores.append(await _score_probe(system, probe, roomy) if missed else scores[-1][-1])
+    scores_by_budget = [
+        *zip(scores, token_budgets, strict=True),
+        *([] if roomy is None else [(roomy_scores, roomy)]),
+    ]
     return tuple(
         Report(
             system=system.name,
             scenario=scenario.name,
             turns=len(scenario.said),
             token_budget=budget,
-            scores=tuple(found),
-            tell_seconds=told,
+            scores=tuple(budget_scores),
+            tell_seconds=tell_seconds,
             words=scenario.words,
         )
-        for found, budget in every
+        for budget_scores, budget in scores_by_budget
     )
 
 
-async def _asked(system: System, probe: Probe, budget: int) -> Score:
+async def _score_probe(system: System, probe: Probe, budget: int) -> Score:
     start = time.perf_counter()
     items = await system.ask(probe.question, budget)
     seconds = time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""What a run measured, as sections of a report: tables of all systems beside each other, and charts."""
+"""The figures of a run as sections of a report: tables of all systems beside each other, and charts."""
 
 from __future__ import annotations
 
@@ -45,26 +45,26 @@ FIGURES: Mapping[str, Callable[[Score], float | None]] = {
     "precision": lambda score: score.precision,
     "nDCG@5": lambda score: score.ndcg,
 }
-"""Of a probe, in [0, 1]; None where it has none."""
+"""Figures of a probe in [0, 1] by their names; None where it has none."""
 _SPANNED = ("answered", "hit", "hit@1", "hit@5", "nDCG@5")
 """Figures whose interval is shown."""
 
 
 def shares(reports: Sequence[Report], name: str) -> list[tuple[str, float]]:
     """Return a figure of every probe that has it, each with the conversation it is about."""
-    read = FIGURES[name]
+    read_figure = FIGURES[name]
     return [
         (report.scenario, float(value))
         for report in reports
         for score in report.scores
-        if (value := read(score)) is not None
+        if (value := read_figure(score)) is not None
     ]
 
 
 def means(reports: Sequence[Report], name: str) -> float | None:
     """Return the mean of a figure over all probes that have it; None when none has."""
-    found = [value for _, value in shares(reports, name)]
-    return fmean(found) if found else None
+    values = [value for _, value in shares(reports, name)]
+    return fmean(values) if values else None
 
 
 def composite_of(reports: Sequence[Report]) -> float | None:
@@ -72,15 +72,17 @@ def composite_of(reports: Sequence[Report]) -> float | None:
     return composite(reports).score if set(WEIGHTS) <= {report.kind for report in reports} else None
 
 
-def _percent(value: float | None) -> str:
+def _format_percent(value: float | None) -> str:
     return _MISSING if value is None else f"{round(100 * value, 1) + 0.0:.1f}"  # no -0.0
 
 
-def _interval(found: Interval | None, *, sign: bool = False) -> str:
-    if found is None:
+def _format_interval(value: Interval | None, *, sign: bool = False) -> str:
+    if value is None:
         return _MISSING
-    plus = "+" if sign and found.mean >= 0 else ""
-    return f"{plus}{_percent(found.mean)} [{_percent(found.low)}, {_percent(found.high)}]"
+    plus = "+" if sign and value.mean >= 0 else ""
+    return (
+        f"{plus}{_format_percent(value.mean)} [{_format_percent(value.low)}, {_format_percent(value.high)}]"
+    )
 
 
 # ── scenarios ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -97,19 +99,30 @@ def scenarios(suite: Suite, *, seed: int = 0, rounds: int = bootstrap.ROUNDS) ->
             (
                 system,
                 str(len(scores)),
-                _percent(composite_of(reports)),
-                *(_percent(means(reports, name)) for name in FIGURES),
+                _format_percent(composite_of(reports)),
+                *(_format_percent(means(reports, name)) for name in FIGURES),
                 f"{fmean([score.items for score in scores]):.1f}" if scores else _MISSING,
                 f"{fmean([score.tokens for score in scores]):.0f}" if scores else _MISSING,
             )
         )
-        spans.append((system, *(_interval(_spread(reports, name, seed, rounds)) for name in _SPANNED)))
+        spans.append(
+            (
+                system,
+                *(_format_interval(_interval_over_probes(reports, name, seed, rounds)) for name in _SPANNED),
+            )
+        )
     heads = ("", "probes", "composite", *FIGURES, "items", "tokens")
     by_kind: list[tuple[str, ...]] = []
     for kind in suite.kinds:
-        found = [suite.of(system, kind) for system in suite.systems]
-        count = sum(len(report.scores) for report in found[0])
-        by_kind.append((kind, str(count), *(_percent(means(reports, "answered")) for reports in found)))
+        reports_by_system = [suite.of(system, kind) for system in suite.systems]
+        count = sum(len(report.scores) for report in reports_by_system[0])
+        by_kind.append(
+            (
+                kind,
+                str(count),
+                *(_format_percent(means(reports, "answered")) for reports in reports_by_system),
+            )
+        )
     return (
         Section(
             name="systems",
@@ -143,22 +156,31 @@ def scenarios(suite: Suite, *, seed: int = 0, rounds: int = bootstrap.ROUNDS) ->
     )
 
 
-def _spread(reports: Sequence[Report], name: str, seed: int, rounds: int) -> Interval | None:
-    found = shares(reports, name)
-    if not found:
+def _interval_over_probes(reports: Sequence[Report], name: str, seed: int, rounds: int) -> Interval | None:
+    values_of_probes = shares(reports, name)
+    if not values_of_probes:
         return None
-    values = [value for _, value in found]
-    return bootstrap.interval(values, [conversation for conversation, _ in found], seed=seed, rounds=rounds)
+    values = [value for _, value in values_of_probes]
+    return bootstrap.interval(
+        values, [conversation for conversation, _ in values_of_probes], seed=seed, rounds=rounds
+    )
 
 
 def timed(suite: Suite) -> Section:
-    """Return what telling and asking took."""
+    """Return how long a message and a question took."""
     rows: list[tuple[str, ...]] = []
     for system in suite.systems:
         reports = suite.of(system)
-        told = 1000 * sum(report.tell_seconds for report in reports) / sum(report.turns for report in reports)
-        asked = [1000 * score.seconds for report in reports for score in report.scores]
-        rows.append((system, f"{told:.2f}", f"{fmean(asked):.2f}" if asked else _MISSING))
+        tell_seconds = sum(report.tell_seconds for report in reports)
+        tell_milliseconds = 1000 * tell_seconds / sum(report.turns for report in reports)
+        ask_milliseconds = [1000 * score.seconds for report in reports for score in report.scores]
+        rows.append(
+            (
+                system,
+                f"{tell_milliseconds:.2f}",
+                f"{fmean(ask_milliseconds):.2f}" if ask_milliseconds else _MISSING,
+            )
+        )
     table = Table(
         title="Milliseconds, background work included",
         heads=("", "a message", "a question"),
@@ -173,11 +195,12 @@ def judged(found: Mapping[str, Judgement]) -> Section:
     for system, judgement in found.items():
         figures = judgement.figures()
         counts = (str(figures[name]) for name in ("rated", "unreadable", "failed"))
-        rows.append((system, _percent(judgement.rating), *counts))
-    one = next(iter(found.values()))
-    by = f", answered by {one.answered_by} from what was recalled" if one.answered_by else ""
+        rows.append((system, _format_percent(judgement.rating), *counts))
+    first_judgement = next(iter(found.values()))
+    answered_by = first_judgement.answered_by
+    answered_by = f", answered by {answered_by} from what was recalled" if answered_by else ""
     table = Table(
-        title=f"Rated by {one.model}{by}: 1 right, 0.5 in part, 0 wrong; mean {PERCENT}",
+        title=f"Rated by {first_judgement.model}{answered_by}: 1 right, 0.5 in part, 0 wrong; mean {PERCENT}",
         heads=("", "rating", "rated", "unreadable", "failed"),
         rows=tuple(rows),
     )
@@ -195,7 +218,7 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
         "so without an answer.",
     ),
 }
-"""What the numbers mean by which a set names its kinds of question."""
+"""A legend for sets that number their kinds of question."""
 
 
 # ── real conversations ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -203,37 +226,42 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
 
 def retrieval(report: RetrievalReport, *, against: RetrievalReport | None = None) -> tuple[Section, ...]:
     """Return a section for each set of conversations; `against` is the same on the data that was tuned on."""
-    return tuple(_dataset(report, dataset, against) for dataset in report.datasets)
+    return tuple(_dataset_section(report, dataset, against) for dataset in report.datasets)
 
 
-def _dataset(report: RetrievalReport, dataset: str, against: RetrievalReport | None) -> Section:
+def _dataset_section(report: RetrievalReport, dataset: str, against: RetrievalReport | None) -> Section:
     size = report.sizes[dataset]
     names = report.names(dataset)
     groups = report.groups(dataset)
-    found = {
+    means_by_system = {
         system: {group: report.means(dataset, system, group) for group in groups} for system in report.systems
     }
-    found = {system: by for system, by in found.items() if by[ALL]}
+    means_by_system = {system: groups for system, groups in means_by_system.items() if groups[ALL]}
     key = dataset.casefold()
     tables = [
         Table(
             title=f"Means over the questions that have an answer, {PERCENT}",
             heads=("", "n", *names),
             rows=tuple(
-                (system, str(by[ALL][names[0]].count), *(_mean(by[ALL].get(name)) for name in names))
-                for system, by in found.items()
+                (
+                    system,
+                    str(group_means[ALL][names[0]].count),
+                    *(_format_mean(group_means[ALL].get(name)) for name in names),
+                )
+                for system, group_means in means_by_system.items()
             ),
         ),
         Table(
             title="95 % bootstrap intervals over conversations and questions",
             heads=("", *names),
             rows=tuple(
-                (system, *(_span(by[ALL].get(name)) for name in names)) for system, by in found.items()
+                (system, *(_format_ends(group_means[ALL].get(name)) for name in names))
+                for system, group_means in means_by_system.items()
             ),
         ),
-        *_margins(report, dataset, tuple(found), names, against),
-        *_groups(found, groups, [name for name in ("R@10", *names[4:5]) if name in names]),
-        *_abstention(report, dataset),
+        *_margin_tables(report, dataset, tuple(means_by_system), names, against),
+        *_group_tables(means_by_system, groups, [name for name in ("R@10", *names[4:5]) if name in names]),
+        *_abstention_tables(report, dataset),
     ]
     return Section(
         name=key,
@@ -244,19 +272,23 @@ def _dataset(report: RetrievalReport, dataset: str, against: RetrievalReport | N
             *_KINDS.get(dataset, ()),
         ),
         tables=tuple(table for table in tables if table.rows),
-        charts=_charts(key, dataset, found, names) if found else (),
+        charts=_dataset_charts(key, dataset, means_by_system, names) if means_by_system else (),
     )
 
 
-def _mean(found: Interval | None) -> str:
-    return _percent(None if found is None else found.mean)
+def _format_mean(interval: Interval | None) -> str:
+    return _format_percent(None if interval is None else interval.mean)
 
 
-def _span(found: Interval | None) -> str:
-    return _MISSING if found is None else f"{_percent(found.low)} to {_percent(found.high)}"
+def _format_ends(interval: Interval | None) -> str:
+    return (
+        _MISSING
+        if interval is None
+        else f"{_format_percent(interval.low)} to {_format_percent(interval.high)}"
+    )
 
 
-def _margins(
+def _margin_tables(
     report: RetrievalReport,
     dataset: str,
     systems: Sequence[str],
@@ -264,34 +296,39 @@ def _margins(
     against: RetrievalReport | None,
 ) -> list[Table]:
     chosen = [name for name in ("R@10", "nDCG@10", *names[4:6]) if name in names]
-    ours = [system for system in systems if system.startswith("acms")]
-    others = [system for system in systems if not system.startswith("acms")]
+    own_systems = [system for system in systems if system.startswith("acms")]
+    other_systems = [system for system in systems if not system.startswith("acms")]
     tables = [
         Table(
-            title=f"{of} above the others, question by question, in points [95 % interval]",
+            title=f"{own_system} above the others, question by question, in points [95 % interval]",
             heads=("over", *chosen),
             rows=tuple(
                 (
-                    over,
+                    other_system,
                     *(
-                        _interval(report.margin(dataset, name, of=of, over=over), sign=True)
+                        _format_interval(
+                            report.margin(dataset, name, of=own_system, over=other_system), sign=True
+                        )
                         for name in chosen
                     ),
                 )
-                for over in others
+                for other_system in other_systems
             ),
         )
-        for of in ours
+        for own_system in own_systems
     ]
     if against is not None and dataset in against.datasets:
         rows: list[tuple[str, ...]] = []
-        for of in ours:
-            for over in others:
-                shrunk = [against.shrinkage(report, dataset, name, of=of, over=over) for name in chosen]
+        for own_system in own_systems:
+            for other_system in other_systems:
+                shrunk = [
+                    against.shrinkage(report, dataset, name, of=own_system, over=other_system)
+                    for name in chosen
+                ]
                 if any(shrunk):
-                    held = all(one.low <= 0 for one in shrunk if one is not None)
-                    cells = (_interval(one, sign=True) for one in shrunk)
-                    rows.append((f"{of} over {over}", *cells, "yes" if held else "no"))
+                    holds = all(interval.low <= 0 for interval in shrunk if interval is not None)
+                    cells = (_format_interval(interval, sign=True) for interval in shrunk)
+                    rows.append((f"{own_system} over {other_system}", *cells, "yes" if holds else "no"))
         tables.append(
             Table(
                 title="How much smaller the margin is than on the other data; it holds where the interval reaches 0",
@@ -302,36 +339,42 @@ def _margins(
     return tables
 
 
-def _groups(
-    found: Mapping[str, Mapping[str, Mapping[str, Interval]]], groups: Sequence[str], names: Sequence[str]
+def _group_tables(
+    means_by_system: Mapping[str, Mapping[str, Mapping[str, Interval]]],
+    groups: Sequence[str],
+    names: Sequence[str],
 ) -> list[Table]:
     tables: list[Table] = []
     for name in names:
         rows: list[tuple[str, ...]] = []
         for group in groups:
-            values = [by[group].get(name) for by in found.values()]
-            count = max((one.count for one in values if one is not None), default=0)
-            rows.append((group, str(count), *map(_mean, values)))
+            values = [group_means[group].get(name) for group_means in means_by_system.values()]
+            count = max((interval.count for interval in values if interval is not None), default=0)
+            rows.append((group, str(count), *map(_format_mean, values)))
         tables.append(
-            Table(title=f"{name} by kind of question, {PERCENT}", heads=("", "n", *found), rows=tuple(rows))
+            Table(
+                title=f"{name} by kind of question, {PERCENT}",
+                heads=("", "n", *means_by_system),
+                rows=tuple(rows),
+            )
         )
     return tables
 
 
-def _abstention(report: RetrievalReport, dataset: str) -> list[Table]:
+def _abstention_tables(report: RetrievalReport, dataset: str) -> list[Table]:
     rows: list[tuple[str, ...]] = []
     for system in report.systems:
-        one = report.abstention(dataset, system)
-        if one is not None:
+        abstention = report.abstention(dataset, system)
+        if abstention is not None:
             rows.append(
                 (
                     system,
-                    str(one.unanswerable),
-                    f"{one.auc:.3f}",
-                    str(one.declined),
-                    _percent(one.precision),
-                    _percent(one.recall),
-                    _percent(one.false_alarms),
+                    str(abstention.unanswerable),
+                    f"{abstention.auc:.3f}",
+                    str(abstention.declined),
+                    _format_percent(abstention.precision),
+                    _format_percent(abstention.recall),
+                    _format_percent(abstention.false_alarms),
                 )
             )
     return [
@@ -343,14 +386,17 @@ def _abstention(report: RetrievalReport, dataset: str) -> list[Table]:
     ]
 
 
-def _charts(
-    key: str, dataset: str, found: Mapping[str, Mapping[str, Mapping[str, Interval]]], names: Sequence[str]
+def _dataset_charts(
+    key: str,
+    dataset: str,
+    means_by_system: Mapping[str, Mapping[str, Mapping[str, Interval]]],
+    names: Sequence[str],
 ) -> tuple[Chart, ...]:
     def axis(label: str) -> Axis:
         return Axis(label=label, unit="share")
 
     budgets = [name for name in names if name.startswith("B")]
-    best = Chart(
+    found_chart = Chart(
         name=f"{key}-found",
         title=f"{dataset}: evidence among the first ten",
         text="R@10 of every system with its 95 % interval, over the questions that have an answer.",
@@ -361,14 +407,14 @@ def _charts(
             Series(
                 name="R@10",
                 points=tuple(
-                    Point(x=system, y=one.mean, low=one.low, high=one.high)
-                    for system, by in found.items()
-                    if (one := by[ALL].get("R@10")) is not None
+                    Point(x=system, y=interval.mean, low=interval.low, high=interval.high)
+                    for system, group_means in means_by_system.items()
+                    if (interval := group_means[ALL].get("R@10")) is not None
                 ),
             ),
         ),
     )
-    packed = Chart(
+    budget_chart = Chart(
         name=f"{key}-packed",
         title=f"{dataset}: evidence within a budget",
         text="Share of the evidence that a recall with a budget of tokens shows.",
@@ -376,15 +422,18 @@ def _charts(
         y=axis("evidence"),
         series=tuple(
             Series(
-                name=system, points=tuple(Point(x=_tokens(name), y=by[ALL][name].mean) for name in budgets)
+                name=system,
+                points=tuple(
+                    Point(x=_budget_of_figure(name), y=group_means[ALL][name].mean) for name in budgets
+                ),
             )
-            for system, by in found.items()
+            for system, group_means in means_by_system.items()
         ),
     )
-    return best, packed
+    return found_chart, budget_chart
 
 
-def _tokens(name: str) -> float:
+def _budget_of_figure(name: str) -> float:
     """Return the budget that a figure such as B500 or B2k is measured at."""
     size = name[1:]
     return 1000.0 * float(size[:-1]) if size.endswith("k") else float(size)
@@ -397,11 +446,17 @@ def by_words(suite: Suite) -> Section | None:
         return None
     rows: list[tuple[str, ...]] = []
     for system in suite.systems:
-        found = [
+        answered_shares = [
             means([report for report in suite.of(system) if report.words == name], "answered") or 0.0
             for name in lists
         ]
-        rows.append((system, *map(_percent, found), _percent(max(found) - min(found))))
+        rows.append(
+            (
+                system,
+                *map(_format_percent, answered_shares),
+                _format_percent(max(answered_shares) - min(answered_shares)),
+            )
+        )
     return Section(
         name="words",
         title="In other words",
@@ -415,20 +470,30 @@ def by_words(suite: Suite) -> Section | None:
 
 def requests(rows: Sequence[Row], requesting: Mapping[str, str]) -> Section:
     """Return what whole requests show and cost beside what a recall brings; `requesting` has both names of each."""
-    found: list[tuple[str, ...]] = []
-    for one in rows:
-        if one.system not in requesting:
+    table_rows: list[tuple[str, ...]] = []
+    for request in rows:
+        if request.system not in requesting:
             continue
-        of = (one.sweep, one.variant, one.scenario, one.at)
-        beside = [row for row in rows if row.system == requesting[one.system]]
-        item = next((row for row in beside if (row.sweep, row.variant, row.scenario, row.at) == of), None)
-        if item is not None:
-            name = " ".join(filter(None, (_sweep(one), f"{one.at:g}:", item.system)))
-            found.append(
-                (name, *_evidence(item), *_evidence(one), "" if one.paid is None else f"{one.paid:.0f}")
+        measured_at = (request.sweep, request.variant, request.scenario, request.at)
+        recalls = [row for row in rows if row.system == requesting[request.system]]
+        recall = next(
+            (row for row in recalls if (row.sweep, row.variant, row.scenario, row.at) == measured_at), None
+        )
+        if recall is not None:
+            name = " ".join(filter(None, (_sweep_title(request), f"{request.at:g}:", recall.system)))
+            table_rows.append(
+                (
+                    name,
+                    *_evidence_cells(recall),
+                    *_evidence_cells(request),
+                    "" if request.paid is None else f"{request.paid:.0f}",
+                )
             )
     figures = ("evidence", "only outdated", "tokens")
-    heads = (*(f"{of}: {figure}" for of in ("recall", "request") for figure in figures), "request: paid")
+    heads = (
+        *(f"{measured_at}: {figure}" for measured_at in ("recall", "request") for figure in figures),
+        "request: paid",
+    )
     return Section(
         name="requests",
         title="Whole requests",
@@ -437,31 +502,31 @@ def requests(rows: Sequence[Row], requesting: Mapping[str, str]) -> Section:
             "Evidence: every expected word is there. Only outdated: what is no longer so is there, what is so is not. "
             "Paid: the tokens of a request, of which those that the provider has in its cache count a tenth.",
         ),
-        tables=(Table(title="A recall and a request", heads=("", *heads), rows=tuple(found)),),
+        tables=(Table(title="A recall and a request", heads=("", *heads), rows=tuple(table_rows)),),
     )
 
 
-def _evidence(row: Row) -> tuple[str, str, str]:
+def _evidence_cells(row: Row) -> tuple[str, str, str]:
     stale = _MISSING if row.only_outdated is None else f"{row.only_outdated:.0%}"
     return f"{row.hit:.0%}", stale, f"{row.tokens:.0f}"
 
 
-def _sweep(one: Row | Limit) -> str:
-    """Return what a sweep is called."""
-    about = "" if " + " in one.scenario else f"({one.scenario.replace('_', ' ')})"
-    return " ".join(filter(None, (one.sweep.replace("_", " "), one.variant, about)))
+def _sweep_title(measured: Row | Limit) -> str:
+    """Return the title of a sweep."""
+    about = "" if " + " in measured.scenario else f"({measured.scenario.replace('_', ' ')})"
+    return " ".join(filter(None, (measured.sweep.replace("_", " "), measured.variant, about)))
 
 
 def limits(found: Sequence[Limit]) -> Section:
-    """Say where each system breaks in each sweep, and why; of a sweep in which none does, that no limit was found."""
+    """Return where each system breaks in each sweep, and why, and which sweeps no system breaks in."""
     rows: list[tuple[str, ...]] = []
-    whole: list[str] = []
-    for sweep in dict.fromkeys((one.sweep, one.variant, one.scenario) for one in found):
-        curves = [one for one in found if (one.sweep, one.variant, one.scenario) == sweep]
-        name = _sweep(curves[0])
-        if all(one.broke is None for one in curves):
-            whole.append(f"{name} (to {curves[0].held:g})")
-        rows += [(f"{name}: {one.system}", *_limit(one)) for one in curves]
+    unbroken: list[str] = []
+    for sweep in dict.fromkeys((limit.sweep, limit.variant, limit.scenario) for limit in found):
+        curves = [limit for limit in found if (limit.sweep, limit.variant, limit.scenario) == sweep]
+        name = _sweep_title(curves[0])
+        if all(limit.broke is None for limit in curves):
+            unbroken.append(f"{name} (to {curves[0].held:g})")
+        rows += [(f"{name}: {limit.system}", *_limit_cells(limit)) for limit in curves]
     return Section(
         name="limits",
         title="Where it breaks",
@@ -469,8 +534,8 @@ def limits(found: Sequence[Limit]) -> Section:
             f"The first value at which less than {HOLDS:.0%} of the probes are answered, in the order from easy to "
             "hard, and the most frequent cause of what was missed there.",
             "Causes: " + "; ".join(f"{name}: {text}" for name, text in CAUSES.items()) + ".",
-            f"No limit was found in: {', '.join(whole)}."
-            if whole
+            f"No limit was found in: {', '.join(unbroken)}."
+            if unbroken
             else "Every sweep has a limit for somebody.",
         ),
         tables=(
@@ -492,14 +557,14 @@ def limits(found: Sequence[Limit]) -> Section:
     )
 
 
-def _limit(one: Limit) -> tuple[str, ...]:
-    precision = "" if one.precision is None else f"{one.precision:.0%}"
+def _limit_cells(limit: Limit) -> tuple[str, ...]:
+    precision = "" if limit.precision is None else f"{limit.precision:.0%}"
     return (
-        "" if one.held is None else f"{one.held:g}",
-        "no limit found" if one.broke is None else f"{one.broke:g}",
-        f"{one.answered:.0%}",
-        "" if one.spread is None else f"{one.spread[0]:.0%} to {one.spread[1]:.0%}",
-        f"{one.hit:.0%}",
+        "" if limit.held is None else f"{limit.held:g}",
+        "no limit found" if limit.broke is None else f"{limit.broke:g}",
+        f"{limit.answered:.0%}",
+        "" if limit.spread is None else f"{limit.spread[0]:.0%} to {limit.spread[1]:.0%}",
+        f"{limit.hit:.0%}",
         precision,
-        "" if one.broke is None else one.cause,
+        "" if limit.broke is None else limit.cause,
     )

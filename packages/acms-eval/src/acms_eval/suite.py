@@ -1,4 +1,4 @@
-"""Several scenarios through several systems: who is run, and what all of them made of everything."""
+"""Several scenarios through several systems: the choice of systems, and their reports."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ SHORT: Mapping[str, str] = {
     "gleanr": GleanrSession.name,
     "chroma": ChromaVectors.name,
 }
-"""What a system is called on a command line, and in a report."""
+"""The name of a system in a report, by its name on a command line."""
 DEFAULT = ("acms", "recent", "bm25", "vectors", "rrf", "gleanr")
 """Chroma is left out: it finds what plain vectors find."""
-_EITHER = ("acms", GleanrSession.name)
-"""These do with an embedder and without."""
+_WITH_OR_WITHOUT_EMBEDDER = ("acms", GleanrSession.name)
+"""Systems that run with an embedder and without: in a report the embedder becomes part of their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class LineUp:
     """Systems to be measured, ACMS first, and those that cannot be."""
 
     systems: Mapping[str, OpenSystem]
-    #: The reason for each one.
+    #: The systems that cannot be measured, and the reason for each.
     left_out: Mapping[str, str]
     #: The embedder of each ACMS among them.
     acms: Mapping[str, Embedder | None]
@@ -55,40 +55,43 @@ def line_up(
 ) -> LineUp:
     """Return systems by the name they have in a report.
 
-    A tier is the name of an embedder and the embedder, or None; what does with one and without is run once in each
-    tier, and is then called after it ("acms + local"). Names are those of `SHORT`; `ValidationError` for another one.
+    A tier is the name of an embedder, and the embedder or None. Systems that run with an embedder and without are run
+    in every tier, and named after it ("acms + local"). Names are those of `SHORT`; `ValidationError` for another one.
     """
     unknown = [name for name in names if name not in SHORT]
     if unknown:
         raise ValidationError(f"{unknown[0]!r} is no known system", field="system", options=tuple(SHORT))
-    wanted = [SHORT[name] for name in SHORT if name in names]
-    found: dict[str, OpenSystem] = {}
+    full_names = [SHORT[name] for name in SHORT if name in names]
+    open_by_name: dict[str, OpenSystem] = {}
     left_out: dict[str, str] = {}
-    ours: dict[str, Embedder | None] = {}
+    embedders: dict[str, Embedder | None] = {}
     for tier, embedder in tiers:
-        made, missing = systems(embedder, names=wanted)
-        for name, opened in made.items():
-            called = f"{name} + {tier}" if embedder is not None and name in _EITHER else name
+        open_systems, reasons = systems(embedder, names=full_names)
+        for name, open_system in open_systems.items():
+            report_name = (
+                f"{name} + {tier}" if embedder is not None and name in _WITH_OR_WITHOUT_EMBEDDER else name
+            )
             if name == "acms":
-                opened = open_acms(embedder, name=called, reflector=reflector)
-                ours[called] = embedder
-            found.setdefault(called, opened)
-        left_out |= missing
-    left_out = {name: why for name, why in left_out.items() if name not in found}
+                open_system = open_acms(embedder, name=report_name, reflector=reflector)
+                embedders[report_name] = embedder
+            open_by_name.setdefault(report_name, open_system)
+        left_out |= reasons
+    # A system that one tier leaves out for want of an embedder runs in another one.
+    left_out = {name: reason for name, reason in left_out.items() if name not in open_by_name}
     return LineUp(
-        systems=dict(sorted(found.items(), key=lambda item: not item[0].startswith("acms"))),
+        systems=dict(sorted(open_by_name.items(), key=lambda item: not item[0].startswith("acms"))),
         left_out=left_out,
-        acms=ours,
+        acms=embedders,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """What every system made of every scenario."""
+    """The reports of every system on every scenario."""
 
     #: In the order in which they ran; a system is called as in the line-up.
     reports: tuple[Report, ...]
-    #: By system: what every probe brought back, for a judge; empty unless it was to be kept.
+    #: By system: the items that every probe brought back, for a judge; empty unless `through` was to keep them.
     answers: Mapping[str, tuple[Answer, ...]] = field(default_factory=dict)
 
     @property
@@ -103,7 +106,7 @@ class Suite:
 
     def of(self, system: str, kind: str | None = None) -> list[Report]:
         """Return the reports of a system, of one scenario or of all."""
-        return [one for one in self.reports if one.system == system and kind in (None, one.kind)]
+        return [report for report in self.reports if report.system == system and kind in (None, report.kind)]
 
 
 async def through(
@@ -114,36 +117,39 @@ async def through(
     keep: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Suite:
-    """Tell every system every scenario, each anew, and return what came of it.
+    """Tell every system every scenario, each to a new system, and return the reports.
 
     `token_budget` is for all of them; without it each scenario has its own. `progress(what, done, of)` is told before
-    each run. `keep` keeps what was recalled.
+    each run. `keep` keeps the recalled items.
     """
     reports: list[Report] = []
     answers: dict[str, list[Answer]] = {}
-    total = len(scenarios) * len(entered)
-    for name, opened in entered.items():
+    run_count = len(scenarios) * len(entered)
+    for name, open_system in entered.items():
         for scenario in scenarios:
             if progress is not None:
-                progress(f"{name}: {scenario.name}", len(reports), total)
-            async with _listening(opened()) as system:
+                progress(f"{name}: {scenario.name}", len(reports), run_count)
+            async with _record_answers(open_system()) as system:
                 report = await measure(scenario, system, token_budget=token_budget)
             reports.append(replace(report, system=name))
             if keep:
                 answers.setdefault(name, []).extend(
                     Answer(question=score.probe.question, expected=score.probe.expected, items=items)
-                    for score, items in zip(report.scores, system.heard, strict=True)
+                    for score, items in zip(report.scores, system.answers_given, strict=True)
                 )
-    return Suite(reports=tuple(reports), answers={name: tuple(found) for name, found in answers.items()})
+    return Suite(
+        reports=tuple(reports),
+        answers={name: tuple(system_answers) for name, system_answers in answers.items()},
+    )
 
 
-class _Listening:
-    """A system whose answers are written down."""
+class _RecordedSystem:
+    """A system whose answers are recorded, for a judge: a report holds only their figures."""
 
     def __init__(self, inner: System) -> None:
         self._inner = inner
         self.name = inner.name
-        self.heard: list[tuple[Recalled, ...]] = []
+        self.answers_given: list[tuple[Recalled, ...]] = []
 
     async def tell(self, said: Said) -> None:
         await self._inner.tell(said)
@@ -152,12 +158,14 @@ class _Listening:
         await self._inner.settle()
 
     async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
-        found = await self._inner.ask(question, token_budget)
-        self.heard.append(tuple(found))
-        return found
+        items = await self._inner.ask(question, token_budget)
+        self.answers_given.append(tuple(items))
+        return items
 
 
 @asynccontextmanager
-async def _listening(opening: AbstractAsyncContextManager[System]) -> AsyncGenerator[_Listening]:
-    async with opening as system:
-        yield _Listening(system)
+async def _record_answers(
+    system_context: AbstractAsyncContextManager[System],
+) -> AsyncGenerator[_RecordedSystem]:
+    async with system_context as system:
+        yield _RecordedSystem(system)

@@ -1,8 +1,8 @@
 """Sweeps: the same question to a memory while one thing varies (E2, E3, E5.3).
 
 Every sweep takes systems by name and returns plain rows, one for each system and value, over the probes of several
-conversations that differ in their seed. What is read off a clock stands last in a row; the rest is the same in every
-run. `progress` is told after every conversation.
+conversations that differ in their seed. Apart from the durations a row is the same in every run. `progress` is told
+after every conversation.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ CURRENT_PCTS = (0.2, 0.3, 0.4, 0.5, 0.6)
 LENGTHS = (50, 100, 150, 200, 300, 500, 1000)
 NOISES = (0.0, 0.25, 0.5, 0.75, 0.9)
 ROOMY = 8
-"""Times its budget within which a probe that was missed is asked again, to tell whether that was for want of room."""
+"""A missed probe is asked again within so many times its budget: a hit then means that only room was missing."""
 DENSE = "high_density"
 """Scenario of the sweeps of parameters: twenty facts, so that a parameter has something to decide."""
 
 Words = Phrases | Sequence[Phrases] | None
-"""Word lists: of several every seed takes the next one; None is the first of those that come along."""
+"""Word lists: of several every seed takes the next one, so that no figure rests on one list; None: `SHIPPED[0]`."""
 Configured = Callable[[ACMSConfig], OpenSystem]
 """Makes systems of one configuration; only ACMS has one."""
 
@@ -79,7 +79,7 @@ Progress = Callable[[Step], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What one system made of one value of a sweep."""
+    """The figures of one system at one value of a sweep."""
 
     sweep: str
     #: The value of what varies: tokens, messages, a share.
@@ -127,7 +127,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """What a message costs once so many have been told; all of it by the clock."""
+    """How long a message and a question take once `turns` messages have been told."""
 
     system: str
     turns: int
@@ -135,7 +135,7 @@ class Latency:
     ingest_ms: float
     #: Median of a recall.
     recall_ms: float
-    #: Mean of what goes on in the background for one message: vectors, reflection.
+    #: Mean of the background work for one message: vectors, reflection.
     background_ms: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -151,9 +151,10 @@ class Latency:
 class _Run:
     """One conversation told to one system."""
 
-    at: float
+    #: The value of what the sweep varies.
+    value: float
     system: str
-    opened: OpenSystem
+    open_system: OpenSystem
     scenario: Scenario
     token_budget: int | None = None
     variant: str = ""
@@ -161,56 +162,56 @@ class _Run:
 
 @dataclass(slots=True)
 class _Pool:
-    """The reports of one row."""
+    """The reports that one row is made of: those of its seeds and scenarios."""
 
-    first: _Run
+    first_run: _Run
     reports: list[Report] = field(default_factory=list[Report])
-    #: The same with more room each, and what was told: they tell why something was missed.
-    roomy: list[Report] = field(default_factory=list[Report])
+    #: For each report the one with `ROOMY` times its budget, and its scenario: the causes of misses follow from them.
+    roomy_reports: list[Report] = field(default_factory=list[Report])
     scenarios: list[Scenario] = field(default_factory=list[Scenario])
 
-    async def measure(self, one: _Run, system: System) -> None:
-        """Tell a conversation and ask within its budget, and what was missed once more with more room."""
-        budget = one.scenario.token_budget if one.token_budget is None else one.token_budget
-        report, roomy = await measure_budgets(one.scenario, system, (budget,), roomy=ROOMY * budget)
+    async def measure(self, run: _Run, system: System) -> None:
+        """Tell a conversation, ask within its budget, and ask missed probes again within `ROOMY` times as much."""
+        budget = run.scenario.token_budget if run.token_budget is None else run.token_budget
+        report, roomy = await measure_budgets(run.scenario, system, (budget,), roomy=ROOMY * budget)
         self.reports.append(report)
-        self.roomy.append(roomy)
-        self.scenarios.append(one.scenario)
+        self.roomy_reports.append(roomy)
+        self.scenarios.append(run.scenario)
 
 
-async def _measured(sweep: str, runs: Sequence[_Run], progress: Progress | None) -> list[Row]:
+async def _measure_runs(sweep: str, runs: Sequence[_Run], progress: Progress | None) -> list[Row]:
     """Measure conversation after conversation, and return one row for each system, variant and value."""
     pools: dict[tuple[str, str, float], _Pool] = {}
-    for done, one in enumerate(runs, 1):
-        pool = pools.setdefault((one.system, one.variant, one.at), _Pool(one))
-        async with one.opened() as system:
-            await pool.measure(one, system)
-        _tell(progress, sweep, one, done, len(runs))
-    return [_row(sweep, pool.first, pool) for pool in pools.values()]
+    for run_count, run in enumerate(runs, 1):
+        pool = pools.setdefault((run.system, run.variant, run.value), _Pool(run))
+        async with run.open_system() as system:
+            await pool.measure(run, system)
+        _tell_progress(progress, sweep, run, run_count, len(runs))
+    return [_make_row(sweep, pool.first_run, pool) for pool in pools.values()]
 
 
-def _tell(progress: Progress | None, sweep: str, one: _Run, done: int, of: int) -> None:
+def _tell_progress(progress: Progress | None, sweep: str, run: _Run, done: int, of: int) -> None:
     if progress is not None:
-        progress(Step(sweep=sweep, system=one.system, at=one.at, done=done, of=of))
+        progress(Step(sweep=sweep, system=run.system, at=run.value, done=done, of=of))
 
 
-def _row(sweep: str, run: _Run, pool: _Pool, after: int | None = None) -> Row:
-    """Return what was found, of the probes that were due after a message or of all."""
+def _make_row(sweep: str, run: _Run, pool: _Pool, after: int | None = None) -> Row:
+    """Return the row of a pool, over the probes asked after message number `after`, or over all."""
     reports, scores, causes = pool.reports, list[Score](), Counter[str]()
     by_words: dict[str, list[bool]] = {}
-    for report, roomy, talk in zip(reports, pool.roomy, pool.scenarios, strict=True):
-        for score, with_room in zip(report.scores, roomy.scores, strict=True):
+    for report, roomy_report, scenario in zip(reports, pool.roomy_reports, pool.scenarios, strict=True):
+        for score, roomy_score in zip(report.scores, roomy_report.scores, strict=True):
             if after in (None, score.probe.after):
                 scores.append(score)
                 by_words.setdefault(report.words, []).append(score.answered)
-                if (found := cause(talk, score, with_room)) is not None:
-                    causes[found] += 1
+                if (why := cause(scenario, score, roomy_score)) is not None:
+                    causes[why] += 1
     together = replace(reports[0], scores=tuple(scores))
     figures = together.figures()
-    told = sum(report.tell_seconds for report in reports) / sum(report.turns for report in reports)
+    tell_seconds = sum(report.tell_seconds for report in reports) / sum(report.turns for report in reports)
     return Row(
         sweep=sweep,
-        at=run.at,
+        at=run.value,
         system=run.system,
         scenario=" + ".join(dict.fromkeys(report.kind for report in reports)),
         variant=run.variant,
@@ -228,14 +229,14 @@ def _row(sweep: str, run: _Run, pool: _Pool, after: int | None = None) -> Row:
         tokens=figures["tokens"] or 0.0,
         causes=dict(causes.most_common()),
         ask_ms=figures["ask ms"] or 0.0,
-        tell_ms=1000 * told,
+        tell_ms=1000 * tell_seconds,
         only_outdated=figures["only outdated"],
         paid=figures["paid"],
         by_words={name: fmean(answered) for name, answered in sorted(by_words.items())},
     )
 
 
-def _written(name: str, turns: int, seed: int, phrases: Words) -> Scenario:
+def _write_scenario(name: str, turns: int, seed: int, phrases: Words) -> Scenario:
     if name not in SCENARIOS:
         raise ValidationError(f"{name!r} is no known scenario", field="scenario", options=tuple(SCENARIOS))
     return SCENARIOS[name](turns=turns, seed=seed, phrases=drawn(phrases, seed))
@@ -259,25 +260,30 @@ async def token_budgets(
     A conversation is told once and asked within every budget.
     """
     runs = [
-        _Run(at=max(values), system=name, opened=opened, scenario=_written(scenario, turns, seed, phrases))
-        for name, opened in systems.items()
+        _Run(
+            value=max(values),
+            system=name,
+            open_system=open_system,
+            scenario=_write_scenario(scenario, turns, seed, phrases),
+        )
+        for name, open_system in systems.items()
         for scenario in scenarios
         for seed in seeds
     ]
     pools = {(name, value): _Pool(runs[0]) for name in systems for value in values}
-    for done, one in enumerate(runs, 1):
-        async with one.opened() as system:
-            *found, roomy = await measure_budgets(one.scenario, system, values, roomy=ROOMY * max(values))
-        for value, report in zip(values, found, strict=True):
-            pool = pools[one.system, value]
+    for run_count, run in enumerate(runs, 1):
+        async with run.open_system() as system:
+            *reports, roomy = await measure_budgets(run.scenario, system, values, roomy=ROOMY * max(values))
+        for value, report in zip(values, reports, strict=True):
+            pool = pools[run.system, value]
             pool.reports.append(report)
-            pool.roomy.append(roomy)
-            pool.scenarios.append(one.scenario)
-        _tell(progress, "token_budget", one, done, len(runs))
+            pool.roomy_reports.append(roomy)
+            pool.scenarios.append(run.scenario)
+        _tell_progress(progress, "token_budget", run, run_count, len(runs))
     return [
-        _row(
+        _make_row(
             "token_budget",
-            _Run(at=value, system=name, opened=systems[name], scenario=runs[0].scenario),
+            _Run(value=value, system=name, open_system=systems[name], scenario=runs[0].scenario),
             pool,
         )
         for (name, value), pool in pools.items()
@@ -298,17 +304,17 @@ async def episode_lengths(
     """Return how recall depends on the messages after which an episode ends by itself (E2.2)."""
     runs = [
         _Run(
-            at=value,
+            value=value,
             system=name,
-            opened=make(ACMSConfig(episodes=EpisodeBoundaryConfig(max_turns=value))),
-            scenario=_written(scenario, turns, seed, phrases),
+            open_system=make(ACMSConfig(episodes=EpisodeBoundaryConfig(max_turns=value))),
+            scenario=_write_scenario(scenario, turns, seed, phrases),
             token_budget=token_budget,
         )
         for name, make in configured.items()
         for value in values
         for seed in seeds
     ]
-    return await _measured("max_turns_per_episode", runs, progress)
+    return await _measure_runs("max_turns_per_episode", runs, progress)
 
 
 async def current_shares(
@@ -325,17 +331,17 @@ async def current_shares(
     """Return how recall depends on the share of the budget that is kept for the current episode (E2.3)."""
     runs = [
         _Run(
-            at=value,
+            value=value,
             system=name,
-            opened=make(ACMSConfig(recall=RecallConfig(current_episode_budget_pct=value))),
-            scenario=_written(scenario, turns, seed, phrases),
+            open_system=make(ACMSConfig(recall=RecallConfig(current_episode_budget_pct=value))),
+            scenario=_write_scenario(scenario, turns, seed, phrases),
             token_budget=token_budget,
         )
         for name, make in configured.items()
         for value in values
         for seed in seeds
     ]
-    return await _measured("current_episode_budget_pct", runs, progress)
+    return await _measure_runs("current_episode_budget_pct", runs, progress)
 
 
 # ── E3: what length does ────────────────────────────────────────────────────────────────────────────────────────────
@@ -354,17 +360,17 @@ async def lengths(
     """Return how recall depends on the length of a conversation (E3.1): facts early, probes spread over the rest."""
     runs = [
         _Run(
-            at=value,
+            value=value,
             system=name,
-            opened=opened,
-            scenario=spread(_written(scenario, value, seed, phrases)),
+            open_system=open_system,
+            scenario=spread(_write_scenario(scenario, value, seed, phrases)),
             token_budget=token_budget,
         )
-        for name, opened in systems.items()
+        for name, open_system in systems.items()
         for value in values
         for seed in seeds
     ]
-    return await _measured("turns", runs, progress)
+    return await _measure_runs("turns", runs, progress)
 
 
 async def many_episodes(
@@ -381,17 +387,17 @@ async def many_episodes(
     config = ACMSConfig(episodes=EpisodeBoundaryConfig(max_turns=4))
     runs = [
         _Run(
-            at=value // 4,
+            value=value // 4,
             system=name,
-            opened=make(config),
-            scenario=_written(scenario, value, seed, phrases),
+            open_system=make(config),
+            scenario=_write_scenario(scenario, value, seed, phrases),
             token_budget=token_budget,
         )
         for name, make in configured.items()
         for value in values
         for seed in seeds
     ]
-    return await _measured("episodes", runs, progress)
+    return await _measure_runs("episodes", runs, progress)
 
 
 async def latencies(
@@ -410,27 +416,30 @@ async def latencies(
     work; at the end of a stretch the probes are asked in turn, `asks` times altogether.
     """
     stops = sorted(set(values))
-    talk = _written(scenario, max(stops), seed, phrases)
+    scenario_told = _write_scenario(scenario, max(stops), seed, phrases)
     rows: list[Latency] = []
     done = 0
-    for name, opened in systems.items():
-        async with opened() as system:
-            told = 0
+    for name, open_system in systems.items():
+        async with open_system() as system:
+            told_count = 0
             for stop in stops:
                 ingest: list[float] = []
                 background: list[float] = []
-                for said in talk.said[told:stop]:
+                for said in scenario_told.said[told_count:stop]:
                     start = time.perf_counter()
                     await system.tell(said)
-                    between = time.perf_counter()
+                    told_at = time.perf_counter()
                     await system.settle()
-                    ingest.append(between - start)
-                    background.append(time.perf_counter() - between)
-                told = stop
+                    ingest.append(told_at - start)
+                    background.append(time.perf_counter() - told_at)
+                told_count = stop
                 recall: list[float] = []
                 for place in range(asks):
                     start = time.perf_counter()
-                    await system.ask(talk.probes[place % len(talk.probes)].question, talk.token_budget)
+                    await system.ask(
+                        scenario_told.probes[place % len(scenario_told.probes)].question,
+                        scenario_told.token_budget,
+                    )
                     recall.append(time.perf_counter() - start)
                 rows.append(
                     Latency(
@@ -443,8 +452,8 @@ async def latencies(
                 )
                 done += 1
                 if progress is not None:
-                    of = len(stops) * len(systems)
-                    progress(Step(sweep="latency", system=name, at=stop, done=done, of=of))
+                    step_count = len(stops) * len(systems)
+                    progress(Step(sweep="latency", system=name, at=stop, done=done, of=step_count))
     return rows
 
 
@@ -462,34 +471,34 @@ async def distances(
     progress: Progress | None = None,
 ) -> list[Row]:
     """Return how recall depends on the messages since a fact (E5.3), without noise about its topic and with it."""
-    known = [value for value in sorted(set(values)) if value in DISTANCES]
-    if len(known) < len(set(values)):
+    chosen_distances = [value for value in sorted(set(values)) if value in DISTANCES]
+    if len(chosen_distances) < len(set(values)):
         raise ValidationError(f"must be of {', '.join(map(str, DISTANCES))}", field="values")
     runs = [
         _Run(
-            at=max(known),
+            value=max(chosen_distances),
             system=name,
-            opened=opened,
+            open_system=open_system,
             scenario=temporal_degradation(
-                turns=max(known) + 1, seed=seed, phrases=drawn(phrases, seed), noise=noise
+                turns=max(chosen_distances) + 1, seed=seed, phrases=drawn(phrases, seed), noise=noise
             ),
             token_budget=token_budget,
             variant=f"{round(100 * noise)} % noise",
         )
-        for name, opened in systems.items()
+        for name, open_system in systems.items()
         for noise in noises
         for seed in seeds
     ]
     pools: dict[tuple[str, str], _Pool] = {}
-    for done, one in enumerate(runs, 1):
-        pool = pools.setdefault((one.system, one.variant), _Pool(one))
-        async with one.opened() as system:
-            await pool.measure(one, system)
-        _tell(progress, "distance", one, done, len(runs))
+    for run_count, run in enumerate(runs, 1):
+        pool = pools.setdefault((run.system, run.variant), _Pool(run))
+        async with run.open_system() as system:
+            await pool.measure(run, system)
+        _tell_progress(progress, "distance", run, run_count, len(runs))
     return [
-        _row("distance", replace(pool.first, at=value), pool, value + 1)
+        _make_row("distance", replace(pool.first_run, value=value), pool, value + 1)
         for pool in pools.values()
-        for value in known
+        for value in chosen_distances
     ]
 
 
@@ -505,17 +514,27 @@ async def topic_shares(
 ) -> list[Row]:
     """Return how recall depends on the share of what is said since a fact that is about its topic (E5.5)."""
     runs: list[_Run] = []
-    for name, opened in systems.items():
+    for name, open_system in systems.items():
         for value in values:
             for seed in seeds:
-                said = drawn(phrases, seed)
-                talk = temporal_degradation(turns=distance + 1, seed=seed, phrases=said, noise=value)
-                last = max(probe.after for probe in talk.probes)
-                talk = replace(talk, probes=tuple(one for one in talk.probes if one.after == last))
-                runs.append(
-                    _Run(at=value, system=name, opened=opened, scenario=talk, token_budget=token_budget)
+                phrase_list = drawn(phrases, seed)
+                scenario = temporal_degradation(
+                    turns=distance + 1, seed=seed, phrases=phrase_list, noise=value
                 )
-    return await _measured("noise", runs, progress)
+                last_place = max(probe.after for probe in scenario.probes)
+                scenario = replace(
+                    scenario, probes=tuple(probe for probe in scenario.probes if probe.after == last_place)
+                )
+                runs.append(
+                    _Run(
+                        value=value,
+                        system=name,
+                        open_system=open_system,
+                        scenario=scenario,
+                        token_budget=token_budget,
+                    )
+                )
+    return await _measure_runs("noise", runs, progress)
 
 
 async def marked_and_plain(
@@ -530,16 +549,16 @@ async def marked_and_plain(
     """Return what it is worth to state facts with markers: the same conversations with and without."""
     runs = [
         _Run(
-            at=value,
+            value=value,
             system=name,
-            opened=opened,
+            open_system=open_system,
             scenario=corrections(turns=value, seed=seed, phrases=drawn(phrases, seed), marked=marked),
             token_budget=token_budget,
             variant="marked" if marked else "plain",
         )
-        for name, opened in systems.items()
+        for name, open_system in systems.items()
         for marked in (True, False)
         for value in values
         for seed in seeds
     ]
-    return await _measured("marked", runs, progress)
+    return await _measure_runs("marked", runs, progress)

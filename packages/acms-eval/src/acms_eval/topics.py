@@ -1,4 +1,4 @@
-"""What conversations of the evaluation are about, and how it is said: word lists.
+"""Word lists: the topics of the evaluation's conversations, and their phrasings.
 
 Three come with ACMS, in `acms_eval/data/`; all their texts were written for ACMS. Scenarios take all that is said and
 asked from a word list and a seed: facts, values, corrections, noise and small talk. Another list is a file of the same
@@ -28,7 +28,7 @@ SHIPPED = ("software", "household", "practice")
 """The word lists that come with ACMS: a software project, a family at home, a doctor's practice."""
 
 LEAST_VALUES = 5
-"""Of a topic: what holds first, two that correct it, and two rivals."""
+"""Values that every topic needs: the first one, two that correct it, and two rivals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Topic:
     attribute: str
     #: Of one category; some are decided, one after the other, the rest is named by noise.
     values: tuple[str, ...]
-    #: A value is one keyword; else every word of it is, as of a name, of which half is no answer.
+    #: Whether a value is one keyword. If not, every word of it is one: of a person's name half is no answer.
     whole: bool = True
     #: As a reflector would word it.
     content: str
@@ -153,12 +153,12 @@ def phrases(path: str | PathLike[str] | None = None) -> Phrases:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ValidationError(f"cannot read the word list {path}: {error}", field="phrases") from error
-    found = _parsed(text)
-    return found if found.name else replace(found, name=Path(path).stem)
+    word_list = _parse_phrases(text)
+    return word_list if word_list.name else replace(word_list, name=Path(path).stem)
 
 
 def drawn(lists: Phrases | Sequence[Phrases] | None, seed: int) -> Phrases | None:
-    """Return the word list that a seed takes of some: they take turns."""
+    """Return the word list of a seed: the lists take turns, so that every list is used equally often."""
     if lists is None or isinstance(lists, Phrases):
         return lists
     return lists[seed % len(lists)] if lists else None
@@ -166,12 +166,12 @@ def drawn(lists: Phrases | Sequence[Phrases] | None, seed: int) -> Phrases | Non
 
 @cache
 def _shipped(name: str) -> Phrases:
-    return _parsed((files("acms_eval") / "data" / f"{name}.json").read_text(encoding="utf-8"))
+    return _parse_phrases((files("acms_eval") / "data" / f"{name}.json").read_text(encoding="utf-8"))
 
 
 # ── what a file must hold ───────────────────────────────────────────────────────────────────────────────────────────
 
-_SLOTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+_SLOTS_BY_PHRASING: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     # Phrasing: slots it must have, slots it may have.
     "content": (("v",), ()),
     "marked": (("v",), ()),
@@ -188,7 +188,7 @@ _SLOTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "acknowledged": ((), ("v",)),
     "replies": ((), ("a",)),
 }
-_KINDS: Mapping[str, type] = {
+_ENTRY_TYPES: Mapping[str, type] = {
     "topics": Topic,
     "constraints": Topic,
     "failures": Topic,
@@ -197,8 +197,8 @@ _KINDS: Mapping[str, type] = {
     "chains": Chain,
     "uses": Use,
 }
-_LEAST: Mapping[str, int] = {
-    # Of a list: entries that every scenario finds enough.
+_MIN_ENTRIES: Mapping[str, int] = {
+    # The number of entries that is enough for every scenario, by the name of a list.
     "topics": 20,
     "constraints": 4,
     "failures": 4,
@@ -216,37 +216,41 @@ _LEAST: Mapping[str, int] = {
 }
 
 
-def _parsed(text: str) -> Phrases:
+def _parse_phrases(text: str) -> Phrases:
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValidationError(f"the word list is not JSON: {error}", field="phrases") from error
-    found = cast("Phrases", _built(Phrases, document, ""))
-    _check(found)
-    return found
+    word_list = cast("Phrases", _build_instance(Phrases, document, ""))
+    _check_phrases(word_list)
+    return word_list
 
 
-def _built(kind: type, found: Any, place: str) -> Any:
-    """Return a noun read from JSON, every part of the right type."""
+def _build_instance(kind: type, parsed: Any, place: str) -> Any:
+    """Return an instance of a dataclass read from JSON, every field of the right type."""
     where = place or "phrases"
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise ValidationError("must be an object", field=where)
-    document = cast("dict[str, Any]", found)
-    known: dict[str, Field[Any]] = {one.name: one for one in fields(kind)}
-    if missing := [name for name, one in known.items() if one.default is MISSING and name not in document]:
+    document = cast("dict[str, Any]", parsed)
+    fields_by_name: dict[str, Field[Any]] = {entry.name: entry for entry in fields(kind)}
+    if missing := [
+        name for name, entry in fields_by_name.items() if entry.default is MISSING and name not in document
+    ]:
         raise ValidationError(f"lacks {', '.join(missing)}", field=where)
-    if unknown := sorted(set(document) - set(known)):
+    if unknown := sorted(set(document) - set(fields_by_name)):
         raise ValidationError(f"has {', '.join(unknown)}, which a word list does not know", field=where)
     return kind(
         **{
-            name: _part(name, str(known[name].type), value, f"{place}.{name}" if place else name)
+            name: _parse_part(
+                name, str(fields_by_name[name].type), value, f"{place}.{name}" if place else name
+            )
             for name, value in document.items()
         }
     )
 
 
-def _part(name: str, annotation: str, value: Any, place: str) -> Any:
-    """Return one part of a noun: `annotation` is its type as it is written there."""
+def _parse_part(name: str, annotation: str, value: Any, place: str) -> Any:
+    """Return one field of a dataclass; `annotation` is its type as the dataclass writes it."""
     if annotation == "bool":
         if not isinstance(value, bool):
             raise ValidationError("must be true or false", field=place)
@@ -256,98 +260,104 @@ def _part(name: str, annotation: str, value: Any, place: str) -> Any:
             raise ValidationError('must be "one" or "many"', field=place)
         return value
     if annotation == "str":
-        return _text(name, value, place)
+        return _parse_text(name, value, place)
     if annotation.startswith("Mapping"):
         if not isinstance(value, dict):
             raise ValidationError("must be an object", field=place)
         parts = cast("dict[str, Any]", value)
-        return {key: _part("", "tuple[str, ...]", one, f"{place}.{key}") for key, one in parts.items()}
+        return {
+            key: _parse_part("", "tuple[str, ...]", entry, f"{place}.{key}") for key, entry in parts.items()
+        }
     if not isinstance(value, list):
         raise ValidationError("must be a list", field=place)
     entries = cast("list[Any]", value)
-    if len(entries) < _LEAST.get(name, 1):
-        raise ValidationError(f"needs at least {_LEAST.get(name, 1)}, has {len(entries)}", field=place)
-    places = [(one, f"{place}[{index}]") for index, one in enumerate(entries)]
-    if name in _KINDS:
-        return tuple(_built(_KINDS[name], one, at) for one, at in places)
+    if len(entries) < _MIN_ENTRIES.get(name, 1):
+        raise ValidationError(f"needs at least {_MIN_ENTRIES.get(name, 1)}, has {len(entries)}", field=place)
+    places = [(entry, f"{place}[{index}]") for index, entry in enumerate(entries)]
+    if name in _ENTRY_TYPES:
+        return tuple(_build_instance(_ENTRY_TYPES[name], entry, entry_place) for entry, entry_place in places)
     if annotation.startswith("tuple[tuple"):
-        return tuple(_part("", "tuple[str, ...]", one, at) for one, at in places)
-    return tuple(_text(name, one, at) for one, at in places)
+        return tuple(_parse_part("", "tuple[str, ...]", entry, entry_place) for entry, entry_place in places)
+    return tuple(_parse_text(name, entry, entry_place) for entry, entry_place in places)
 
 
-def _text(name: str, value: Any, place: str) -> str:
+def _parse_text(name: str, value: Any, place: str) -> str:
     if not isinstance(value, str) or not (value.strip() or name == "openers"):
         raise ValidationError("must be a text that is not empty", field=place)
-    if name in _SLOTS:
-        _slots(value, *_SLOTS[name], place)
+    if name in _SLOTS_BY_PHRASING:
+        _check_slots(value, *_SLOTS_BY_PHRASING[name], place)
     return value
 
 
-def _slots(text: str, needed: Sequence[str], allowed: Sequence[str], place: str) -> None:
+def _check_slots(text: str, needed: Sequence[str], allowed: Sequence[str], place: str) -> None:
     """Refuse a phrasing that lacks a slot, or has one that nothing is put into."""
     try:
-        found = {slot for _, slot, _, _ in Formatter().parse(text) if slot is not None}
+        slots = {slot for _, slot, _, _ in Formatter().parse(text) if slot is not None}
     except ValueError as error:
         raise ValidationError(f"{text!r} is no phrasing: {error}", field=place) from error
     for slot in needed:
-        if slot not in found:
+        if slot not in slots:
             raise ValidationError(f"{text!r} lacks {{{slot}}}", field=place)
-    if unknown := sorted(found - {*needed, *allowed}):
+    if unknown := sorted(slots - {*needed, *allowed}):
         raise ValidationError(f"{text!r} has a slot that nothing fills: {{{unknown[0]}}}", field=place)
 
 
 # ── what must hold between the parts ────────────────────────────────────────────────────────────────────────────────
 
 
-def _check(found: Phrases) -> None:
-    topics = list(_topics(found))
+def _check_phrases(word_list: Phrases) -> None:
+    topics = list(_topics(word_list))
     for place, topic in topics:
-        _values(topic.values, LEAST_VALUES, place)
+        _check_values(topic.values, LEAST_VALUES, place)
         for name, marked in (
             ("marked", True),
             ("corrected", True),
             ("plain", False),
             ("corrected_plain", False),
         ):
-            _marked(getattr(topic, name), marked, f"{place}.{name}")
-        if topic.fact_type not in found.announced:
+            _check_markers(getattr(topic, name), marked, f"{place}.{name}")
+        if topic.fact_type not in word_list.announced:
             raise ValidationError(f"lacks {topic.fact_type}, which {place} is", field="announced")
-    for kind, beginnings in found.announced.items():
-        _marked(beginnings, True, f"announced.{kind}")
-    _apart([(f"{place}.values", topic.values) for place, topic in topics])
-    for index, domain in enumerate(found.domains):
+    for kind, beginnings in word_list.announced.items():
+        _check_markers(beginnings, True, f"announced.{kind}")
+    _check_no_shared_words([(f"{place}.values", topic.values) for place, topic in topics])
+    for index, domain in enumerate(word_list.domains):
         place = f"domains[{index}]"
-        _values(domain.values, len(domain.uses) + 2, place)
-        for at, use in enumerate(domain.uses):
-            _marked(use.marked, True, f"{place}.uses[{at}].marked")
-            _marked(use.plain, False, f"{place}.uses[{at}].plain")
-    _apart([(f"domains[{index}].values", domain.values) for index, domain in enumerate(found.domains)])
-    for index, chain in enumerate(found.chains):
-        _chain(chain, f"chains[{index}]")
-    _apart(
+        _check_values(domain.values, len(domain.uses) + 2, place)
+        for use_index, use in enumerate(domain.uses):
+            _check_markers(use.marked, True, f"{place}.uses[{use_index}].marked")
+            _check_markers(use.plain, False, f"{place}.uses[{use_index}].plain")
+    _check_no_shared_words(
+        [(f"domains[{index}].values", domain.values) for index, domain in enumerate(word_list.domains)]
+    )
+    for index, chain in enumerate(word_list.chains):
+        _check_chain(chain, f"chains[{index}]")
+    _check_no_shared_words(
         [
             (f"chains[{index}].options, {chain.steps[step]}", [option[step] for option in chain.options])
-            for index, chain in enumerate(found.chains)
+            for index, chain in enumerate(word_list.chains)
             for step in range(len(chain.steps))
         ]
     )
-    for name, least in (("corrected", 8), ("indirect", 8), ("related", 5), ("echoes", 8)):
-        having = sum(bool(getattr(topic, name)) for topic in found.topics)
-        if having < least:
-            raise ValidationError(f"at least {least} of them need {name}, {having} have it", field="topics")
-    _named(found)
+    for name, min_topics in (("corrected", 8), ("indirect", 8), ("related", 5), ("echoes", 8)):
+        topic_count = sum(bool(getattr(topic, name)) for topic in word_list.topics)
+        if topic_count < min_topics:
+            raise ValidationError(
+                f"at least {min_topics} of them need {name}, {topic_count} have it", field="topics"
+            )
+    _check_no_value_named(word_list)
 
 
-def _topics(found: Phrases) -> Iterator[tuple[str, Topic]]:
+def _topics(word_list: Phrases) -> Iterator[tuple[str, Topic]]:
     for group in ("topics", "constraints", "failures", "goals"):
-        for index, topic in enumerate(getattr(found, group)):
+        for index, topic in enumerate(getattr(word_list, group)):
             yield f"{group}[{index}]", topic
 
 
-def _values(values: Sequence[str], least: int, place: str) -> None:
-    if len({value.casefold() for value in values}) < least:
+def _check_values(values: Sequence[str], min_values: int, place: str) -> None:
+    if len({value.casefold() for value in values}) < min_values:
         raise ValidationError(
-            f"needs at least {least} different ones, has {len(values)}", field=f"{place}.values"
+            f"needs at least {min_values} different ones, has {len(values)}", field=f"{place}.values"
         )
     for one in values:
         for other in values:
@@ -357,27 +367,27 @@ def _values(values: Sequence[str], least: int, place: str) -> None:
                 )
 
 
-def _marked(texts: Sequence[str], marked: bool, place: str) -> None:
+def _check_markers(texts: Sequence[str], marked: bool, place: str) -> None:
     for text in texts:
         if bool(detect_markers(text.replace("{v}", "x"))) != marked:
             problem = "must start with a marker" if marked else "must have no marker"
             raise ValidationError(f"{problem}: {text!r}", field=place)
 
 
-def _words(value: str) -> set[str]:
+def _value_words(value: str) -> set[str]:
     return {word.strip("$€£.,").casefold() for word in value.split()}
 
 
-def _apart(groups: Sequence[tuple[str, Sequence[str]]]) -> None:
+def _check_no_shared_words(groups: Sequence[tuple[str, Sequence[str]]]) -> None:
     """Refuse two topics whose values share a word: a keyword would be found in what is said about the other."""
     owners: dict[str, str] = {}
     for place, values in groups:
-        for word in sorted(set().union(*map(_words, values))):
+        for word in sorted(set().union(*map(_value_words, values))):
             if owners.setdefault(word, place) != place:
                 raise ValidationError(f"shares the word {word!r} with {owners[word]}", field=place)
 
 
-def _chain(chain: Chain, place: str) -> None:
+def _check_chain(chain: Chain, place: str) -> None:
     steps = len(chain.steps)
     if steps < 2:
         raise ValidationError("needs at least two", field=f"{place}.steps")
@@ -390,22 +400,26 @@ def _chain(chain: Chain, place: str) -> None:
     numbers = [str(step) for step in range(steps)]
     for step in range(steps):
         for text in chain.said[step]:
-            _slots(text, numbers[step : step + 1], numbers[:step], f"{place}.said[{step}]")
-        _slots(chain.contents[step], numbers[step : step + 1], numbers[:step], f"{place}.contents[{step}]")
-        _marked(chain.said[step], True, f"{place}.said[{step}]")
+            _check_slots(text, numbers[step : step + 1], numbers[:step], f"{place}.said[{step}]")
+        _check_slots(
+            chain.contents[step], numbers[step : step + 1], numbers[:step], f"{place}.contents[{step}]"
+        )
+        _check_markers(chain.said[step], True, f"{place}.said[{step}]")
 
 
-def _named(found: Phrases) -> None:
-    """Refuse a statement or a question that names a value: it would give answers, or be one, all by itself."""
-    values = {value for topic in found.everything() for value in topic.values}
-    first: dict[str, list[str]] = {}
+def _check_no_value_named(word_list: Phrases) -> None:
+    """Refuse a statement or a question that names a value: recalling it would answer another probe by accident."""
+    values = {value for topic in word_list.everything() for value in topic.values}
+    values_by_first_word: dict[str, list[str]] = {}
     for value in values:
-        first.setdefault(value.lstrip("$€£").split()[0].casefold(), []).append(value.lstrip("$€£"))
-    for place, topic in _topics(found):
+        values_by_first_word.setdefault(value.lstrip("$€£").split()[0].casefold(), []).append(
+            value.lstrip("$€£")
+        )
+    for place, topic in _topics(word_list):
         for name in ("marked", "plain", "corrected", "corrected_plain", "questions", "indirect"):
             for index, text in enumerate(getattr(topic, name)):
-                for word in {part.strip("$€£.,;:!?()\"'").casefold() for part in text.split()}:
-                    for value in first.get(word, ()):
+                for word in {raw_word.strip("$€£.,;:!?()\"'").casefold() for raw_word in text.split()}:
+                    for value in values_by_first_word.get(word, ()):
                         if carries(text, value):
                             raise ValidationError(
                                 f"{text!r} names the value {value!r}", field=f"{place}.{name}[{index}]"

@@ -27,13 +27,13 @@ _SESSION = re.compile(r"session_(\d+)")
 
 def _sessions(conversation: Mapping[str, Json]) -> Iterator[tuple[str, list[Json]]]:
     """Yield (name, turns) of session_1, session_2… in order."""
-    found = [(int(match[1]), match[0]) for name in conversation if (match := _SESSION.fullmatch(name))]
-    for _, name in sorted(found):
+    sessions = [(int(match[1]), match[0]) for name in conversation if (match := _SESSION.fullmatch(name))]
+    for _, name in sorted(sessions):
         if isinstance(conversation[name], list):
             yield name, conversation[name]
 
 
-def _locomo(document: Mapping[str, Json]) -> Iterator[Turn]:
+def _read_locomo(document: Mapping[str, Json]) -> Iterator[Turn]:
     conversation = document["conversation"]
     for name, turns in _sessions(conversation):
         match = _LOCOMO_TIME.search(conversation[f"{name}_date_time"])
@@ -41,71 +41,81 @@ def _locomo(document: Mapping[str, Json]) -> Iterator[Turn]:
             raise ValueError(f"{name}_date_time is {conversation[f'{name}_date_time']!r}")
         hour, minute, half, day, month, year = match.groups()
         started = datetime(
-            int(year), _month(month), int(day), int(hour) % 12 + 12 * (half in "pP"), int(minute), tzinfo=UTC
+            int(year),
+            _month_number(month),
+            int(day),
+            int(hour) % 12 + 12 * (half in "pP"),
+            int(minute),
+            tzinfo=UTC,
         )
         for number, turn in enumerate(turns, 1):
-            first = turn["speaker"] == conversation["speaker_a"]
-            yield from _spoken(turn, turn["text"], first, started + timedelta(seconds=number))
+            is_first_speaker = turn["speaker"] == conversation["speaker_a"]
+            yield from _make_turn(turn, turn["text"], is_first_speaker, started + timedelta(seconds=number))
 
 
-def _realtalk(document: Mapping[str, Json]) -> Iterator[Turn]:
+def _read_realtalk(document: Mapping[str, Json]) -> Iterator[Turn]:
     for _, turns in _sessions(document):
         for turn in turns:
             match = _REALTALK_TIME.search(turn["date_time"])
             if match is None:
                 raise ValueError(f"date_time is {turn['date_time']!r}")
             day, month, year, hour, minute, second = map(int, match.groups())
-            said = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
-            yield from _spoken(
-                turn, turn["clean_text"], turn["speaker"] == document["name"]["speaker_1"], said
+            said_at = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+            yield from _make_turn(
+                turn, turn["clean_text"], turn["speaker"] == document["name"]["speaker_1"], said_at
             )
 
 
-def _spoken(turn: Mapping[str, Json], text: str, first: bool, said: datetime) -> Iterator[Turn]:
+def _make_turn(
+    turn: Mapping[str, Json], text: str, is_first_speaker: bool, said_at: datetime
+) -> Iterator[Turn]:
     """Yield one turn of a conversation between two people; what an image shows is appended in words."""
     caption = turn.get("blip_caption")
     content = f"{text} [shares: {caption}]".strip() if caption else text
     if content.strip():
         yield {
-            "role": "user" if first else "assistant",
+            "role": "user" if is_first_speaker else "assistant",
             "content": content,
             "actor_id": turn["speaker"],
             "metadata": {"dia_id": turn["dia_id"]},
-            "created_at": said,
+            "created_at": said_at,
             "key": turn["dia_id"],
         }
 
 
-def _beam(document: Mapping[str, Json]) -> Iterator[Turn]:
-    said: datetime | None = None
+def _read_beam(document: Mapping[str, Json]) -> Iterator[Turn]:
+    said_at: datetime | None = None
     for batch in document["batches"]:
         for turn in (turn for exchange in batch["turns"] for turn in exchange):
             match = _BEAM_TIME.fullmatch(turn.get("time_anchor") or "")
             if match is not None:
-                said = datetime(int(match[3]), _month(match[1]), int(match[2]), tzinfo=UTC)
-            found: Turn = {
+                said_at = datetime(int(match[3]), _month_number(match[1]), int(match[2]), tzinfo=UTC)
+            message: Turn = {
                 "role": turn["role"],
                 "content": turn["content"],
                 "metadata": {"chat_id": turn["id"]},
                 "key": str(turn["id"]),
             }
-            if said is not None:
-                said += timedelta(seconds=1)
-                found["created_at"] = said
-            if found["content"].strip():
-                yield found
+            if said_at is not None:
+                said_at += timedelta(seconds=1)
+                message["created_at"] = said_at
+            if message["content"].strip():
+                yield message
 
 
-def _month(name: str) -> int:
+def _month_number(name: str) -> int:
     return MONTHS.index(name.lower()) + 1
 
 
 _FORMATS: tuple[
     tuple[Callable[[Mapping[str, Json]], bool], Callable[[Mapping[str, Json]], Iterator[Turn]]], ...
 ] = (
-    (lambda one: isinstance(one.get("conversation"), dict) and "speaker_a" in one["conversation"], _locomo),
-    (lambda one: isinstance(one.get("name"), dict) and "speaker_1" in one["name"], _realtalk),
-    (lambda one: isinstance(one.get("batches"), list), _beam),
+    (
+        lambda one: isinstance(one.get("conversation"), dict) and "speaker_a" in one["conversation"],
+        _read_locomo,
+    ),
+    (lambda one: isinstance(one.get("name"), dict) and "speaker_1" in one["name"], _read_realtalk),
+    (lambda one: isinstance(one.get("batches"), list), _read_beam),
 )
 """How the conversation of a data set is recognised and read."""
 
@@ -119,16 +129,16 @@ def read_file(path: str | Path) -> list[Turn]:
 def read_turns(document: Json, name: str) -> Iterator[Turn]:
     """Read the messages of one conversation from its JSON; `name` is the file's name for errors."""
     records = cast("list[Json]", document) if isinstance(document, list) else [document]
-    one = cast("dict[str, Json]", records[0]) if records and isinstance(records[0], dict) else {}
-    if "turns" in one:
-        one = {"batches": records}
-    read = next((read for recognise, read in _FORMATS if recognise(one)), None)
-    if read is None:
+    record = cast("dict[str, Json]", records[0]) if records and isinstance(records[0], dict) else {}
+    if "turns" in record:
+        record = {"batches": records}
+    read_format = next((read_format for recognise, read_format in _FORMATS if recognise(record)), None)
+    if read_format is None:
         raise ValidationError("is no conversation of LoCoMo, REALTALK or BEAM", field=name)
-    if len(records) > 1 and "batches" not in one:
+    if len(records) > 1 and "batches" not in record:
         raise ValidationError(f"holds {len(records)} conversations", field=name)
     try:
-        yield from read(one)
+        yield from read_format(record)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValidationError(
             f"looks like a data set, but {type(error).__name__}: {error}", field=name

@@ -70,12 +70,12 @@ class AnthropicProtocol(Protocol):
                     return encode_json(candidate["cache_control"])
         return ""
 
-    def with_cache_mark(self, written: str, mark: str) -> str:
+    def with_cache_mark(self, message: str, mark: str) -> str:
         """Return a message, given as JSON, with a cache mark on its last block that can have one.
 
         Thinking and empty text cannot; if no block can, the message is returned unchanged.
         """
-        body = parse_body(written, "content")
+        body = parse_body(message, "content")
         content = body.fields.get("content")
         if isinstance(content, str) and content:
             block = {"type": "text", "text": content, "cache_control": json.loads(mark)}
@@ -86,13 +86,13 @@ class AnthropicProtocol(Protocol):
                 without_brace = elements[index].removesuffix("}")
                 elements[index] = f'{without_brace},"cache_control":{mark}}}'
                 return body.with_elements(elements)
-        return written
+        return message
 
     def arrange(self, elements: Sequence[Element]) -> list[str]:
         """Return the elements of a trimmed list with each system message where the provider takes it.
 
-        That is between the user and the assistant, or at the end. A message that was left out may have been what made
-        its own place one; then it moves to the next.
+        That is between the user and the assistant, or at the end. Where a message beside a system message was left out,
+        its place may not be allowed any more, and the system message moves to the next allowed place.
         """
         spoken = [element for element in elements if element.role != "system"]
         if len(spoken) == len(elements):
@@ -104,7 +104,7 @@ class AnthropicProtocol(Protocol):
             if roles[index - 1] == "user" and roles[index : index + 1] != ["user"]
         ]
         instructions: dict[int, list[str]] = {}
-        position = 0  # how many of the others stand before
+        position = 0  # number of spoken elements before this one
         for element in elements:
             if element.role != "system":
                 position += 1

@@ -42,7 +42,7 @@ class ReplyReader(ABC):
         for event in self._events.feed(chunk):
             if isinstance(event, dict):
                 self._read_event(event)
-        if self._events.done:
+        if self._events.finished:
             self.finished = True
 
     @abstractmethod
@@ -62,7 +62,10 @@ class Element(NamedTuple):
 
 
 class Protocol(ABC):
-    """One wire protocol: where its list is, how its answers read, which rules its provider checks."""
+    """One wire protocol: where its list of messages is, how answers are parsed, which rules the provider checks.
+
+    An element is one member of that list: a message, or an item such as a tool call.
+    """
 
     #: Name of the codec, path of the request, field of the list, and upstream.
     name: str
@@ -109,20 +112,20 @@ class Protocol(ABC):
         return item.get("role") in ("system", "developer")
 
     def binds_to_next(self, item: Mapping[str, Any]) -> bool:
-        """Return whether an element is only valid together with the one behind it."""
+        """Return whether an element is only valid together with the next one."""
         return False
 
     def thinking_blocks(self, item: Mapping[str, Any]) -> list[int]:
-        """Return the places of signed thinking in the content of an element."""
+        """Return the indexes of the blocks with signed thinking in the content of an element."""
         return []
 
     def cache_mark(self, item: Mapping[str, Any]) -> str:
         """Return the newest mark of the provider's cache in an element, as JSON, or ""."""
         return ""
 
-    def with_cache_mark(self, written: str, mark: str) -> str:
-        """Return an element with a cache mark at its end; unchanged where none can stand."""
-        return written
+    def with_cache_mark(self, message: str, mark: str) -> str:
+        """Return an element, given as JSON, with a cache mark at its end, or unchanged if it can have none."""
+        return message
 
     def user_text(self, item: Mapping[str, Any]) -> str:
         """Return the text that the user wrote in an element, or ""."""
@@ -130,13 +133,13 @@ class Protocol(ABC):
 
 
 def text_of_content(content: object) -> str:
-    """Return the texts of a content, a line each."""
+    """Return the texts in the content of a message, one per line."""
     if isinstance(content, str):
         return content
-    parts = [part for part in mappings_in(content) if part.get("type") in _TEXT_TYPES]
-    return "\n".join([part["text"] for part in parts if isinstance(part.get("text"), str)])
+    blocks = [block for block in mappings_in(content) if block.get("type") in _TEXT_TYPES]
+    return "\n".join([block["text"] for block in blocks if isinstance(block.get("text"), str)])
 
 
 def mappings_in(value: object) -> list[Mapping[str, Any]]:
-    """Return the objects in a list; none for anything else."""
-    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+    """Return the JSON objects in a list; none for a value that is no list."""
+    return [element for element in value if isinstance(element, Mapping)] if isinstance(value, list) else []

@@ -86,11 +86,11 @@ class _ChunkReader(ReplyReader):
 
     def _read_delta(self, delta: Mapping[str, Any]) -> None:
         self._content += delta.get("content") or ""
-        for part in mappings_in(delta.get("tool_calls")):
-            empty = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
-            call = self._calls.setdefault(part.get("index", 0), empty)
-            call["id"] = part.get("id") or call["id"]
-            function = part.get("function") or {}
+        for call_delta in mappings_in(delta.get("tool_calls")):
+            new_call = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
+            call = self._calls.setdefault(call_delta.get("index", 0), new_call)
+            call["id"] = call_delta.get("id") or call["id"]
+            function = call_delta.get("function") or {}
             call["function"]["name"] += function.get("name") or ""
             call["function"]["arguments"] += function.get("arguments") or ""
 

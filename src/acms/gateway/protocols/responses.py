@@ -43,10 +43,10 @@ class ResponsesProtocol(Protocol):
         return encode_json({"type": "message", "role": "user", "content": content})
 
     def parse_reply(self, response: Mapping[str, Any]) -> Reply:
-        """Read a response."""
+        """Return the items of a response as the reply, or no items if its status is not "completed"."""
         items = tuple(mappings_in(response.get("output")))
-        kept = items if response.get("status", "completed") == "completed" else ()
-        return Reply(items=kept, response=response, id=str(response.get("id") or ""))
+        complete_items = items if response.get("status", "completed") == "completed" else ()
+        return Reply(items=complete_items, response=response, id=str(response.get("id") or ""))
 
     def open_reply(self) -> ReplyReader:
         """Return a reader of streamed events."""

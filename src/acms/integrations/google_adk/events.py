@@ -11,7 +11,7 @@ from google.adk.events.event import Event
 from google.genai import types
 
 from acms.integrations.model_input import (
-    Made,
+    WrittenMessage,
     is_entry_unchanged,
     json_object,
     json_text,
@@ -42,9 +42,9 @@ def namespace_of(app_name: str, user_id: str) -> str:
 
 
 class EventDialect:
-    """An event is one message of a log, and kept whole beside it; one without content has no text.
+    """Converts events: each is one message of a log, with the whole event in a `Raw` part; its text may be empty.
 
-    `agent` is the agent that is called: its messages are its own, those of other agents are reported to it.
+    `agent` is the agent whose model is called: events of other agents are shown to it as reports.
     """
 
     vendor = "google-adk"
@@ -55,47 +55,47 @@ class EventDialect:
     def write(self, message: Event) -> dict[str, Any]:
         """Return an event as `ingest` takes it."""
         role = Role.USER if message.author == "user" else Role.ASSISTANT
-        if message.get_function_responses():  # of any author
+        if message.get_function_responses():  # from any author: results must be stored as results
             role = Role.TOOL
         parts: list[Part] = []
         for part in _parts_of_event(message):
             parts += _convert_part(part, role)
         parts.append(Raw(self.vendor, self.dump(message)))
-        written: dict[str, Any] = {"key": message.id, "role": role, "parts": parts}
+        stored_form: dict[str, Any] = {"key": message.id, "role": role, "parts": parts}
         if message.author not in ("", "user"):
-            written["metadata"] = {"author": message.author}
-        return written
+            stored_form["metadata"] = {"author": message.author}
+        return stored_form
 
     def dump(self, message: Event) -> str:
         """Serialize an event as JSON, with any value that a tool has put into it."""
         try:
-            plain = message.model_dump(mode="json", by_alias=True, exclude_none=True, fallback=str)
+            value = message.model_dump(mode="json", by_alias=True, exclude_none=True, fallback=str)
         except ValueError:
-            # A result of a tool cannot be serialized: send its text.
+            # A tool returned a value that cannot be serialized: its text is stored instead.
             message = message.model_copy(deep=True)
             for answer in message.get_function_responses():
                 answer.response = json_object(_output_of_response(answer), "result")
-            plain = message.model_dump(mode="json", by_alias=True, exclude_none=True, fallback=str)
-        return dumps(plain, ensure_ascii=False)
+            value = message.model_dump(mode="json", by_alias=True, exclude_none=True, fallback=str)
+        return dumps(value, ensure_ascii=False)
 
     def read(self, json: str) -> Event:
         """Parse a stored event."""
         return Event.model_validate_json(json)
 
-    def make(self, written: Made) -> Event:
+    def make(self, message: WrittenMessage) -> Event:
         """Return a message written by ACMS as an event of the user or of the agent that is called."""
         parts: list[types.Part] = []
-        if written.text and not written.results:
-            parts.append(types.Part(text=written.text))
-        for call in written.calls:
+        if message.text and not message.results:
+            parts.append(types.Part(text=message.text))
+        for call in message.calls:
             arguments = json_object(call.arguments, "arguments")
             function_call = types.FunctionCall(id=call.call_id, name=call.name, args=arguments)
             parts.append(types.Part(function_call=function_call))
-        for name, result in written.results:
+        for name, result in message.results:
             output = json_object(result.output, "result")
             function_response = types.FunctionResponse(id=result.call_id, name=name, response=output)
             parts.append(types.Part(function_response=function_response))
-        if written.role in (Role.ASSISTANT, Role.TOOL) and not written.results:
+        if message.role in (Role.ASSISTANT, Role.TOOL) and not message.results:
             return Event(author=self.agent, content=types.Content(role="model", parts=parts))
         return Event(author="user", content=types.Content(role="user", parts=parts))
 
@@ -157,7 +157,7 @@ def report_agent_event(event: Event) -> types.Content:
 
 
 def _output_of_response(answer: types.FunctionResponse) -> str:
-    """Return the output of a tool: ADK wraps values that are no objects."""
+    """Return the output of a tool as text. ADK wraps a value that is no object as `{"result": value}`."""
     response = answer.response or {}
     return json_text(response["result"] if response.keys() == {"result"} else response)
 

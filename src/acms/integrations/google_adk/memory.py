@@ -55,9 +55,13 @@ class ACMSMemoryService(BaseMemoryService):
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
         """Add events, those without content left out; `custom_metadata` is not kept."""
-        said = [EventDialect().write(event) for event in events if event.content and event.content.parts]
+        stored_forms = [
+            EventDialect().write(event) for event in events if event.content and event.content.parts
+        ]
         async with self._session(app_name, user_id, session_id or _MEMORIES) as session:
-            await session.sync(list({one["key"]: one for one in said}.values()))
+            await session.sync(
+                list({stored_form["key"]: stored_form for stored_form in stored_forms}.values())
+            )
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
         """Return the facts and messages that match a query, from all sessions of the user; none for a blank query."""

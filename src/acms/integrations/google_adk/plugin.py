@@ -44,29 +44,29 @@ class ACMSPlugin(BasePlugin):
     ) -> LlmResponse | None:
         """Replace the request's contents by the log of those events that the agent may see."""
         session = callback_context.session
-        given = find_visible_events(llm_request.contents, session.events, callback_context.agent_name)
-        added = [_extract_text(content) for _, content in given.added]
+        visible = find_visible_events(llm_request.contents, session.events, callback_context.agent_name)
+        added_texts = [_extract_text(content) for _, content in visible.added]
         request = Request(
             codec=self._codec,
             budget=self._budget,
             query=_extract_text(callback_context.user_content),
             instructions="\n\n".join(
-                filter(None, [_extract_text(llm_request.config.system_instruction), *added])
+                filter(None, [_extract_text(llm_request.config.system_instruction), *added_texts])
             ),
             tools=_convert_tools(llm_request.config.tools),
         )
         dialect = EventDialect(callback_context.agent_name)
-        known = {event.id: event for event in session.events}
+        events_by_id = {event.id: event for event in session.events}
         async with self._sessions.use(session) as memory:
-            hidden = await _find_event_entries(memory, given.hidden)
-            shown = await model_input(memory, request, dialect, known, hidden)
+            hidden = await _find_event_entries(memory, visible.hidden)
+            shown_events = await model_input(memory, request, dialect, events_by_id, hidden)
         # Contents that ADK added go behind the event that they followed, or to the start if it is not shown.
-        shown_ids = {event.id for event in shown}
-        contents = [content for id, content in given.added if id not in shown_ids]
-        for event in shown:
+        shown_ids = {event.id for event in shown_events}
+        contents = [content for id, content in visible.added if id not in shown_ids]
+        for event in shown_events:
             if event.content is not None:
                 contents.append(report_agent_event(event) if dialect.is_foreign(event) else event.content)
-            contents += [content for id, content in given.added if id == event.id]
+            contents += [content for id, content in visible.added if id == event.id]
         llm_request.contents = contents
         return None
 
@@ -79,15 +79,13 @@ async def _find_event_entries(memory: ACMS, events: Collection[str]) -> frozense
     return frozenset(id for id, key in keys.items() if key in events)
 
 
-def _extract_text(given: Any) -> str:
-    """Return the text of instructions or a content, in whatever form."""
-    if isinstance(given, list):
-        return "\n\n".join(filter(None, map(_extract_text, given)))
-    return (
-        given
-        if isinstance(given, str)
-        else getattr(given, "text", "") or _extract_text(getattr(given, "parts", ""))
-    )
+def _extract_text(value: Any) -> str:
+    """Return the text of instructions or a content: a string, a list, a part, or an object with parts."""
+    if isinstance(value, list):
+        return "\n\n".join(filter(None, map(_extract_text, value)))
+    if isinstance(value, str):
+        return value
+    return getattr(value, "text", "") or _extract_text(getattr(value, "parts", ""))
 
 
 def _convert_tools(tools: Sequence[Any] | None) -> list[Tool]:

@@ -38,7 +38,7 @@ __all__ = ["ACMSSessionService"]
 
 _ROOT = "google-adk"
 _BEGUN = 64
-"""Interrupted events that a session remembers, so that its row stays small."""
+"""Maximum number of interrupted events that a session remembers, so that its row stays small."""
 
 
 class ACMSSessionService(BaseSessionService):
@@ -57,10 +57,10 @@ class ACMSSessionService(BaseSessionService):
 
     def memory(self, *, app_name: str, user_id: str, session_id: str) -> ACMS:
         """Return the ACMS session of an ADK session; it stays open until the service is closed."""
-        return self._sessions.of(namespace_of(app_name, user_id), session_id)
+        return self._sessions.hand_out(namespace_of(app_name, user_id), session_id)
 
     def use(self, session: Session) -> AbstractAsyncContextManager[ACMS]:
-        """Give the ACMS session of an ADK session, which may be closed after."""
+        """Yield the ACMS session of an ADK session; it may be closed after the block."""
         return self._sessions.use(namespace_of(session.app_name, session.user_id), session.id)
 
     async def aclose(self) -> None:
@@ -77,16 +77,16 @@ class ACMSSessionService(BaseSessionService):
     ) -> Session:
         """Create a session; `AlreadyExistsError` when there is one of this id."""
         session_id = (session_id or "").strip() or str(uuid4())
-        app, user, own = _split_state(state or {})
-        data = {"state": own, "updated": time.time()}
+        app_state, user_state, session_state = _split_state(state or {})
+        data = {"state": session_state, "updated": time.time()}
         try:
             await self._kv.compare_and_set(
                 _build_key("session", app_name, user_id, session_id), data, expect=None
             )
         except ConflictError as error:
             raise AlreadyExistsError(f"Session with id {session_id} already exists.") from error
-        await self._change(_build_key("app", app_name), app)
-        await self._change(_build_key("user", app_name, user_id), user)
+        await self._change(_build_key("app", app_name), app_state)
+        await self._change(_build_key("user", app_name, user_id), user_state)
         return await self._build_session(app_name, user_id, session_id, data)
 
     async def get_session(
@@ -94,18 +94,22 @@ class ACMSSessionService(BaseSessionService):
     ) -> Session | None:
         """Return a session with its events and its state, those of its user and app merged in; None without one."""
         session_id = session_id.strip() if session_id else session_id
-        found = await self._kv.get(_build_key("session", app_name, user_id, session_id))
-        if found is None:
+        row = await self._kv.get(_build_key("session", app_name, user_id, session_id))
+        if row is None:
             return None
-        session = await self._build_session(app_name, user_id, session_id, found.data)
+        session = await self._build_session(app_name, user_id, session_id, row.data)
         recent = None if config is None else config.num_recent_events
         async with self.use(session) as memory:
             entries = [] if recent == 0 else await memory.entries(recent)
         session.events = events_of(entries)
         if config is not None and config.after_timestamp is not None:
             # Keep the events after the last one that is too early.
-            early = [event.timestamp < config.after_timestamp for event in session.events]
-            session.events = session.events[len(early) - early[::-1].index(True) if True in early else 0 :]
+            early_indexes = [
+                index
+                for index, event in enumerate(session.events)
+                if event.timestamp < config.after_timestamp
+            ]
+            session.events = session.events[early_indexes[-1] + 1 if early_indexes else 0 :]
         return session
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
@@ -120,7 +124,7 @@ class ACMSSessionService(BaseSessionService):
         return ListSessionsResponse(sessions=sessions)
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
-        """Delete a session and hide its log: `erase_user` erases."""
+        """Delete a session and hide its log. Its text stays stored; `erase_user` erases it."""
         session_id = session_id.strip() if session_id else session_id
         if await self._kv.delete(_build_key("session", app_name, user_id, session_id)):
             async with self._sessions.use(namespace_of(app_name, user_id), session_id) as memory:
@@ -136,8 +140,8 @@ class ACMSSessionService(BaseSessionService):
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """Return the state of a user of an app, without the prefix of its keys."""
-        found = await self._kv.get(_build_key("user", app_name, user_id))
-        return {} if found is None else found.data
+        row = await self._kv.get(_build_key("user", app_name, user_id))
+        return {} if row is None else row.data
 
     async def append_event(self, session: Session, event: Event) -> Event:
         """Store an event, then its changes to the state; appending the same event again changes nothing.
@@ -151,23 +155,24 @@ class ACMSSessionService(BaseSessionService):
         if row is None:
             raise SessionNotFoundError(f"Session {session.id} not found.")
         event.id = event.id or str(uuid4())
-        known = await self._is_known(session, event)
+        is_stored = await self._is_known(session, event)
         # Events in "begun" may have been stored without their changes to the state.
-        interrupted = event.id in row.data.get("begun", ())
-        if known and not interrupted and row.data["updated"] >= event.timestamp:
+        was_interrupted = event.id in row.data.get("begun", ())
+        if is_stored and not was_interrupted and row.data["updated"] >= event.timestamp:
             return event
         self._apply_temp_state(session, event)
         event = self._trim_temp_delta_state(event)
-        app, user, own = _split_state(event.actions.state_delta)
-        if not known:
-            if app or user or own:
+        app_state, user_state, session_state = _split_state(event.actions.state_delta)
+        if not is_stored:
+            if app_state or user_state or session_state:
+                # Noted first: if the process dies in between, the same event completes its changes when it comes again.
                 await self._update(session, event, begun=True)
             await self._store(session, event)
-        await self._change(_build_key("app", session.app_name), app)
-        await self._change(_build_key("user", session.app_name, session.user_id), user)
-        await self._update(session, event, own)
+        await self._change(_build_key("app", session.app_name), app_state)
+        await self._change(_build_key("user", session.app_name, session.user_id), user_state)
+        await self._update(session, event, session_state)
         session.last_update_time = max(session.last_update_time, event.timestamp)
-        if not known or event not in session.events:
+        if not is_stored or event not in session.events:
             session.events.append(event)
         self._update_session_state(session, event)
         return event
@@ -177,20 +182,20 @@ class ACMSSessionService(BaseSessionService):
         dialect = EventDialect()
         try:
             async with self.use(session) as memory:
-                stored = await memory.get(event.id)
+                entry = await memory.get(event.id)
         except EntryNotFoundError:
             return False
-        given = raw_of(read_repaired(dialect.write(event))[0]["parts"], dialect.vendor)
-        return original_of_entry(stored, dialect) == (dialect.read(given) if given else None)
+        raw = raw_of(read_repaired(dialect.write(event))[0]["parts"], dialect.vendor)
+        return original_of_entry(entry, dialect) == (dialect.read(raw) if raw else None)
 
     async def _store(self, session: Session, event: Event) -> None:
         """Store an event in the log; it gets another key if another event has its id."""
-        written = EventDialect().write(event)
+        stored_form = EventDialect().write(event)
         async with self.use(session) as memory:
             try:
-                await memory.ingest_many([written])
+                await memory.ingest_many([stored_form])
             except IdempotencyMismatchError:  # another event has the id
-                await memory.ingest_many([{**written, "key": f"{event.id}:{uuid4().hex}"}])
+                await memory.ingest_many([{**stored_form, "key": f"{event.id}:{uuid4().hex}"}])
 
     async def _update(
         self, session: Session, event: Event, state: Mapping[str, Any] = EMPTY, *, begun: bool = False
@@ -201,15 +206,15 @@ class ACMSSessionService(BaseSessionService):
             if entry is None:
                 raise SessionNotFoundError(f"Session {session.id} not found.")
             data = entry.data
-            others = [id for id in data.get("begun", ()) if id != event.id]
+            other_begun_ids = [id for id in data.get("begun", ()) if id != event.id]
             if begun:
-                return {**data, "begun": [*others, event.id][-_BEGUN:]}
+                return {**data, "begun": [*other_begun_ids, event.id][-_BEGUN:]}
             updated = {
                 "state": {**data["state"], **state},
                 "updated": max(data["updated"], event.timestamp),
             }
-            if others:
-                updated["begun"] = others
+            if other_begun_ids:
+                updated["begun"] = other_begun_ids
             return updated
 
         key = _build_key("session", session.app_name, session.user_id, session.id)
@@ -246,12 +251,12 @@ def _split_state(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any],
     """Return the state of the app, of the user and of the session; temporary state is dropped."""
     app: dict[str, Any] = {}
     user: dict[str, Any] = {}
-    own: dict[str, Any] = {}
+    session_state: dict[str, Any] = {}
     for name, value in to_jsonable_python(state).items():
         if name.startswith(State.APP_PREFIX):
             app[name.removeprefix(State.APP_PREFIX)] = value
         elif name.startswith(State.USER_PREFIX):
             user[name.removeprefix(State.USER_PREFIX)] = value
         elif not name.startswith(State.TEMP_PREFIX):
-            own[name] = value
-    return app, user, own
+            session_state[name] = value
+    return app, user, session_state

@@ -33,41 +33,44 @@ def find_visible_events(contents: Sequence[types.Content], events: Sequence[Even
     were added by ADK. Events that ADK has compacted are not hidden, and its summary is not needed: the log selects
     on its own.
     """
-    others = {event.author for event in events}.difference(("user", agent))
+    other_agents = {event.author for event in events}.difference(("user", agent))
     request_marks: list[str] = []
     content_indexes: list[int] = []
     for index, content in enumerate(contents):
         for mark in _marks_of_content(content):
-            request_marks.append(_unwrap_quote(mark, others))
+            request_marks.append(_unwrap_quote(mark, other_agents))
             content_indexes.append(index)
     event_marks: list[str] = []
     event_ids: list[str] = []
     for event in events:
         for part in _parts_of_content(event.content):
-            event_marks.append(_event_mark(part, event.author, others))
+            event_marks.append(_event_mark(part, event.author, other_agents))
             event_ids.append(event.id)
     pairs = _pair_marks(request_marks, event_marks)
-    event_of_content = {content_indexes[at]: event_ids[event_at] for at, event_at in pairs.items()}
-    shown = {event_ids[event_at] for event_at in pairs.values()}
-    marked = {id for id, mark in zip(event_ids, event_marks, strict=True) if mark}
+    event_of_content = {
+        content_indexes[mark_index]: event_ids[event_mark_index]
+        for mark_index, event_mark_index in pairs.items()
+    }
+    shown_ids = {event_ids[event_mark_index] for event_mark_index in pairs.values()}
+    marked_ids = {id for id, mark in zip(event_ids, event_marks, strict=True) if mark}
     compactions = [event.actions.compaction for event in events if event.actions and event.actions.compaction]
-    hidden: set[str] = set()
+    hidden_ids: set[str] = set()
     for event in events:
         compacted = any(
             (compaction.start_timestamp or 0.0) <= event.timestamp <= (compaction.end_timestamp or 0.0)
             for compaction in compactions
         )
-        if event.id in marked - shown and not compacted:
-            hidden.add(event.id)
+        if event.id in marked_ids - shown_ids and not compacted:
+            hidden_ids.add(event.id)
     summaries = [_marks_of_content(compaction.compacted_content) for compaction in compactions]
     added: list[tuple[str, types.Content]] = []
-    last = ""
+    previous_id = ""
     for index, content in enumerate(contents):
         if index in event_of_content:
-            last = event_of_content[index]
+            previous_id = event_of_content[index]
         elif _marks_of_content(content) not in summaries:
-            added.append((last, content))
-    return Visible(frozenset(hidden), added)
+            added.append((previous_id, content))
+    return Visible(frozenset(hidden_ids), added)
 
 
 def _pair_marks(request_marks: Sequence[str], event_marks: Sequence[str]) -> dict[int, int]:
@@ -84,7 +87,7 @@ def _pair_marks(request_marks: Sequence[str], event_marks: Sequence[str]) -> dic
         if next_candidate < len(candidates):
             last_event = candidates[next_candidate]
             pairs[request_index] = last_event
-    # What is left may have been moved.
+    # Marks without a pair may have been moved, so their order does not count.
     for event_index in pairs.values():
         indexes[event_marks[event_index]].remove(event_index)
     for request_index, mark in enumerate(request_marks):
@@ -115,11 +118,11 @@ def _mark_of_part(part: types.Part) -> str:
     return data.model_dump_json(exclude_none=True) if data else ""
 
 
-def _event_mark(part: types.Part, author: str, others: Collection[str]) -> str:
-    """Return the mark of a part of an event in a request: "" for thoughts, a quote for other agents."""
+def _event_mark(part: types.Part, author: str, other_agents: Collection[str]) -> str:
+    """Return the mark that a part of an event has in a request: "" for thoughts, a quotation for other agents."""
     if part.thought:
         return ""
-    if author not in others:
+    if author not in other_agents:
         return _mark_of_part(part)
     text = part.text
     if part.function_call:
@@ -129,11 +132,11 @@ def _event_mark(part: types.Part, author: str, others: Collection[str]) -> str:
     return f"[{author}]\n{text}" if text else _mark_of_part(part)
 
 
-def _unwrap_quote(mark: str, others: Collection[str]) -> str:
-    """Reduce a quotation of another agent to its heading and the text between its marks; keep other texts."""
+def _unwrap_quote(mark: str, other_agents: Collection[str]) -> str:
+    """Reduce ADK's quotation of another agent to its author and its inner lines; return other texts unchanged."""
     heading, _, quoted = mark.partition("\n")
-    author, closed, _ = heading.partition("]")
-    if not closed or author.removeprefix("[") not in others:
+    author, closing_bracket, _ = heading.partition("]")
+    if not closing_bracket or author.removeprefix("[") not in other_agents:
         return mark
     inner_lines = quoted.split("\n")[1:-1]
     return f"{author}]\n" + "\n".join(inner_lines)

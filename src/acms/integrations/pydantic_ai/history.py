@@ -21,7 +21,7 @@ from pydantic_ai.tools import AgentDepsT, RunContext
 
 from acms.codecs import OpenAIChat
 from acms.integrations.left_out import LeftBehind
-from acms.integrations.model_input import Made, Request, json_text, model_input
+from acms.integrations.model_input import Request, WrittenMessage, json_text, model_input
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
 from acms.prompt_types import Tool
@@ -53,14 +53,17 @@ class Piece(NamedTuple):
 
 
 class _Stored(NamedTuple):
-    """The history that was stored last: messages behind it are new. A message is replaced, never changed."""
+    """The history that was stored last: the messages after it are new.
+
+    The framework replaces messages and never changes one, so identity is enough to recognize them.
+    """
 
     session: ACMS | None = None
     messages: Sequence[ai.ModelMessage] = ()
-    known: Mapping[str, Piece] = {}
+    pieces: Mapping[str, Piece] = {}
     #: How many messages have the same key.
-    seen: Mapping[str, int] = {}
-    #: Ids of the entries of the log that it goes without.
+    key_counts: Mapping[str, int] = {}
+    #: Ids of the entries of the log that are not in this history.
     hidden: frozenset[str] = frozenset()
 
 
@@ -70,21 +73,21 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
 
     The budget covers the whole request: instructions, tools, messages, by the count of `codec`. Messages come back as
     they were made, with their ids; recalled text stands in a prompt of the user before the newest one. `session` may be
-    a function of the run's context, for agents that serve many users. What the run itself keeps is not changed, so
-    `result.all_messages()` is whole.
+    a function of the run's context, for agents that serve many users. The history that the run itself keeps is not
+    changed, so `result.all_messages()` is whole.
     """
 
     session: ACMS | Callable[[RunContext[AgentDepsT]], ACMS]
     budget: int
     codec: Codec = field(default_factory=lambda: OpenAIChat("gpt-5"))
     _stored: _Stored = field(default=_Stored(), init=False, repr=False, compare=False)
-    _left: LeftBehind = field(default_factory=LeftBehind, init=False, repr=False, compare=False)
+    _left_behind: LeftBehind = field(default_factory=LeftBehind, init=False, repr=False, compare=False)
 
     async def prepare_model_request(
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         """Store the new messages and replace the request's messages by those that the log shows."""
-        known = await self._store(ctx, request_context.messages)
+        pieces_by_key = await self._store(ctx, request_context.messages)
         parameters = request_context.model_request_parameters
         system = _find_system_prompts(request_context.messages)
         instructions = [part.content for part in (*system, *(parameters.instruction_parts or ()))]
@@ -95,11 +98,11 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
         request = Request(
             codec=self.codec,
             budget=self.budget,
-            query=_find_last_question(known),
+            query=_find_last_question(pieces_by_key),
             instructions="\n\n".join(instructions),
             tools=tools,
         )
-        pieces = await model_input(self._session(ctx), request, DIALECT, known, self._stored.hidden)
+        pieces = await model_input(self._session(ctx), request, DIALECT, pieces_by_key, self._stored.hidden)
         messages: list[ai.ModelMessage] = []
         if system:
             messages.append(ai.ModelRequest(list(system)))
@@ -130,23 +133,29 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
         If the history begins with the messages stored last, only the messages after them are looked at.
         """
         session = self._session(ctx)
-        last = self._stored if self._stored.session is session else _Stored()
-        continues_last = len(messages) >= len(last.messages) and all(map(is_, messages, last.messages))
-        stored = last if continues_last else _Stored()  # of another list it matters where in the log it ends
-        seen = Counter(stored.seen)
-        found = {piece.key: piece for piece in split_into_pieces(messages[len(stored.messages) :], seen)}
-        new = [one for key, one in found.items() if stored.known.get(key) != one]
+        last_stored = self._stored if self._stored.session is session else _Stored()
+        is_longer = len(messages) >= len(last_stored.messages)
+        continues_last = is_longer and all(map(is_, messages, last_stored.messages))
+        # Another list is synced whole: the log has to find where in it the list ends.
+        stored = last_stored if continues_last else _Stored()
+        key_counts = Counter(stored.key_counts)
+        new_pieces = split_into_pieces(messages[len(stored.messages) :], key_counts)
+        new_by_key = {piece.key: piece for piece in new_pieces}
+        changed_pieces = [piece for key, piece in new_by_key.items() if stored.pieces.get(key) != piece]
         hidden = stored.hidden
-        if new:
-            done = await session.sync([DIALECT.write(one) for one in new])
-            hidden |= await self._left.find(session, done)
-        known = {**stored.known, **found}
-        self._stored = _Stored(session, tuple(messages), known, seen, hidden)
-        return known
+        if changed_pieces:
+            synced = await session.sync([DIALECT.write(piece) for piece in changed_pieces])
+            hidden |= await self._left_behind.find(session, synced)
+        pieces_by_key = {**stored.pieces, **new_by_key}
+        self._stored = _Stored(session, tuple(messages), pieces_by_key, key_counts, hidden)
+        return pieces_by_key
 
 
 def _find_system_prompts(messages: Sequence[ai.ModelMessage]) -> list[ai.SystemPromptPart]:
-    """Return the system prompts of a history, one of each text; those of one request only if it is the last."""
+    """Return the system prompts of a history without repetitions.
+
+    A system prompt with the scope of a single request counts only if that request is the newest message.
+    """
     prompts: dict[str, ai.SystemPromptPart] = {}
     for message in messages:
         is_newest = message is messages[-1]
@@ -156,9 +165,9 @@ def _find_system_prompts(messages: Sequence[ai.ModelMessage]) -> list[ai.SystemP
     return list(prompts.values())
 
 
-def _find_last_question(known: dict[str, Piece]) -> str:
+def _find_last_question(pieces_by_key: dict[str, Piece]) -> str:
     """Return the last message of the user."""
-    for piece in reversed(known.values()):
+    for piece in reversed(pieces_by_key.values()):
         if piece.message.kind == "request" and not isinstance(piece.message.parts[0], ai.ToolReturnPart):
             texts = [part.text for part in DIALECT.write(piece)["parts"] if isinstance(part, Text)]
             return "\n".join(texts)
@@ -198,22 +207,22 @@ class _Dialect:
         raw = loads(json)
         return Piece(raw["key"], load_model_message(raw["message"]))
 
-    def make(self, written: Made) -> Piece:
+    def make(self, message: WrittenMessage) -> Piece:
         """Return a message that ACMS wrote as a piece of the framework; it has no key."""
-        if written.role is Role.ASSISTANT:
+        if message.role is Role.ASSISTANT:
             response: list[ai.ModelResponsePart] = []
-            if written.text:
-                response.append(ai.TextPart(written.text))
-            for call in written.calls:
+            if message.text:
+                response.append(ai.TextPart(message.text))
+            for call in message.calls:
                 response.append(ai.ToolCallPart(call.name, call.arguments, call.call_id))
             return Piece("", ai.ModelResponse(response))
-        results = [ai.ToolReturnPart(name, result.output, result.call_id) for name, result in written.results]
-        return Piece("", ai.ModelRequest(results or [ai.UserPromptPart(written.text)]))
+        results = [ai.ToolReturnPart(name, result.output, result.call_id) for name, result in message.results]
+        return Piece("", ai.ModelRequest(results or [ai.UserPromptPart(message.text)]))
 
     def count_unwritten_tokens(self, message: Piece, counter: TokenCounter) -> int:
         original = message.message
-        others = [str(part) for part in original.parts if not isinstance(part, _COUNTED)]
-        return PER_MEDIUM * len(_find_binary_content(original)) + sum(map(counter.count, others))
+        other_parts = [str(part) for part in original.parts if not isinstance(part, _COUNTED)]
+        return PER_MEDIUM * len(_find_binary_content(original)) + sum(map(counter.count, other_parts))
 
 
 DIALECT = _Dialect()
@@ -229,24 +238,27 @@ def load_model_message(message: Any) -> ai.ModelMessage:
     return ai.ModelMessagesTypeAdapter.validate_python([message])[0]
 
 
-def split_into_pieces(messages: Sequence[ai.ModelMessage], seen: Counter[str] | None = None) -> list[Piece]:
+def split_into_pieces(
+    messages: Sequence[ai.ModelMessage], key_counts: Counter[str] | None = None
+) -> list[Piece]:
     """Return the kept pieces of messages, each with its own key; not the instructions, which each run adds again.
 
-    `seen` counts the keys of the messages before these, and theirs are added.
+    `key_counts` counts the keys of the messages before these, so that a repeated key gets a number; the keys of these
+    messages are added to it.
     """
-    seen = Counter() if seen is None else seen
-    found: list[Piece] = []
+    key_counts = Counter() if key_counts is None else key_counts
+    pieces: list[Piece] = []
     for message in messages:
         key = _key_of_message(message)
-        seen[key] += 1
-        key = key if seen[key] == 1 else f"{key}:{seen[key]}"
+        key_counts[key] += 1
+        key = key if key_counts[key] == 1 else f"{key}:{key_counts[key]}"
         if isinstance(message, ai.ModelResponse):
-            found.append(Piece(key, message))
+            pieces.append(Piece(key, message))
             continue
         for index, part in enumerate(message.parts):
             if isinstance(part, _KEPT):
-                found.append(Piece(f"{key}/{index}", replace(message, parts=[part], instructions=None)))
-    return found
+                pieces.append(Piece(f"{key}/{index}", replace(message, parts=[part], instructions=None)))
+    return pieces
 
 
 def has_binary_content(piece: Piece) -> bool:
@@ -258,9 +270,9 @@ def _key_of_message(message: ai.ModelMessage) -> str:
     """Return the key of a message: its run and timestamp, otherwise a hash of its content."""
     if message.run_id and message.timestamp:
         return f"{message.run_id}:{message.kind}:{message.timestamp.isoformat()}"
-    said = dump_model_message(replace(message, run_id=None, conversation_id=None))
-    said.pop("instructions", None)
-    return f"{message.kind}:{blake2b(dumps(said).encode(), digest_size=16).hexdigest()}"
+    content = dump_model_message(replace(message, run_id=None, conversation_id=None))
+    content.pop("instructions", None)
+    return f"{message.kind}:{blake2b(dumps(content).encode(), digest_size=16).hexdigest()}"
 
 
 def _convert_part(part: ai.ModelResponsePart | ai.ModelRequestPart) -> list[Part]:
@@ -305,5 +317,9 @@ def _find_binary_content(message: ai.ModelMessage) -> list[object]:
     if isinstance(message, ai.ModelResponse):
         return [part for part in message.parts if isinstance(part, ai.FilePart | ai.SpeechPart)]
     part = message.parts[0]
-    given = part.files if isinstance(part, ai.ToolReturnPart) else getattr(part, "content", "")
-    return [] if isinstance(given, str) else [one for one in given if isinstance(one, ai.BinaryContent)]
+    contents = part.files if isinstance(part, ai.ToolReturnPart) else getattr(part, "content", "")
+    return (
+        []
+        if isinstance(contents, str)
+        else [content for content in contents if isinstance(content, ai.BinaryContent)]
+    )

@@ -60,8 +60,8 @@ class ACMSConversationStore(ConversationStore):
 
         It stays open until the store is closed.
         """
-        found = await self._row(conversation_id)
-        return None if found is None else self._sessions.of(found.data["namespace"], conversation_id)
+        row = await self._row(conversation_id)
+        return None if row is None else self._sessions.hand_out(row.data["namespace"], conversation_id)
 
     async def aclose(self) -> None:
         """Close the sessions; the caller closes the storage and the key-value memory."""
@@ -77,8 +77,8 @@ class ACMSConversationStore(ConversationStore):
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         """Return the record of a conversation; None when it is not stored."""
-        found = await self._row(conversation_id)
-        return None if found is None else _record_of_row(found)
+        row = await self._row(conversation_id)
+        return None if row is None else _record_of_row(row)
 
     async def read_records(
         self, *, scope: str | None = None, limit: int | None = None
@@ -106,12 +106,12 @@ class ACMSConversationStore(ConversationStore):
         """
         key = _RECORD + record.conversation_id
         row = await self._kv.get(key)
-        stored = None if row is None or not row.data["record"] else _record_of_row(row)
-        stored_revision = None if stored is None else stored.revision
+        stored_record = None if row is None or not row.data["record"] else _record_of_row(row)
+        stored_revision = None if stored_record is None else stored_record.revision
         if stored_revision != expected_revision or not await self._has_head(record, new_entries):
             raise ConversationConflict(record.conversation_id)
         namespace = record.scope or "default"
-        forked = stored is None and await self._begin_fork(record, namespace)
+        forked = stored_record is None and await self._begin_fork(record, namespace)
         async with self._sessions.use(namespace, record.conversation_id) as session:
             appended = await self._append_entries(session, new_entries)
             data = {"namespace": namespace, "record": _RECORDS.dump_python(record, mode="json")}
@@ -120,9 +120,9 @@ class ACMSConversationStore(ConversationStore):
             except ConflictError as error:
                 await self._withdraw_entries(session, new_entries, appended)
                 raise ConversationConflict(record.conversation_id) from error
-            # A history that continues elsewhere than the stored one leaves a branch behind.
+            # A history that does not continue from the stored head leaves a branch behind.
             previous_head = new_entries[0].parent_id if new_entries else record.head_id
-            stored_head = None if stored is None else stored.head_id
+            stored_head = None if stored_record is None else stored_record.head_id
             if not forked and previous_head != stored_head:
                 await self._retract_left_branch(session, record)
 
@@ -136,9 +136,9 @@ class ACMSConversationStore(ConversationStore):
         self, session: ACMS, entries: Sequence[ConversationEntry], appended: Sequence[str]
     ) -> None:
         """Retract the appended messages, and delete the records of the entries."""
-        stored = [entry for entry in await self._storage.get(appended) if entry is not None]
-        if stored:
-            await withdraw_from_session(session, stored, reason="conflict")
+        stored_entries = [entry for entry in await self._storage.get(appended) if entry is not None]
+        if stored_entries:
+            await withdraw_from_session(session, stored_entries, reason="conflict")
         for entry in entries:
             await self._kv.delete(_ENTRY + entry.id)
 
@@ -153,9 +153,9 @@ class ACMSConversationStore(ConversationStore):
         row = await self._row(conversation_id)
         if row is None or _record_of_row(row).revision != expected_revision:
             raise ConversationConflict(conversation_id)
-        gone = {**row.data, "record": None}
+        hidden_row = {**row.data, "record": None}
         try:
-            await self._kv.compare_and_set(_RECORD + conversation_id, gone, expect=row.revision)
+            await self._kv.compare_and_set(_RECORD + conversation_id, hidden_row, expect=row.revision)
         except ConflictError as error:
             raise ConversationConflict(conversation_id) from error
         async with self._sessions.use(row.data["namespace"], conversation_id) as session:
@@ -167,8 +167,8 @@ class ACMSConversationStore(ConversationStore):
         row = await self._kv.get(_ENTRY + entry_id)
         if row is None:
             raise KeyError(entry_id)
-        (found,) = await self._read_entries([(entry_id, row.data)])
-        return found
+        (entry,) = await self._read_entries([(entry_id, row.data)])
+        return entry
 
     async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
         """Return the entries up to one, oldest first, or the last of them; `KeyError` when there is none."""
@@ -221,26 +221,29 @@ class ACMSConversationStore(ConversationStore):
         return appended
 
     async def _begin_fork(self, record: ConversationRecord, namespace: str) -> bool:
-        """Begin the session of a fork where it left the other one, if it can inherit; say whether it did."""
+        """Fork the session of the conversation that a record was forked from, at the record's head.
+
+        Return False if that is not possible; the whole history is then stored in a new session.
+        """
         parent = None if record.forked_from is None else await self._row(record.forked_from)
         if parent is None or parent.data["namespace"] != namespace or record.head_id is None:
             return False
         row = await self._kv.get(_ENTRY + record.head_id)
         ids = [id for _, id in row.data["kept"] if id] if row else []
-        (last,) = await self._storage.get(ids[-1:]) or (None,)
-        if last is None:
+        (last_entry,) = await self._storage.get(ids[-1:]) or (None,)
+        if last_entry is None:
             return False
         try:
             async with self._sessions.use(namespace, str(record.forked_from)) as session:
-                await session.fork(at=last.version, session_id=record.conversation_id)
+                await session.fork(at=last_entry.version, session_id=record.conversation_id)
         except ConflictError:  # a session of this name exists: the history is appended to it
             return False
         return True
 
     async def _row(self, conversation_id: str) -> KVEntry | None:
         """Return the record of a conversation; None if it is not stored, or was deleted."""
-        found = await self._kv.get(_RECORD + conversation_id)
-        return found if found is not None and found.data["record"] else None
+        row = await self._kv.get(_RECORD + conversation_id)
+        return row if row is not None and row.data["record"] else None
 
 
 def _record_of_row(row: KVEntry) -> ConversationRecord:
@@ -264,9 +267,9 @@ def _entry_row(entry: ConversationEntry, pieces: Sequence[Piece], ids: Mapping[s
     return {"message": message, "kept": kept}
 
 
-def _assemble_message(data: Any, kept: Mapping[str, Piece]) -> ModelMessage | None:
+def _assemble_message(data: Any, pieces_by_id: Mapping[str, Piece]) -> ModelMessage | None:
     """Return the message of an entry without the parts that were erased; None when nothing is left of it."""
-    message_at_index = {index: kept[id].message for index, id in data["kept"] if id in kept}
+    message_at_index = {index: pieces_by_id[id].message for index, id in data["kept"] if id in pieces_by_id}
     if data["kept"] and not message_at_index:
         return None
     if data["message"] is None:

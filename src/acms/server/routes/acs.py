@@ -114,9 +114,9 @@ async def _build_render_reply(call: Call[RenderQuery, Mapping[str, Json]]) -> Re
         raise ValidationError("must name the contexts whose memory is meant", field="contexts")
     acs = await call.tenant.contract(ids)
     # The sources get nine tenths of the deadline, the reply the rest.
-    most_ms = 0.9 * 1000 * call.config.limits.deadline_seconds
+    max_ms = 0.9 * 1000 * call.config.limits.deadline_seconds
     reply = await acs.render(
-        replace(request, time_ms=min(request.time_ms, most_ms)),
+        replace(request, time_ms=min(request.time_ms, max_ms)),
         action=query.action,
         attempt=query.attempt,
         cache=_split_names(query.cache) or None,

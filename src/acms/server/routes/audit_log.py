@@ -32,6 +32,6 @@ async def read_audit(call: Call[ReadAudit, None]) -> Reply:
 
     A change has two entries: the intent before it and the outcome after it. Neither holds the content of messages.
     """
-    found = await audit.read_audit_trail(call.tenant, before=call.query.cursor, limit=call.query.limit)
-    after = str(found[-1].version) if found and found[-1].version > 1 else None
-    return reply_with_page([encode_noun(one) for one in found], after)
+    entries = await audit.read_audit_trail(call.tenant, before=call.query.cursor, limit=call.query.limit)
+    next_cursor = str(entries[-1].version) if entries and entries[-1].version > 1 else None
+    return reply_with_page([encode_noun(entry) for entry in entries], next_cursor)

@@ -68,4 +68,4 @@ async def list_citations(call: Call[None, None]) -> Reply:
     Entries that no answer cited are left out. Citations do not affect ranking.
     """
     session = await call.tenant.session(call.path["context_id"])
-    return Reply(body={"data": [encode_noun(one) for one in await session.citations()]})
+    return Reply(body={"data": [encode_noun(citation) for citation in await session.citations()]})

@@ -56,7 +56,7 @@ class Rewrite:
 # ── compactions ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _compact_again(call: Call[None, PolicyBody], location: str) -> Reply | None:
+async def _answer_repeated_compaction(call: Call[None, PolicyBody], location: str) -> Reply | None:
     """Answer a repeated request with the job of the first one."""
     session = await call.tenant.session(call.path["context_id"])
     jobs = (await call.tenant.handle.jobs(JobQuery(ids=(location.rpartition("/")[2],)))).items
@@ -66,7 +66,7 @@ async def _compact_again(call: Call[None, PolicyBody], location: str) -> Reply |
 @operations(
     "POST",
     f"{_CONTEXT}/compact",
-    again=_compact_again,
+    answer_repeated=_answer_repeated_compaction,
     scope=Scope.COMPACT,
     body=PolicyBody,
     optional=True,
@@ -90,9 +90,11 @@ async def compact_context(call: Call[None, PolicyBody]) -> Reply:
 
 async def _job_reply(call: Call[None, PolicyBody], session: ACMS, job: Job) -> Reply:
     """Return a job as a reply, with its compaction if it ended within the wait."""
-    done = await wait_for_requested_job(call, session, job)
-    requested = RequestedCompaction(job=done.job, compaction=done.compaction)
-    return reply_with_data(requested, status=200 if done.ended else 202, headers=done.headers)
+    requested_job = await wait_for_requested_job(call, session, job)
+    requested = RequestedCompaction(job=requested_job.job, compaction=requested_job.compaction)
+    return reply_with_data(
+        requested, status=200 if requested_job.ended else 202, headers=requested_job.headers
+    )
 
 
 @operations(
@@ -116,11 +118,11 @@ async def list_compactions(call: Call[ListCompactions, None]) -> Reply:
     return paginate_reply(following, query.limit, lambda compaction: compaction.version)
 
 
-def version_of(written: str) -> int:
+def version_of(text: str) -> int:
     """Parse a version in a path."""
-    if not (written.isascii() and written.isdecimal() and len(written) < 19):
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
         raise ValidationError("must be a whole number", field="version")
-    return validation.validate_integer(int(written), "version")
+    return validation.validate_integer(int(text), "version")
 
 
 @operations(

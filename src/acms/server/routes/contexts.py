@@ -189,7 +189,7 @@ async def create_context(call: Call[None, ContextBody]) -> Reply:
         except SessionNotFoundError:
             pass
         else:
-            if existing.key == key:
+            if existing.key == key:  # not a context whose id happens to be this text
                 return await one_context(call.tenant, existing, status=200)
     created = await storage.create(
         ContextDraft(
@@ -242,8 +242,10 @@ async def list_contexts(call: Call[ListContexts, None]) -> Reply:
         )
     try:
         context = await call.tenant.handle.context(query.key, namespace=query.namespace or "default")
-        seen = context.key == query.key not in validation.INNER and call.tenant.sees(context.namespace)
-        items = [context] if seen else []
+        is_inner_key = query.key in validation.INNER  # a context of the engine itself
+        has_key = context.key == query.key and not is_inner_key
+        is_visible = has_key and call.tenant.sees(context.namespace)
+        items = [context] if is_visible else []
     except NotFoundError:
         items = []
     return await _build_page_reply(call.tenant, items, None)
@@ -284,16 +286,16 @@ def _parse_filter(query: ListContexts) -> dict[str, Any]:
         raise ValidationError(
             "must be a JSON object", field="where", options=('a JSON object such as {"label": "support"}',)
         )
-    given = {"label": query.label, "name": query.name}
-    return {**conditions, **{name: value for name, value in given.items() if value is not None}}
+    shortcuts = {"label": query.label, "name": query.name}
+    return {**conditions, **{name: value for name, value in shortcuts.items() if value is not None}}
 
 
-async def _build_page_reply(tenant: Tenant, items: Sequence[Context], after: str | None) -> Reply:
+async def _build_page_reply(tenant: Tenant, items: Sequence[Context], next_cursor: str | None) -> Reply:
     heads = await heads_of(tenant.handle, [context.id for context in items])
     data = [
         context_json(context, head) for context, head in zip(items, heads, strict=True) if head is not None
     ]
-    return replies.reply_with_page(data, after)
+    return replies.reply_with_page(data, next_cursor)
 
 
 @operations(
@@ -311,13 +313,13 @@ async def change_context(call: Call[None, ChangeBody]) -> Reply:
     """
     tenant, body = call.tenant, call.body
     context = await tenant.context(call.path["context_id"])
-    given = body.model_fields_set
-    change: dict[str, Json] = {name: None for name in given if name != PRIVATE}
+    given_fields = body.model_fields_set
+    change: dict[str, Json] = {name: None for name in given_fields if name != PRIVATE}
     change |= build_session_settings(body.name, body.labels, body.metadata)
-    if PRIVATE in given:
+    if PRIVATE in given_fields:
         change[PRIVATE] = True if body.private else None
     changed_context = await policy_levels.update_settings(tenant.handle, context.id, lambda _: change)
-    if PRIVATE in given:
+    if PRIVATE in given_fields:
         await retirement.follow_private(tenant.handle, changed_context)
     return await one_context(tenant, changed_context)
 

@@ -39,11 +39,11 @@ async def _whole_entry(call: Call[Any, Any], id: str, place: Place = _NOW) -> di
     """Serialize an entry as it reads at a version of the log, with `inForce` for whether it is active there."""
     context, storage = call.path["context_id"], call.tenant.handle
     session = await call.tenant.session(context)
-    at = await resolve_version(session, context, place.at_version, place.at_message, place.at_tag)
-    view = session if at is None else session.at(at)
+    version = await resolve_version(session, context, place.at_version, place.at_message, place.at_tag)
+    view = session if version is None else session.at(version)
     entry = session.redactor.redact_entry(await view.get(id))
     head = await storage.head(context)
-    replacements = await replacements_at(storage, context, head, head.version if at is None else at)
+    replacements = await replacements_at(storage, context, head, head.version if version is None else version)
     return {**encode_noun(entry, Entry), "inForce": replacements.replaced_by(entry.version) is None}
 
 
@@ -117,10 +117,10 @@ async def replace_entry(call: Call[None, ReplaceBody]) -> Reply:
     are retired. 412 if `sha256` does not match the current text; 410 if the message was retracted or its content is
     gone.
     """
-    content, most_bytes = call.body.content, call.config.limits.message_bytes
+    content, max_bytes = call.body.content, call.config.limits.message_bytes
     size = len(content.encode("utf-8", "surrogatepass"))
-    if size > most_bytes:
-        raise TooLargeError(f"has {size} bytes, the limit is {most_bytes}", field="content")
+    if size > max_bytes:
+        raise TooLargeError(f"has {size} bytes, the limit is {max_bytes}", field="content")
     session = await call.tenant.session(call.path["context_id"])
     id = await session.replace(call.path["entry_id"], content, sha256=call.body.sha256)
     return Reply(body={"data": await _whole_entry(call, id)})
@@ -183,7 +183,7 @@ async def erase_entry(call: Call[EraseEntry, None]) -> Reply:
     try:
         erasure = await session.erase(call.path["entry_id"], verify=call.query.verify)
     finally:
-        call.tenant.unlearn()
+        call.tenant.forget_contracts()
     visible = [copy for copy in erasure.remaining if await call.tenant.knows(copy.context)]
     return reply_with_data(replace(erasure, remaining=tuple(visible)))
 

@@ -69,8 +69,8 @@ async def stream_events(call: Call[EventsQuery, None]) -> Reply:
     session = await call.tenant.session(context)
     storage = session.storage
     call.right.stream((await storage.head(context)).epoch)
-    after = call.headers.get("last-event-id") or call.query.after
-    cursor = await parse_cursor(storage, context, after)
+    start = call.headers.get("last-event-id") or call.query.after
+    cursor = await parse_cursor(storage, context, start)
     followed = Followed(
         storage, context, cursor, session.redactor, handle=call.tenant.handle, ended=streams.is_ending
     )

@@ -91,14 +91,14 @@ async def export(call: Call[ExportQuery, None]) -> Reply:
 async def _list_namespace_contexts(storage: StorageBackend, namespace: str) -> list[Context]:
     """Return the live contexts of a namespace, newest first."""
     contexts: list[Context] = []
-    if namespace == SERVICE_NAMESPACE:
+    if namespace == SERVICE_NAMESPACE:  # it is never visible to requests
         return contexts
-    after: str | None = None
+    cursor: str | None = None
     while True:
-        page = await storage.contexts(ContextQuery(namespace=namespace, after=after, limit=validation.PAGE))
+        page = await storage.contexts(ContextQuery(namespace=namespace, after=cursor, limit=validation.PAGE))
         contexts += page.items
-        after = page.next_after
-        if after is None:
+        cursor = page.next_after
+        if cursor is None:
             return contexts
 
 
@@ -106,15 +106,15 @@ async def _list_parents_first(storage: StorageBackend, namespace: str) -> list[C
     """Return the live contexts of a namespace, a parent before its forks."""
     contexts = await _list_namespace_contexts(storage, namespace)
     contexts.reverse()
-    known: set[str | None] = {None}
+    listed_ids: set[str | None] = {None}
     for context in contexts:
-        if context.parent not in known:
+        if context.parent not in listed_ids:
             raise ConflictError(
                 f"{context.id} is a fork of {context.parent}, which was deleted: it cannot be restored alone",
                 retryable=False,
                 options=(f"POST {BASE}/contexts/{context.id}/copy, and delete the fork",),
             )
-        known.add(context.id)
+        listed_ids.add(context.id)
     return contexts
 
 
@@ -129,9 +129,8 @@ async def _stream_export(storage: StorageBackend, ids: Sequence[str]) -> AsyncIt
             if size >= PIECE_BYTES:
                 yield "".join(lines).encode()
                 lines, size = [], 0
-                await asyncio.sleep(
-                    0
-                )  # lets other requests run, even if the client never makes this one wait
+                # Lets other requests run, even if the client reads so fast that this one never waits.
+                await asyncio.sleep(0)
     if lines:
         yield "".join(lines).encode()
 
@@ -206,13 +205,15 @@ async def import_file(call: Call[ImportQuery, None]) -> Reply:
             format = "export"
             contexts = await _restore_exports(call, path)
         else:
-            opened = await in_thread(
+            parsed_file = await in_thread(
                 partial(open_import, path, trust=call.query.trust, most=limits.LINE_BYTES)
             )
-            contexts = await _import_conversations(call, opened)
-            format, skipped = opened.format, dict(opened.skipped)
-    new = sum(context.new for context in contexts)
-    return reply_with_data(Imported(format=format, lines=lines, new=new, contexts=contexts, skipped=skipped))
+            contexts = await _import_conversations(call, parsed_file)
+            format, skipped = parsed_file.format, dict(parsed_file.skipped)
+    new_entries = sum(context.new for context in contexts)
+    return reply_with_data(
+        Imported(format=format, lines=lines, new=new_entries, contexts=contexts, skipped=skipped)
+    )
 
 
 @asynccontextmanager
@@ -303,13 +304,15 @@ async def _find_stored_version(storage: StorageBackend, context: Context) -> int
         return context.fork or 0
 
 
-async def _build_imported_context(storage: StorageBackend, context: Context, before: int) -> ImportedContext:
+async def _build_imported_context(
+    storage: StorageBackend, context: Context, version_before: int
+) -> ImportedContext:
     head = await storage.head(context.id)
     return ImportedContext(
         id=context.id,
         key=context.key,
         namespace=context.namespace,
-        new=head.version - before,
+        new=head.version - version_before,
         version=head.version,
         message_count=head.messages,
     )
@@ -318,10 +321,10 @@ async def _build_imported_context(storage: StorageBackend, context: Context, bef
 class _Contexts:
     """The contexts of a tenant that an import writes to, by their keys."""
 
-    def __init__(self, tenant: Tenant, namespace: str, given: Context | None) -> None:
+    def __init__(self, tenant: Tenant, namespace: str, target: Context | None) -> None:
         self._tenant = tenant
         self._namespace = namespace
-        self._given = given
+        self._target = target
         #: Ids by name, of those that were opened.
         self.ids: dict[str, str] = {}
 
@@ -334,8 +337,8 @@ class _Contexts:
 
     async def _find(self, name: str) -> str:
         """Return the id of the context for a session name: the given one, an existing one, or a new one."""
-        if self._given is not None and name == _name_of(self._given):
-            return self._given.id
+        if self._target is not None and name == _name_of(self._target):
+            return self._target.id
         storage = self._tenant.handle
         try:
             return (await storage.context(name, namespace=self._namespace)).id
@@ -351,13 +354,13 @@ class _Contexts:
 
 def _name_of(context: Context) -> str:
     """Return the key of a context, or its id in a form that its forks can be named after."""
-    return context.key or context.id.removeprefix("c_")
+    return context.key or context.id.removeprefix("c_")  # names of the form of an id are reserved
 
 
-async def _import_conversations(call: Call[ImportQuery, None], opened: Import) -> list[ImportedContext]:
+async def _import_conversations(call: Call[ImportQuery, None], parsed_file: Import) -> list[ImportedContext]:
     """Store the conversations of a file, and return their contexts."""
     tenant = call.tenant
-    target = await _find_import_target(call, opened)
+    target = await _find_import_target(call, parsed_file)
     namespace = validation.namespace_name(call.query.namespace or "default")
     if target is not None:
         namespace = target.namespace
@@ -367,11 +370,12 @@ async def _import_conversations(call: Call[ImportQuery, None], opened: Import) -
     importer = Importer(tenant.handle, contexts, names, follows=True)
     target_name = None if target is None else _name_of(target)
     try:
-        survey = await survey_import(opened, _size_check(call.config.limits.message_bytes))
-        conversations = await importer.import_file(opened, survey, target_name, BODY)
+        survey = await survey_import(parsed_file, _size_check(call.config.limits.message_bytes))
+        conversations = await importer.import_file(parsed_file, survey, target_name, BODY)
     except ValidationError as error:
         if error.field != "session":
             raise
+        # The request has no field `session`: the name comes from the file, or from the context that it names.
         message = str(error).removeprefix("session: ")
         field = BODY if target is None else "contextId"
         raise ValidationError(message, field=field, options=error.options) from error
@@ -379,18 +383,19 @@ async def _import_conversations(call: Call[ImportQuery, None], opened: Import) -
     for conversation in conversations:
         context = await tenant.handle.context(contexts.ids[conversation.session])
         described = await _build_imported_context(tenant.handle, context, 0)
+        # The importer counts its own new entries: others may have been appended in the meantime.
         imported.append(replace(described, new=conversation.new))
     return imported
 
 
-async def _find_import_target(call: Call[ImportQuery, None], opened: Import) -> Context | None:
+async def _find_import_target(call: Call[ImportQuery, None], parsed_file: Import) -> Context | None:
     """Return the context that the query names for the only conversation of a file, or None for new contexts.
 
     Raises `ValidationError` if the format requires one.
     """
     query = call.query
     if query.context_id is None:
-        if opened.format == "chat":
+        if parsed_file.format == "chat":
             raise ValidationError("must name the context that the messages go to", field="contextId")
         return None
     target = await call.tenant.context(query.context_id)
@@ -399,8 +404,8 @@ async def _find_import_target(call: Call[ImportQuery, None], opened: Import) -> 
     return target
 
 
-def _size_check(most: int) -> Callable[[Conversation], None]:
-    """Return a function that raises `TooLargeError` if a message of a conversation has more than `most` bytes."""
+def _size_check(max_bytes: int) -> Callable[[Conversation], None]:
+    """Return a function that raises `TooLargeError` if a message of a conversation has more than `max_bytes` bytes."""
     numbers = count()  # messages are numbered through all conversations of the file
 
     def check(conversation: Conversation) -> None:
@@ -408,8 +413,8 @@ def _size_check(most: int) -> Callable[[Conversation], None]:
             number = next(numbers)
             content = message.get("content")
             size = len(content.encode("utf-8", "surrogatepass")) if isinstance(content, str) else 0
-            if size > most:
+            if size > max_bytes:
                 field = f"{BODY}: messages[{number}]"
-                raise TooLargeError(f"has {size} bytes, the limit is {most}", field=field)
+                raise TooLargeError(f"has {size} bytes, the limit is {max_bytes}", field=field)
 
     return check

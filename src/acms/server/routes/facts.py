@@ -242,5 +242,7 @@ async def reflect_context(call: Call[None, None]) -> Reply:
     ended, or after n seconds. The open episode is not read: close it first.
     """
     session = await call.tenant.session(call.path["context_id"])
-    done = await wait_for_requested_job(call, session, await session.reflect())
-    return reply_with_data(done.job, status=200 if done.ended else 202, headers=done.headers)
+    requested_job = await wait_for_requested_job(call, session, await session.reflect())
+    return reply_with_data(
+        requested_job.job, status=200 if requested_job.ended else 202, headers=requested_job.headers
+    )

@@ -16,7 +16,7 @@ from acms.results import Branch, Diff
 from acms.server.operation import BASE, Body, Call, Operations, Query, Reply, Scope
 from acms.server.replies import describe_list_reply, describe_single_reply, reply_with_data
 from acms.server.routes.contexts import ContextDetails, ListPage, one_context, reply_with_contexts
-from acms.server.versions import Name, Named, Place, Version, resolve_version
+from acms.server.versions import Name, Place, PlaceLike, Version, resolve_version
 from acms.session import ACMS
 
 __all__ = ["operations"]
@@ -125,14 +125,14 @@ async def copy_context(call: Call[Place, ForkBody]) -> Reply:
     return await _create_branch(call, copied=True)
 
 
-def _select_named_version(*places: Named) -> tuple[int | None, int | None, str | None]:
+def _select_named_version(*places: PlaceLike) -> tuple[int | None, int | None, str | None]:
     """Return (version, message, tag) of the query or the body; raise `ValidationError` if both name one."""
     nothing = (None, None, None)
     names = [(place.at_version, place.at_message, place.at_tag) for place in places]
-    given = [name for name in names if name != nothing]
-    if len(given) > 1:
+    named = [name for name in names if name != nothing]
+    if len(named) > 1:
         raise ValidationError("is named in the query and in the body: leave one out", field="atVersion")
-    return given[0] if given else nothing
+    return named[0] if named else nothing
 
 
 async def _create_branch(call: Call[Place, ForkBody], *, copied: bool) -> Reply:
@@ -203,7 +203,7 @@ async def list_ancestry(call: Call[None, None]) -> Reply:
     For a context that is not a fork the list has one element.
     """
     session = await call.tenant.session(call.path["context_id"])
-    return Reply(body={"data": [encode_noun(one) for one in await session.ancestry()]})
+    return Reply(body={"data": [encode_noun(branch) for branch in await session.ancestry()]})
 
 
 @operations("GET", "/contexts/{context_id}/tree", scope=Scope.READ, reply=describe_list_reply(TreeBranch))

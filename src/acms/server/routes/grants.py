@@ -61,7 +61,7 @@ async def grant_namespace(call: Call[None, GrantBody]) -> Reply:
     if denied:
         raise PermissionDeniedError(f"{denied[0].value!r} is more than you may do in {namespace!r}")
     grant = await call.app.grants.grant(
-        call.principal.tenant, namespace, call.path["principal"], actions, by=call.principal
+        call.principal.tenant, namespace, call.path["principal"], actions, sharer=call.principal
     )
     return reply_with_data(grant)
 
@@ -84,7 +84,7 @@ async def revoke_grant(call: Call[None, None]) -> Reply:
     """
     namespace = _check_shareable_namespace(call)
     was_shared = await call.app.grants.revoke(
-        call.principal.tenant, namespace, call.path["principal"], by=call.principal
+        call.principal.tenant, namespace, call.path["principal"], sharer=call.principal
     )
     if not was_shared:
         raise NotFoundError(

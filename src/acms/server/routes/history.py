@@ -101,9 +101,9 @@ async def show_window(call: Call[WindowQuery, None]) -> Reply:
     Tool groups are complete. The newest message is always included, truncated and flagged if it alone exceeds the
     budget, which is never exceeded. At a version, a message or a tag the log is read as if it ended there.
     """
-    query, most = call.query, call.config.limits.tokens
-    if query.budget > most:
-        raise TooLargeError(f"is {query.budget}, the limit is {most}", field="budget")
+    query, max_tokens = call.query, call.config.limits.tokens
+    if query.budget > max_tokens:
+        raise TooLargeError(f"is {query.budget}, the limit is {max_tokens}", field="budget")
     view = await view_at(call, call.query)
     # The head is read first, so that its ETag cannot name a message that is newer than the window.
     head = await view.storage.head(call.path["context_id"])
@@ -174,25 +174,27 @@ async def _read_active_entries(
 ) -> list[Entry]:
     """Return the first `limit` active entries with a position above `after`.
 
-    Only the spans of the log that have active entries are read, in batches, until there are enough.
+    Only the spans of the log that have active entries are read, in batches, until there are enough of them.
     """
-    read: list[Entry] = []
+    entries_read: list[Entry] = []
     active: Sequence[Entry] = ()
-    for first, last in replacements.stretches(version):
-        start = max(first - 1, after)
-        while start < last:
-            rows = await storage.read(context, at=last, after=start, kinds=(Kind.MESSAGE,), limit=limit)
-            read += rows
-            start = rows[-1].version if len(rows) == limit else last
+    for first_version, last_version in replacements.stretches(version):
+        start = max(first_version - 1, after)
+        while start < last_version:
+            rows = await storage.read(
+                context, at=last_version, after=start, kinds=(Kind.MESSAGE,), limit=limit
+            )
+            entries_read += rows
+            start = rows[-1].version if len(rows) == limit else last_version
             # Entries with a higher position, such as edits, have to wait for entries that were not read yet.
             active = [
                 entry
-                for entry in effective_sequence(read, replacements, after=after)
+                for entry in effective_sequence(entries_read, replacements, after=after)
                 if anchor_version(entry) <= start
             ]
             if len(active) >= limit:
                 return active[:limit]
-    return effective_sequence(read, replacements, after=after)[:limit]
+    return effective_sequence(entries_read, replacements, after=after)[:limit]
 
 
 @operations(

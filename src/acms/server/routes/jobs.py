@@ -68,9 +68,9 @@ async def wait_for_requested_job(call: Call[Any, Any], session: ACMS, job: Job) 
     ended, compaction = False, None
     if seconds is not None:
         headers["Preference-Applied"] = f"wait={seconds}"
-        most_seconds = max(0.0, call.config.limits.deadline_seconds - 1.0)  # a second remains for the reply
+        max_seconds = max(0.0, call.config.limits.deadline_seconds - 1.0)  # a second remains for the reply
         try:
-            compaction = await session.wait(job, timeout=min(float(seconds), most_seconds))
+            compaction = await session.wait(job, timeout=min(float(seconds), max_seconds))
             ended = True
         except TimeoutError:
             pass
@@ -95,7 +95,7 @@ async def filter_visible_jobs(tenant: Tenant, jobs: Sequence[Job]) -> list[Job]:
     for id in {job.context for job in jobs}:
         try:
             namespace = (await tenant.handle.context(id)).namespace
-        except SessionNotFoundError:  # a job may outlive its context
+        except SessionNotFoundError:  # a job may outlive its context, whose namespace is not known any more
             visible[id] = not tenant.bound
             continue
         visible[id] = tenant.sees(namespace)

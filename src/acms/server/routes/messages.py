@@ -60,10 +60,10 @@ def _create_part_model(type: str, kind: Any) -> Any:
     return create_model(f"{kind.__name__}Body", __base__=Body, __doc__=kind.__doc__, **model_fields)
 
 
-def read_part(sent: Any) -> Part:
+def read_part(body: Any) -> Part:
     """Parse a part of a message."""
-    given: Any = PARTS[sent.type]
-    return given(**{one.name: getattr(sent, f"{one.name}_") for one in fields(given)})
+    part_class: Any = PARTS[body.type]
+    return part_class(**{field.name: getattr(body, f"{field.name}_") for field in fields(part_class)})
 
 
 if TYPE_CHECKING:
@@ -129,21 +129,22 @@ _OURS = frozenset(to_camel(name) for name in MessageBody.model_fields)
 _NAMES = {to_camel(name): name for name in foreign.FIELDS}
 
 
-def _discriminate_message(sent: Any) -> str:
-    """Return the tag of a message: of this service's form, or of a provider's."""
-    theirs = isinstance(sent, Mapping) and (
-        not sent.keys() <= _OURS
-        or ("role" in sent and not isinstance(sent.get("content", ""), str))
-        or foreign.of_gemini(sent)
+def _discriminate_message(message: Any) -> str:
+    """Return the tag of a message, by which pydantic chooses its model: this service's form, or a provider's."""
+    is_foreign = isinstance(message, Mapping) and (
+        not message.keys() <= _OURS
+        or ("role" in message and not isinstance(message.get("content", ""), str))
+        or foreign.of_gemini(message)
     )
-    return "[theirs]" if theirs else "[ours]"
+    return "[theirs]" if is_foreign else "[ours]"
 
 
 def _use_any_of(schema: dict[str, Any]) -> None:
+    """Replace `oneOf` in a schema, since a message may match both forms."""
     schema["anyOf"] = schema.pop("oneOf", schema.get("anyOf"))
 
 
-Sent = Annotated[
+MessageInput = Annotated[
     Annotated[MessageBody, Tag("[ours]")] | Annotated[dict[str, Any], Tag("[theirs]")],
     Discriminator(_discriminate_message),
     Field(json_schema_extra=_use_any_of),
@@ -154,14 +155,14 @@ Sent = Annotated[
 class AppendBody(Body):
     """Messages to append in order, all or none."""
 
-    messages: Annotated[list[Sent], Field(min_length=1)]
+    messages: Annotated[list[MessageInput], Field(min_length=1)]
     """Messages of this service's form, or as a provider's API has them."""
 
 
 class SyncBody(Body):
     """A complete list of messages, as an agent framework holds it."""
 
-    messages: list[Sent]
+    messages: list[MessageInput]
     """The whole list, oldest first."""
     gone: Literal["keep", "retract"] = "keep"
     """Whether to retract messages that the list no longer has. Those before its first message are never retracted."""
@@ -243,18 +244,19 @@ async def append_messages(call: Call[None, AppendBody]) -> Reply:
     context = call.path["context_id"]
     if len(messages) > limits.batch:
         raise TooLargeError(f"has {len(messages)} messages, the limit is {limits.batch}", field="messages")
-    now = datetime.now(UTC)
-    drafts = _build_drafts(messages, limits.message_bytes, now)
+    received_at = datetime.now(UTC)
+    drafts = _build_drafts(messages, limits.message_bytes, received_at)
     last_message = _parse_if_match(call.headers)
     session = await call.tenant.session(context)
     key = _validate_idempotency_key(call.idempotency_key)
     receipts = await session.ingest_many(drafts, idempotency_key=key, last_message=last_message)
     foreign_messages = any(isinstance(message, dict) for message in messages)
     has_notes = any(receipt.notes for receipt in receipts)
+    # Otherwise the reply is built from the request, which saves a read of the store.
     may_differ_from_request = foreign_messages or receipts[0].repeated or has_notes
     if may_differ_from_request:
         return await _read_back(call.tenant, receipts)
-    created_at = format_instant(now)
+    created_at = format_instant(received_at)
     data = [
         _build_stored_message(context, draft, receipt, created_at)
         for draft, receipt in zip(drafts, receipts, strict=True)
@@ -285,9 +287,9 @@ async def sync_messages(call: Call[None, SyncBody]) -> Reply:
 
 
 def _build_drafts(
-    messages: Sequence[MessageBody | dict[str, Any]], most: int, now: datetime
+    messages: Sequence[MessageBody | dict[str, Any]], max_bytes: int, received_at: datetime
 ) -> list[dict[str, Any]]:
-    """Return the arguments of `ingest` for each message; raise `TooLargeError` for a message of more than `most` bytes.
+    """Return the arguments of `ingest` for each message; raise `TooLargeError` above `max_bytes`.
 
     A dict is a message of a provider's API and is passed on unchanged. `ingest` validates the contents.
     """
@@ -296,17 +298,17 @@ def _build_drafts(
         field = f"messages[{index}]"
         if isinstance(message, dict):
             size = len(wire.encode_json(message))
-            draft: dict[str, Any] = {"created_at": now}
+            draft: dict[str, Any] = {"created_at": received_at}
             draft |= {_NAMES.get(name, name): value for name, value in message.items()}
         else:
-            draft = {"role": message.role, "content": message.content, "created_at": now}
+            draft = {"role": message.role, "content": message.content, "created_at": received_at}
             size = _count_bytes(message.content)
             if not message.model_fields_set <= _PLAIN:
                 size += _add_details(draft, message, field)
             if message.role == "tool" and message.tool_call_id is None and not message.parts:
                 raise ValidationError("is required of a tool's message", field=f"{field}.toolCallId")
-        if size > most:
-            raise TooLargeError(f"has {size} bytes, the limit is {most}", field=field)
+        if size > max_bytes:
+            raise TooLargeError(f"has {size} bytes, the limit is {max_bytes}", field=field)
         drafts.append(draft)
     return drafts
 
@@ -341,29 +343,29 @@ def _validate_idempotency_key(key: str | None) -> str | None:
     """Return the key under which a batch is appended once; each of its messages gets the key with a number."""
     if key is None:
         return None
-    most = validation.NAME_CHARS - 8  # leaves space for the number
-    if len(key) > most:
-        raise ValidationError(f"has {len(key)} characters, the limit is {most}", field="Idempotency-Key")
+    max_chars = validation.NAME_CHARS - 8  # leaves space for the number
+    if len(key) > max_chars:
+        raise ValidationError(f"has {len(key)} characters, the limit is {max_chars}", field="Idempotency-Key")
     return validation.validate_name(key, "Idempotency-Key")
 
 
 def _parse_if_match(headers: Mapping[str, str]) -> Seen:
     """Return the newest message that a client has seen, by its If-Match header."""
-    given = headers.get("if-match")
-    if given is None or given == "*":
+    header = headers.get("if-match")
+    if header is None or header == "*":
         return ANY
-    found = _TAG.fullmatch(given)
-    if found is None:
+    match = _TAG.fullmatch(header)
+    if match is None:
         raise ValidationError("must be one ETag of this context", field="If-Match")
-    return None if found[1] == "empty" else found[1]
+    return None if match[1] == "empty" else match[1]
 
 
 def _build_stored_message(
-    context: str, draft: Mapping[str, Any], receipt: MessageReceipt, now: str | None
+    context: str, draft: Mapping[str, Any], receipt: MessageReceipt, received_at: str | None
 ) -> dict[str, Json]:
     """Serialize a message that was just stored, from the request and the receipt."""
     role, content = draft["role"], draft["content"]
-    stored: dict[str, Json] = {
+    message: dict[str, Json] = {
         "id": receipt.message_id,
         "contextId": context,
         "kind": "message",
@@ -379,7 +381,7 @@ def _build_stored_message(
         "markers": receipt.markers,
         "metadata": {},
         "tokenCount": receipt.tokens,
-        "createdAt": now,
+        "createdAt": received_at,
         "origin": "system" if role == "developer" else role,
         "privacy": "allow",
         "episodeId": receipt.episode_id,
@@ -392,17 +394,17 @@ def _build_stored_message(
     }
     if len(draft) > 3:  # more than role, content and the time of the batch
         metadata = draft.get("metadata") or {}
-        parts, stored["content"] = validation.build_message_parts(
+        parts, message["content"] = validation.build_message_parts(
             Role(role), content, draft.get("parts"), draft.get("tool_calls"), draft.get("tool_call_id")
         )
-        stored["parts"] = [write_part(part) for part in parts]
-        stored["toolCallId"] = answered_call_id(parts)
-        stored["toolName"], stored["model"] = text_of(metadata, "toolName"), text_of(metadata, "model")
-        stored["actorId"], stored["metadata"] = draft.get("actor_id"), metadata
-        stored["origin"] = draft.get("origin") or stored["origin"]
-        stored["privacy"] = draft.get("privacy", "allow")
-        stored["createdAt"] = format_instant(draft["created_at"])
-    return stored
+        message["parts"] = [write_part(part) for part in parts]
+        message["toolCallId"] = answered_call_id(parts)
+        message["toolName"], message["model"] = text_of(metadata, "toolName"), text_of(metadata, "model")
+        message["actorId"], message["metadata"] = draft.get("actor_id"), metadata
+        message["origin"] = draft.get("origin") or message["origin"]
+        message["privacy"] = draft.get("privacy", "allow")
+        message["createdAt"] = format_instant(draft["created_at"])
+    return message
 
 
 async def _read_back(tenant: Tenant, receipts: Sequence[MessageReceipt]) -> Reply:
@@ -442,15 +444,15 @@ async def list_messages(call: Call[ListMessages, None]) -> Reply:
     query, session = call.query, await call.tenant.session(call.path["context_id"])
     storage = session.storage
     head = await storage.head(call.path["context_id"])
-    kinds, one_more = (Kind.MESSAGE,), query.limit + 1
+    kinds, one_more_than_page = (Kind.MESSAGE,), query.limit + 1
     cursor = None if query.cursor is None else min(max(query.cursor, 0), head.version + 1)
     if query.order == "asc":
         entries = await storage.read(
-            head.context, at=head.version, after=cursor or 0, kinds=kinds, limit=one_more
+            head.context, at=head.version, after=cursor or 0, kinds=kinds, limit=one_more_than_page
         )
     else:
         entries = await storage.read(
-            head.context, at=head.version, before=cursor, kinds=kinds, newest=one_more
+            head.context, at=head.version, before=cursor, kinds=kinds, newest=one_more_than_page
         )
         entries.reverse()
     page = entries[: query.limit]

@@ -86,14 +86,14 @@ class Unpinned:
 
 
 def _pinned_value(pin: Pin, entry: KVEntry | None) -> PinnedValue:
-    known: Any = pin.metadata  # of another program's pin it may hold what no signature has
+    metadata: Any = pin.metadata  # untyped: another program may have stored fields of other types
     return PinnedValue(
         key=pin.key,
-        label=known.label,
-        role=known.role,
-        priority=known.priority,
-        tags=known.tags,
-        updated_at=_parse_milliseconds(known.updated_at),
+        label=metadata.label,
+        role=metadata.role,
+        priority=metadata.priority,
+        tags=metadata.tags,
+        updated_at=_parse_milliseconds(metadata.updated_at),
         missing=entry is None,
         value=None if entry is None else entry.data,
     )

@@ -170,17 +170,21 @@ async def render_prompt(call: Call[None, PromptBody]) -> Reply:
     """
     body = call.body
     check_token_limit(body.budget, call.config.limits, "budget")
-    after = None if body.after is None else Manifest.from_json(body.after)
+    previous_manifest = None if body.after is None else Manifest.from_json(body.after)
     prompt = Prompt(_resolve_codec(body))
     if body.steps is None:
         prompt = _build_simple_prompt(call, prompt, await view_at(call, body))
-    elif others := body.model_fields_set & _SIMPLE:
-        raise ValidationError("says it beside the steps", field=min(others), options=("make a step of it",))
+    elif other_fields := body.model_fields_set & _SIMPLE:
+        raise ValidationError(
+            "says it beside the steps", field=min(other_fields), options=("make a step of it",)
+        )
     else:
         prompt = await apply_prompt_steps(call, prompt, body.steps)
     if body.tools:
         prompt = prompt.tools(body.tools)
-    rendered = await prompt.render(budget=body.budget, after=after, on_event=call.app.metrics.event)
+    rendered = await prompt.render(
+        budget=body.budget, after=previous_manifest, on_event=call.app.metrics.event
+    )
     return reply_with_data(_build_rendered_prompt(rendered, body.budget, ledger=body.ledger))
 
 

@@ -60,8 +60,8 @@ async def add_webhook(call: Call[None, WebhookBody]) -> Reply:
     this reply, which cannot be shown again. Addresses that are not public are never connected to, even if a name
     resolves to one later.
     """
-    made, secret = await _open_webhooks(call).add(call.body.url, events=call.body.events)
-    return Reply(body={"data": {**encode_noun(made), "secret": secret}})
+    webhook, secret = await _open_webhooks(call).add(call.body.url, events=call.body.events)
+    return Reply(body={"data": {**encode_noun(webhook), "secret": secret}})
 
 
 @operations("GET", "/webhooks", scope=Scope.ADMIN, reply=describe_list_reply(Webhook, str))
@@ -70,7 +70,7 @@ async def list_webhooks(call: Call[None, None]) -> Reply:
 
     A secret is shown once, when its webhook is added.
     """
-    return reply_with_page([encode_noun(one) for one in await _open_webhooks(call).list()], None)
+    return reply_with_page([encode_noun(webhook) for webhook in await _open_webhooks(call).list()], None)
 
 
 @operations("DELETE", _PATH, scope=Scope.ADMIN, status=204)

@@ -13,13 +13,13 @@ from acms_eval.topics import phrases as _phrases
 __all__ = ["cascading_decisions", "contradiction", "fact_correction"]
 
 
-def _corrected(writer: Writer, one: Decided, to: int) -> Statement:
+def _correct_with_cue(writer: Writer, decision: Decided, place: int) -> Statement:
     """Return a marked correction: a cue of any topic, or a phrasing of this one."""
     random: Random = writer.random
     if random.random() < 0.5:
-        return one.change(random.choice(one.topic.corrected), to)
-    beginning = random.choice(writer.phrases.announced[one.topic.fact_type])
-    return one.change(beginning + random.choice(writer.phrases.cues), to)
+        return decision.change(random.choice(decision.topic.corrected), place)
+    beginning = random.choice(writer.phrases.announced[decision.topic.fact_type])
+    return decision.change(beginning + random.choice(writer.phrases.cues), place)
 
 
 def fact_correction(*, turns: int = 200, seed: int = 0, phrases: Phrases | None = None) -> Scenario:
@@ -30,18 +30,20 @@ def fact_correction(*, turns: int = 200, seed: int = 0, phrases: Phrases | None 
     writer = Writer.named("fact_correction", turns, seed, phrases or _phrases(), least=50)
     random = writer.random
     changing = random.sample([topic for topic in writer.phrases.topics if topic.corrected], 5)
-    others = [topic for topic in writer.phrases.topics if topic not in changing]
-    decided = writer.decide(changing + random.sample(others, 3), {topic.name: 1 for topic in changing})
-    first = [one.state(random, marked=True) for one in decided]
+    unchanged = [topic for topic in writer.phrases.topics if topic not in changing]
+    decided = writer.decide(changing + random.sample(unchanged, 3), {topic.name: 1 for topic in changing})
+    statements = [decision.state(random, marked=True) for decision in decided]
     exchanges = turns // 2
-    stated = dict(zip(writer.places(8, 0, 10), random.sample(first, 8), strict=True))
+    stated = dict(zip(writer.places(8, 0, 10), random.sample(statements, 8), strict=True))
     later = writer.places(5, max(10, exchanges * 3 // 10), exchanges * 7 // 10)
-    stated.update(zip(later, [_corrected(writer, one, 1) for one in decided[:5]], strict=True))
+    stated.update(
+        zip(later, [_correct_with_cue(writer, decision, 1) for decision in decided[:5]], strict=True)
+    )
     return writer.write(
         f"fact_correction-{turns}-{seed}",
         turns=turns,
         stated=stated,
-        probes=[one.probe(random.choice(one.topic.questions)) for one in decided],
+        probes=[decision.probe(random.choice(decision.topic.questions)) for decision in decided],
         noise=0.4,
         about=decided,
     )
@@ -57,17 +59,19 @@ def contradiction(*, turns: int = 200, seed: int = 0, phrases: Phrases | None = 
     )
     exchanges = turns // 2
     stated = dict(
-        zip(writer.places(3, 0, 6), [one.state(random, marked=True) for one in decided], strict=True)
+        zip(
+            writer.places(3, 0, 6), [decision.state(random, marked=True) for decision in decided], strict=True
+        )
     )
     later = writer.places(4, max(6, exchanges * 3 // 10), exchanges * 7 // 10)
-    changes = [_corrected(writer, once, 1), flat.change(random.choice(flat.topic.marked), 1)]
-    changes.insert(random.randrange(3), _corrected(writer, twice, 1))
-    stated.update(zip(later, [*changes, _corrected(writer, twice, 2)], strict=True))
+    changes = [_correct_with_cue(writer, once, 1), flat.change(random.choice(flat.topic.marked), 1)]
+    changes.insert(random.randrange(3), _correct_with_cue(writer, twice, 1))
+    stated.update(zip(later, [*changes, _correct_with_cue(writer, twice, 2)], strict=True))
     return writer.write(
         f"contradiction-{turns}-{seed}",
         turns=turns,
         stated=stated,
-        probes=[one.probe(random.choice(one.topic.questions)) for one in decided],
+        probes=[decision.probe(random.choice(decision.topic.questions)) for decision in decided],
         noise=0.3,
         about=decided,
     )
@@ -118,17 +122,17 @@ def cascading_decisions(*, turns: int = 200, seed: int = 0, phrases: Phrases | N
     # A step may not come before the one it follows from, nor one chain after the other as a block.
     order = random.sample(range(len(statements)), len(statements))
     split = len(chains[0].steps)
-    sides = [
+    chain_places = [
         sorted(place for place in order if place < split),
         sorted(place for place in order if place >= split),
     ]
-    mixed = [statements[sides[0 if place < split else 1].pop(0)] for place in order]
-    others = [Decided(topic=topic, values=(), rivals=topic.values) for topic in writer.phrases.topics]
+    mixed = [statements[chain_places[0 if place < split else 1].pop(0)] for place in order]
+    remark_topics = [Decided(topic=topic, values=(), rivals=topic.values) for topic in writer.phrases.topics]
     return writer.write(
         f"cascading_decisions-{turns}-{seed}",
         turns=turns,
         stated=dict(zip(writer.places(len(mixed), 0, 12), mixed, strict=True)),
         probes=probes,
         noise=0.3,
-        about=others,
+        about=remark_topics,
     )

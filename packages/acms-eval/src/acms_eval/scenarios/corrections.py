@@ -44,18 +44,18 @@ def corrections(
         plan.write(exchange)
     if turns % 2:
         writer.say("user", writer.random.choice(writer.phrases.bland))
-    since = plan.settled if spread else turns
-    asked = list(plan.topics)
-    writer.random.shuffle(asked)
+    first_asked = plan.settled if spread else turns
+    asked_topics = list(plan.topics)
+    writer.random.shuffle(asked_topics)
     probes = [
         Probe(
             question=writer.random.choice(topic.questions),
             expected=keywords(topic, plan.values[topic.name][-1]),
             forbidden=tuple(bare(value) for value in plan.values[topic.name][:-1]),
-            after=since + round((turns - since) * place / len(asked)),
+            after=first_asked + round((turns - first_asked) * place / len(asked_topics)),
             topic=topic.name,
         )
-        for place, topic in enumerate(asked, 1)
+        for place, topic in enumerate(asked_topics, 1)
     ]
     return Scenario(
         name=f"corrections-{turns}-{'marked' if marked else 'plain'}-{seed}",
@@ -76,7 +76,7 @@ class _Exchange:
 
 @dataclass(slots=True)
 class _Plan:
-    """What comes when, and how it is worded."""
+    """The order of the exchanges, and their wording."""
 
     writer: Writer
     marked: bool
@@ -87,20 +87,20 @@ class _Plan:
     rivals: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     #: Messages up to the last fact or correction.
     settled: int = 0
-    _next: dict[str, str] = field(default_factory=dict[str, str])
+    _next_values: dict[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
         self.topics = self.writer.phrases.topics[:FACTS]
 
     def exchanges(self, count: int) -> list[_Exchange]:
-        """Return what the exchanges are about."""
+        """Return the exchanges in order: early facts, their corrections, noise on both sides of these, small talk."""
         random = self.writer.random
         for topic in self.topics:
             chosen = random.sample(topic.values, len(topic.values))
             self.values[topic.name] = chosen[:1]
             self.rivals[topic.name] = chosen[2:]
         changing = random.sample([topic for topic in self.topics if topic.corrected], CORRECTIONS)
-        self._next = {
+        self._next_values = {
             topic.name: next(
                 value
                 for value in topic.values
@@ -109,34 +109,34 @@ class _Plan:
             for topic in changing
         }
         for topic in self.topics:
-            for value in (*self.values[topic.name], self._next.get(topic.name, "")):
+            for value in (*self.values[topic.name], self._next_values.get(topic.name, "")):
                 self.writer.keep([word for word in (*keywords(topic, value), bare(value)) if word])
         plan: list[_Exchange | None] = [None] * count
-        early = min(EARLY, count * 3 // 5)
+        early_end = min(EARLY, count * 3 // 5)
         for place, topic in zip(
-            sorted(random.sample(range(early), len(self.topics))),
+            sorted(random.sample(range(early_end), len(self.topics))),
             random.sample(self.topics, len(self.topics)),
             strict=True,
         ):
             plan[place] = _Exchange("fact", topic)
-        first = max(early, count * 45 // 100) + CORRECTIONS
-        last = count * 7 // 10 + CORRECTIONS
-        places = sorted(random.sample(range(first, last), CORRECTIONS))
+        first_place = max(early_end, count * 45 // 100) + CORRECTIONS
+        last_place = count * 7 // 10 + CORRECTIONS
+        places = sorted(random.sample(range(first_place, last_place), CORRECTIONS))
         for place, topic in zip(places, changing, strict=True):
             plan[place] = _Exchange("correction", topic)
-        free = [place for place, found in enumerate(plan) if found is None]
-        before = random.sample([place for place in free if place < places[0]], CORRECTIONS)
-        after = random.sample([place for place in free if place > places[-1]], CORRECTIONS)
-        for place, topic in zip(before + after, changing + changing, strict=True):
+        free = [place for place, exchange in enumerate(plan) if exchange is None]
+        places_before = random.sample([place for place in free if place < places[0]], CORRECTIONS)
+        places_after = random.sample([place for place in free if place > places[-1]], CORRECTIONS)
+        for place, topic in zip(places_before + places_after, changing + changing, strict=True):
             plan[place] = _Exchange(None, topic)
         free = [place for place in free if plan[place] is None]
-        noisy = sorted(random.sample(free, len(free) // 2))
-        rounds: list[Topic] = []
-        for place in noisy:
-            if not rounds:
-                rounds = random.sample(self.topics, len(self.topics))
-            plan[place] = _Exchange(None, rounds.pop())
-        return [found or _Exchange() for found in plan]
+        noise_places = sorted(random.sample(free, len(free) // 2))
+        topics_to_come: list[Topic] = []
+        for place in noise_places:
+            if not topics_to_come:
+                topics_to_come = random.sample(self.topics, len(self.topics))
+            plan[place] = _Exchange(None, topics_to_come.pop())
+        return [exchange or _Exchange() for exchange in plan]
 
     def write(self, exchange: _Exchange) -> None:
         """Say both sides of an exchange."""
@@ -148,7 +148,7 @@ class _Plan:
         else:
             values = self.values[topic.name]
             if part == "correction":
-                values.append(self._next[topic.name])
+                values.append(self._next_values[topic.name])
                 phrasings = topic.corrected if self.marked else topic.corrected_plain
             else:
                 phrasings = topic.marked if self.marked else topic.plain

@@ -28,20 +28,20 @@ ASIDE = 0.2
 """Share of remarks about other topics in the small talk of the original five."""
 
 
-def _fact_count(turns: int, most: int) -> int:
+def _fact_count(turns: int, max_facts: int) -> int:
     """Return how many facts a short conversation holds: half of its exchanges are for something else."""
-    return max(1, min(most, turns // 4))
+    return max(1, min(max_facts, turns // 4))
 
 
-def _early(writer: Writer, statements: Sequence[Statement], turns: int) -> dict[int, Statement]:
+def _place_early(writer: Writer, statements: Sequence[Statement], turns: int) -> dict[int, Statement]:
     count = len(statements)
     places = writer.places(count, 0, min(max(EARLY, count), max(count, turns // 2 * 3 // 5)))
     return dict(zip(places, writer.random.sample(statements, count), strict=True))
 
 
-def _others(writer: Writer, decided: Sequence[Decided]) -> list[Decided]:
-    """Return topics that nothing was decided about, to talk about in passing."""
-    names = {one.topic.name for one in decided}
+def _undecided_topics(writer: Writer, decided: Sequence[Decided]) -> list[Decided]:
+    """Return the topics that nothing was decided about, for remarks in passing."""
+    names = {decision.topic.name for decision in decided}
     return [
         Decided(topic=topic, values=(), rivals=topic.values)
         for topic in writer.phrases.topics
@@ -49,17 +49,19 @@ def _others(writer: Writer, decided: Sequence[Decided]) -> list[Decided]:
     ]
 
 
-def _original(
+def _write_original(
     name: str, topics: Sequence[Topic], count: int, writer: Writer, *, turns: int, seed: int
 ) -> Scenario:
     decided = writer.decide(writer.random.sample(topics, min(len(topics), _fact_count(turns, count))))
     return writer.write(
         f"{name}-{turns}-{seed}",
         turns=turns,
-        stated=_early(writer, [one.state(writer.random, marked=True) for one in decided], turns),
-        probes=[one.probe(writer.random.choice(one.topic.questions)) for one in decided],
+        stated=_place_early(
+            writer, [decision.state(writer.random, marked=True) for decision in decided], turns
+        ),
+        probes=[decision.probe(writer.random.choice(decision.topic.questions)) for decision in decided],
         noise=ASIDE,
-        about=_others(writer, decided),
+        about=_undecided_topics(writer, decided),
     )
 
 
@@ -67,58 +69,66 @@ def decision_tracking(*, turns: int = 200, seed: int = 0, phrases: Phrases | Non
     """Return five marked decisions and small talk."""
     writer = Writer.named("decision_tracking", turns, seed, phrases or _phrases())
     topics = [topic for topic in writer.phrases.topics if topic.fact_type == "decision"]
-    return _original("decision_tracking", topics, 5, writer, turns=turns, seed=seed)
+    return _write_original("decision_tracking", topics, 5, writer, turns=turns, seed=seed)
 
 
 def constraint_awareness(*, turns: int = 200, seed: int = 0, phrases: Phrases | None = None) -> Scenario:
     """Return five marked constraints and small talk."""
     writer = Writer.named("constraint_awareness", turns, seed, phrases or _phrases())
-    found = writer.phrases
-    topics = [*found.constraints, *(topic for topic in found.topics if topic.fact_type == "constraint")]
-    return _original("constraint_awareness", topics, 5, writer, turns=turns, seed=seed)
+    word_list = writer.phrases
+    topics = [
+        *word_list.constraints,
+        *(topic for topic in word_list.topics if topic.fact_type == "constraint"),
+    ]
+    return _write_original("constraint_awareness", topics, 5, writer, turns=turns, seed=seed)
 
 
 def failure_memory(*, turns: int = 200, seed: int = 0, phrases: Phrases | None = None) -> Scenario:
     """Return four things that failed and small talk."""
     writer = Writer.named("failure_memory", turns, seed, phrases or _phrases())
-    return _original("failure_memory", writer.phrases.failures, 4, writer, turns=turns, seed=seed)
+    return _write_original("failure_memory", writer.phrases.failures, 4, writer, turns=turns, seed=seed)
 
 
 def goal_tracking(*, turns: int = 200, seed: int = 0, phrases: Phrases | None = None) -> Scenario:
     """Return four goals and small talk."""
     writer = Writer.named("goal_tracking", turns, seed, phrases or _phrases())
-    return _original("goal_tracking", writer.phrases.goals, 4, writer, turns=turns, seed=seed)
+    return _write_original("goal_tracking", writer.phrases.goals, 4, writer, turns=turns, seed=seed)
 
 
 def multi_fact_tracking(*, turns: int = 200, seed: int = 0, phrases: Phrases | None = None) -> Scenario:
     """Return ten facts of all kinds, half of them unmarked, asked about one by one and two at a time."""
     writer = Writer.named("multi_fact_tracking", turns, seed, phrases or _phrases())
-    random, found = writer.random, writer.phrases
-    chosen = random.sample(found.topics, 4)
-    for topics in (found.constraints, found.failures, found.goals):
+    random, word_list = writer.random, writer.phrases
+    chosen = random.sample(word_list.topics, 4)
+    for topics in (word_list.constraints, word_list.failures, word_list.goals):
         chosen += random.sample(topics, 2)
     decided = writer.decide(random.sample(chosen, _fact_count(turns, len(chosen))))
     marks = [place % 2 == 0 for place in range(len(decided))]
     random.shuffle(marks)
-    statements = [one.state(random, marked=marked) for one, marked in zip(decided, marks, strict=True)]
-    probes = [one.probe(random.choice(one.topic.questions)) for one in decided]
-    for one, two in zip(decided[0:-1:2], decided[1::2], strict=True):
-        parts = [one.probe(random.choice(one.topic.questions)), two.probe(random.choice(two.topic.questions))]
+    statements = [
+        decision.state(random, marked=marked) for decision, marked in zip(decided, marks, strict=True)
+    ]
+    probes = [decision.probe(random.choice(decision.topic.questions)) for decision in decided]
+    for decision, next_decision in zip(decided[0:-1:2], decided[1::2], strict=True):
+        parts = [
+            decision.probe(random.choice(decision.topic.questions)),
+            next_decision.probe(random.choice(next_decision.topic.questions)),
+        ]
         probes.append(
             Probe(
-                question=random.choice(found.joins).format(one=parts[0].question, two=parts[1].question),
+                question=random.choice(word_list.joins).format(one=parts[0].question, two=parts[1].question),
                 expected=(*parts[0].expected, *parts[1].expected),
                 after=0,
-                topic=f"{one.topic.name} + {two.topic.name}",
+                topic=f"{decision.topic.name} + {next_decision.topic.name}",
             )
         )
     return writer.write(
         f"multi_fact_tracking-{turns}-{seed}",
         turns=turns,
-        stated=_early(writer, statements, turns),
+        stated=_place_early(writer, statements, turns),
         probes=probes,
         noise=ASIDE,
-        about=_others(writer, decided),
+        about=_undecided_topics(writer, decided),
     )
 
 
@@ -131,8 +141,8 @@ def semantic_distractors(*, turns: int = 200, seed: int = 0, phrases: Phrases | 
     return writer.write(
         f"semantic_distractors-{turns}-{seed}",
         turns=turns,
-        stated=_early(writer, [one.state(random, marked=True) for one in decided], turns),
-        probes=[one.probe(random.choice(one.topic.questions)) for one in decided],
+        stated=_place_early(writer, [decision.state(random, marked=True) for decision in decided], turns),
+        probes=[decision.probe(random.choice(decision.topic.questions)) for decision in decided],
         noise=0.6,
         related=0.4,
         about=decided,
@@ -149,23 +159,23 @@ def overlapping_facts(*, turns: int = 200, seed: int = 0, phrases: Phrases | Non
     for domain in random.sample(writer.phrases.domains, 2):
         values = random.sample(domain.values, len(domain.values))
         for use, value in zip(domain.uses, values, strict=False):
-            statements.append(_used(domain, use, value, random.choice(use.marked)))
+            statements.append(_state_use(domain, use, value, random.choice(use.marked)))
             probes.append(
                 Probe(question=random.choice(use.questions), expected=(value,), after=0, topic=use.name)
             )
         writer.keep(values[: len(domain.uses)])
-        about.append(_talk(domain, tuple(values[len(domain.uses) :])))
+        about.append(_domain_as_topic(domain, tuple(values[len(domain.uses) :])))
     return writer.write(
         f"overlapping_facts-{turns}-{seed}",
         turns=turns,
-        stated=_early(writer, statements, turns),
+        stated=_place_early(writer, statements, turns),
         probes=probes,
         noise=0.4,
         about=about,
     )
 
 
-def _used(domain: Domain, use: Use, value: str, text: str) -> Statement:
+def _state_use(domain: Domain, use: Use, value: str, text: str) -> Statement:
     return Statement(
         topic=use.name,
         text=text.format(v=value),
@@ -185,8 +195,8 @@ def _used(domain: Domain, use: Use, value: str, text: str) -> Statement:
     )
 
 
-def _talk(domain: Domain, rivals: tuple[str, ...]) -> Decided:
-    """Return a domain as something to talk about in passing."""
+def _domain_as_topic(domain: Domain, rivals: tuple[str, ...]) -> Decided:
+    """Return a domain as a topic for remarks in passing."""
     topic = Topic(
         name=domain.name,
         subject=domain.subject,
@@ -214,13 +224,13 @@ def unmarked_facts(*, turns: int = 200, seed: int = 0, phrases: Phrases | None =
     return writer.write(
         f"unmarked_facts-{turns}-{seed}",
         turns=turns,
-        stated=_early(writer, [one.state(random, marked=False) for one in decided], turns),
+        stated=_place_early(writer, [decision.state(random, marked=False) for decision in decided], turns),
         probes=[
-            one.probe(one.topic.indirect[place % len(one.topic.indirect)])
-            for place, one in enumerate(decided)
+            decision.probe(decision.topic.indirect[place % len(decision.topic.indirect)])
+            for place, decision in enumerate(decided)
         ],
         noise=0.3,
-        about=_others(writer, decided),
+        about=_undecided_topics(writer, decided),
     )
 
 
@@ -229,12 +239,12 @@ def high_density(*, turns: int = 200, seed: int = 0, phrases: Phrases | None = N
     writer = Writer.named("high_density", turns, seed, phrases or _phrases(), least=50)
     random = writer.random
     decided = writer.decide(random.sample(writer.phrases.topics, 20))
-    statements = [one.state(random, marked=place % 2 == 0) for place, one in enumerate(decided)]
+    statements = [decision.state(random, marked=place % 2 == 0) for place, decision in enumerate(decided)]
     return writer.write(
         f"high_density-{turns}-{seed}",
         turns=turns,
         stated=dict(enumerate(random.sample(statements, len(statements)))),
-        probes=[one.probe(random.choice(one.topic.questions)) for one in decided],
+        probes=[decision.probe(random.choice(decision.topic.questions)) for decision in decided],
         noise=0.3,
         about=decided,
     )

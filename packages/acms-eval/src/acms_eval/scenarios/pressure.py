@@ -25,15 +25,15 @@ def temporal_degradation(
     """
     writer = Writer.named(f"temporal_degradation/{noise}", turns, seed, phrases or _phrases(), least=12)
     random = writer.random
-    one = writer.decide([random.choice(writer.phrases.topics)])[0]
-    probe = one.probe(random.choice(one.topic.questions))
+    decision = writer.decide([random.choice(writer.phrases.topics)])[0]
+    probe = decision.probe(random.choice(decision.topic.questions))
     return writer.write(
         f"temporal_degradation-{turns}-{seed}" + (f"-{noise}" if noise else ""),
         turns=turns,
-        stated={0: one.state(random, marked=True)},
+        stated={0: decision.state(random, marked=True)},
         probes=[replace(probe, after=1 + distance) for distance in DISTANCES if distance < turns],
         noise=noise,
-        about=[one],
+        about=[decision],
         token_budget=300,
     )
 
@@ -44,20 +44,20 @@ def budget_pressure(*, turns: int = 200, seed: int = 0, phrases: Phrases | None 
     random = writer.random
     decided = writer.decide(random.sample(writer.phrases.topics, 20))
     details = [text for text in writer.phrases.details if not writer.gives_away(text)]
-    left: list[str] = []
+    unused_details: list[str] = []
     stated: dict[int, Statement] = {}
-    for place, one in zip(writer.places(20, 0, 28), random.sample(decided, 20), strict=True):
-        statement = one.state(random, marked=True)
+    for place, decision in zip(writer.places(20, 0, 28), random.sample(decided, 20), strict=True):
+        statement = decision.state(random, marked=True)
         parts = [statement.text]
         for _ in range(2):
-            left = left or random.sample(details, len(details))
-            parts += [left.pop()] if left else []
+            unused_details = unused_details or random.sample(details, len(details))
+            parts += [unused_details.pop()] if unused_details else []
         stated[place] = replace(statement, text=" ".join(parts))
     return writer.write(
         f"budget_pressure-{turns}-{seed}",
         turns=turns,
         stated=stated,
-        probes=[one.probe(random.choice(one.topic.questions)) for one in decided],
+        probes=[decision.probe(random.choice(decision.topic.questions)) for decision in decided],
         noise=0.3,
         about=decided,
         token_budget=1000,
@@ -74,12 +74,12 @@ def noise_injection(*, turns: int = 200, seed: int = 0, phrases: Phrases | None 
     random = writer.random
     topics = [topic for topic in writer.phrases.topics if topic.echoes]
     decided = writer.decide(random.sample(topics, 8))
-    statements = [one.state(random, marked=True) for one in decided]
+    statements = [decision.state(random, marked=True) for decision in decided]
     return writer.write(
         f"noise_injection-{turns}-{seed}",
         turns=turns,
         stated=dict(zip(writer.places(8, 0, 10), random.sample(statements, 8), strict=True)),
-        probes=[one.probe(random.choice(one.topic.questions)) for one in decided],
+        probes=[decision.probe(random.choice(decision.topic.questions)) for decision in decided],
         noise=0.25,
         echoed=0.25,
         about=decided,

@@ -1,4 +1,4 @@
-"""The hand that all scenarios are written with: exchanges in order, and nothing that gives an answer away."""
+"""The writer of all scenarios: it puts exchanges in order, and lets no remark give an answer away."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Part = Literal["fact", "correction"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """What the user decides, still to be said."""
+    """A decision of the user that is still to be said."""
 
     topic: str
     text: str
@@ -42,7 +42,7 @@ class Decided:
     topic: Topic
     #: First to last; the last one holds in the end.
     values: tuple[str, ...]
-    #: What noise names: never a value that was decided.
+    #: Values that noise names; never one that was decided.
     rivals: tuple[str, ...]
 
     def state(self, random: Random, *, marked: bool) -> Statement:
@@ -58,10 +58,10 @@ class Decided:
 
     def change(self, text: str, to: int) -> Statement:
         """Return how another value takes the place of the one before it."""
-        value, old = self.values[to], self.values[to - 1]
+        value, old_value = self.values[to], self.values[to - 1]
         return Statement(
             topic=self.topic.name,
-            text=text.format(v=value, old=old, what=self.topic.attribute),
+            text=text.format(v=value, old=old_value, what=self.topic.attribute),
             value=value,
             part="correction",
             proposal=proposal(self.topic, value, "correction"),
@@ -105,13 +105,13 @@ def proposal(topic: Topic, value: str, part: str) -> Proposal:
 
 @dataclass(slots=True)
 class Writer:
-    """Writes a conversation, exchange after exchange; everything follows from its source of chance."""
+    """Writes a conversation, exchange after exchange; the same source of chance gives the same conversation."""
 
     random: Random
     phrases: Phrases
     said: list[Said] = field(default_factory=list[Said])
     proposals: list[tuple[int, Proposal]] = field(default_factory=list[tuple[int, Proposal]])
-    #: No remark in passing may name one of these.
+    #: Words that no remark in passing may name.
     kept: tuple[str, ...] = ()
     #: Of each topic: remarks that name its value without deciding it.
     echoes: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
@@ -128,25 +128,25 @@ class Writer:
 
     def decide(self, topics: Sequence[Topic], changes: Mapping[str, int] | None = None) -> list[Decided]:
         """Choose values for topics, for some of them as many more as they change; none is said in passing."""
-        found: list[Decided] = []
+        decided: list[Decided] = []
         for topic in topics:
             chosen = self.random.sample(topic.values, len(topic.values))
             count = 1 + (changes or {}).get(topic.name, 0)
-            found.append(Decided(topic=topic, values=tuple(chosen[:count]), rivals=tuple(chosen[count:])))
+            decided.append(Decided(topic=topic, values=tuple(chosen[:count]), rivals=tuple(chosen[count:])))
         self.keep(
             word
-            for one in found
-            for value in one.values
-            for word in (*keywords(one.topic, value), bare(value))
+            for decision in decided
+            for value in decision.values
+            for word in (*keywords(decision.topic, value), bare(value))
         )
-        return found
+        return decided
 
     def keep(self, words: Iterable[str]) -> None:
         """Let no remark in passing name these words."""
         self.kept = tuple(dict.fromkeys((*self.kept, *words)))
 
     def gives_away(self, text: str, *, but: str = "") -> bool:
-        """Return whether a text names a kept word, one that is in another text aside."""
+        """Return whether a text names a kept word that the text `but` does not name."""
         return any(carries(text, word) and not (but and carries(but, word)) for word in self.kept)
 
     def places(self, count: int, first: int, last: int) -> list[int]:
@@ -170,17 +170,21 @@ class Writer:
         self.say("assistant", reply, statement.topic, "reply")
 
     def small_talk(self) -> None:
-        """Say nothing in particular."""
-        self.say("user", self._free(self.phrases.bland))
-        self.say("assistant", self._free(self.phrases.nods))
+        """Add an exchange of small talk."""
+        self.say("user", self._choose_harmless(self.phrases.bland))
+        self.say("assistant", self._choose_harmless(self.phrases.nods))
 
     def remark(self, texts: Sequence[str], rivals: Sequence[str], topic: str = "", *, echo: str = "") -> None:
-        """Say something in passing that names rivals, and no answer, unless it echoes one."""
+        """Add a remark in passing that names rivals, and no answer except `echo`; small talk if none can be found."""
         for _ in range(TRIES):
-            a, b = self.random.sample(rivals, 2)
-            text = self.random.choice(texts).format(a=a, b=b, v=echo)
+            first_rival, second_rival = self.random.sample(rivals, 2)
+            text = self.random.choice(texts).format(a=first_rival, b=second_rival, v=echo)
             opener = self.random.choice(self.phrases.openers)
-            if opener and not text.startswith((a, "I ", "I'")) and not (echo and text.startswith(echo)):
+            if (
+                opener
+                and not text.startswith((first_rival, "I ", "I'"))
+                and not (echo and text.startswith(echo))
+            ):
                 text = text[0].lower() + text[1:]
             if not self.gives_away(opener + text, but=echo):
                 break
@@ -190,20 +194,25 @@ class Writer:
         if echo:
             self.echoes.setdefault(topic, []).append(opener + text)
         self.say("user", opener + text, topic, "echo" if echo else "noise")
-        named = a.casefold() != a and a == bare(a) and a in text  # nobody says that a number comes up a lot
-        replies = [one.format(a=a) for one in self.phrases.replies if named or "{a}" not in one]
-        self.say("assistant", self._free(replies), topic, "noise")
+        # A reply such as "{a} comes up a lot" is said of a name that the remark holds, never of a number.
+        is_name = (
+            first_rival.casefold() != first_rival and first_rival == bare(first_rival) and first_rival in text
+        )
+        replies = [
+            reply.format(a=first_rival) for reply in self.phrases.replies if is_name or "{a}" not in reply
+        ]
+        self.say("assistant", self._choose_harmless(replies), topic, "noise")
 
-    def _free(self, texts: Sequence[str]) -> str:
-        """Return one of some texts, of those that name no answer."""
+    def _choose_harmless(self, texts: Sequence[str]) -> str:
+        """Return one of the texts that name no answer, drawn by chance."""
         for _ in range(TRIES):
             text = self.random.choice(texts)
             if not self.gives_away(text):
                 return text
-        free = [text for text in texts if not self.gives_away(text)]
-        if not free:
+        harmless = [text for text in texts if not self.gives_away(text)]
+        if not harmless:
             raise ValidationError("every text of small talk names a value that was decided", field="bland")
-        return self.random.choice(free)
+        return self.random.choice(harmless)
 
     # ── the whole ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -223,7 +232,7 @@ class Writer:
         """Return the scenario: statements at their exchanges, and between them remarks and small talk.
 
         `noise`, `related` and `echoed` are the shares of the other exchanges that name rivals of what it is `about`,
-        that name no value, and that echo the value itself. Probes of place 0 are asked at the end, in any order.
+        that name no value, and that echo the value itself. Probes whose `after` is 0 are asked at the end, shuffled.
         """
         free = [place for place in range(turns // 2) if place not in stated]
         kinds = ["noise"] * round(noise * len(free)) + ["related"] * round(related * len(free))
@@ -231,7 +240,7 @@ class Writer:
         kinds += [""] * (len(free) - len(kinds))
         self.random.shuffle(kinds)
         filled = dict(zip(free, kinds, strict=True))
-        turn: dict[str, list[Decided]] = {}
+        decisions_to_come: dict[str, list[Decided]] = {}
         decided: dict[str, str] = {}
         for place in range(turns // 2):
             if place in stated:
@@ -239,29 +248,34 @@ class Writer:
                 decided[stated[place].topic] = stated[place].value
                 continue
             kind = filled[place]
-            able = [one for one in about if _texts(one.topic, kind)] if kind else []
-            if not able:
+            fitting = [decision for decision in about if _texts(decision.topic, kind)] if kind else []
+            if not fitting:
                 self.small_talk()
                 continue
-            if not turn.get(kind):
-                turn[kind] = self.random.sample(able, len(able))
-            one = turn[kind].pop()
+            if not decisions_to_come.get(kind):
+                decisions_to_come[kind] = self.random.sample(fitting, len(fitting))
+            decision = decisions_to_come[kind].pop()
             # What is echoed has been decided: an echo before it would be the first to say so.
-            value = decided.get(one.topic.name, "")
+            value = decided.get(decision.topic.name, "")
             if kind == "echo" and not value:
                 kind = "noise"
             self.remark(
-                _texts(one.topic, kind), one.rivals, one.topic.name, echo=value if kind == "echo" else ""
+                _texts(decision.topic, kind),
+                decision.rivals,
+                decision.topic.name,
+                echo=value if kind == "echo" else "",
             )
         if turns % 2:
-            self.say("user", self._free(self.phrases.bland))
-        asked = [replace(probe, after=probe.after or turns) for probe in probes]
-        self.random.shuffle(asked)
-        asked.sort(key=lambda probe: probe.after)
+            self.say("user", self._choose_harmless(self.phrases.bland))
+        probes_in_order = [replace(probe, after=probe.after or turns) for probe in probes]
+        self.random.shuffle(probes_in_order)
+        probes_in_order.sort(key=lambda probe: probe.after)
         return Scenario(
             name=name,
             said=tuple(self.said),
-            probes=tuple(replace(probe, decoys=tuple(self.echoes.get(probe.topic, ()))) for probe in asked),
+            probes=tuple(
+                replace(probe, decoys=tuple(self.echoes.get(probe.topic, ()))) for probe in probes_in_order
+            ),
             proposals=tuple(self.proposals),
             token_budget=token_budget,
             words=self.phrases.name,
@@ -274,13 +288,14 @@ def _texts(topic: Topic, kind: str) -> tuple[str, ...]:
 
 def spread(scenario: Scenario) -> Scenario:
     """Return a scenario with its probes asked one by one, evenly from its last fact or correction to its end."""
-    settled = max(index for index, one in enumerate(scenario.said) if one.part in ("fact", "correction")) + 2
-    left = len(scenario.said) - settled
+    stating = (index for index, message in enumerate(scenario.said) if message.part in ("fact", "correction"))
+    settled = max(stating) + 2  # the statement itself and its acknowledgement
+    messages_left = len(scenario.said) - settled
     count = len(scenario.probes)
     return replace(
         scenario,
         probes=tuple(
-            replace(probe, after=settled + round(left * place / count))
+            replace(probe, after=settled + round(messages_left * place / count))
             for place, probe in enumerate(scenario.probes, 1)
         ),
     )
