@@ -59,9 +59,9 @@ def find_violations(tab: Watched, options: dict[str, object] | None = None) -> l
     return [f"{one['id']}: {[node['html'][:120] for node in one['nodes'][:3]]}" for one in found]
 
 
-CLIPPED = """() => [...document.querySelectorAll("main *")].filter((one) => {
+CLIPPED = """() => [...document.querySelectorAll("main *, .tabs a")].filter((one) => {
   const box = one.getBoundingClientRect();
-  if (!box.width || one.closest("svg, .hidden, .tabs")) return false;
+  if (!box.width || one.closest("svg, .hidden")) return false;
   return box.right > innerWidth + 1 && !one.closest("pre");
 }).slice(0, 3).map((one) => one.outerHTML.slice(0, 120))"""
 

@@ -85,6 +85,7 @@ def test_a_stale_fact_is_found_in_the_request_and_in_the_facts(tab: Watched) -> 
     facts = page.get_by_label("Facts about Ada").locator("tbody tr").all_inner_texts()
     assert any("profile" in fact and "Vienna" in fact and "in force" in fact for fact in facts), facts
     assert any("trip" in fact and "Graz" in fact and "in force" in fact for fact in facts), facts
+    assert sum("another value is in force too" in fact for fact in facts) == 2
 
 
 def test_a_cut_tool_result_is_found_by_words_of_the_missing_line(tab: Watched) -> None:
@@ -172,6 +173,27 @@ def test_two_questions_differ_in_scope_filter_and_embedder(tab: Watched, trip: d
     assert "home" in first.locator(".session").all_inner_texts()
     assert set(second.locator(".session").all_inner_texts()) <= {"trip", "profile"}
     assert "tool" not in first.locator(".who").all_inner_texts()
+
+
+def test_a_version_is_read_as_the_pages_write_it_and_an_error_is_shown(
+    tab: Watched, trip: dict[str, Any]
+) -> None:
+    page = tab.go(f"/s/{trip['id']}/ask")
+    page.get_by_label("Question").fill("Where does Ada live?")
+    page.get_by_label("Version or tag", exact=True).fill("v8")
+    page.get_by_role("button", name="Ask").click()
+    page.get_by_text("tokens at v8").wait_for()
+    page.get_by_label("Scope", exact=True).select_option("namespace")
+    page.get_by_role("button", name="Ask").click()
+    page.get_by_text("VALIDATION").wait_for()
+    assert all("400" in problem for problem in tab.wrong)  # what the console says of the refused request
+    tab.wrong.clear()
+
+
+def test_an_answer_leads_to_the_request_that_it_answers(tab: Watched, trip: dict[str, Any]) -> None:
+    page = tab.go(f"/s/{trip['id']}")
+    page.locator("#v9").get_by_role("link", name="request").click()
+    page.get_by_role("heading", name="prompt at v8").wait_for()
 
 
 def test_a_namespace_shows_its_facts_and_is_searched(tab: Watched) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["describe_figures", "suggest_inclusion"]
+__all__ = ["count_tokens_ahead", "describe_figures", "suggest_inclusion"]
 
 JsonObject = Mapping[str, Any]
 
@@ -60,6 +60,20 @@ def _describe_match(verdict: JsonObject) -> str:
     return f"matched by {' and '.join(matched)}, relevance {verdict['relevance']:.2f}"
 
 
+def count_tokens_ahead(verdicts: Iterable[JsonObject]) -> list[dict[str, Any]]:
+    """Return verdicts with `ahead`: the tokens of the entries that rank before it and had no room either.
+
+    A larger budget shows those first.
+    """
+    counted: list[dict[str, Any]] = []
+    tokens_ahead = 0
+    for verdict in sorted(verdicts, key=lambda verdict: -verdict["score"]):
+        counted.append({**verdict, "ahead": tokens_ahead})
+        if not verdict["included"] and verdict["rule"] in _SPACE_RULES:
+            tokens_ahead += verdict["tokens"]
+    return counted
+
+
 def suggest_inclusion(verdict: JsonObject, free: int | None = None) -> str:
     """Return a change that would include an entry, or "" if none is known; `free` is the number of unused tokens."""
     if verdict["included"]:
@@ -68,12 +82,8 @@ def suggest_inclusion(verdict: JsonObject, free: int | None = None) -> str:
     tokens = verdict["tokens"]
     if rule == "hidden":
         return _suggest_version(verdict["reason"])
-    if rule in _SPACE_RULES and free is not None and tokens <= free:
-        section = "the recall" if rule in ("budget", "fit") else "its section"
-        return f"a larger share for {section}: in all there were enough free tokens"
     if rule in _SPACE_RULES:
-        missing_tokens = "" if free is None else f", at least {tokens - free:,} tokens more"
-        return f"a larger budget{missing_tokens}: it needs {tokens:,} tokens of its own"
+        return _suggest_room(verdict, free)
     if rule == "pieces":
         return f"a larger share for the recall: it needs {tokens:,} tokens of its own"
     if rule == "min_relevance":
@@ -83,6 +93,20 @@ def suggest_inclusion(verdict: JsonObject, free: int | None = None) -> str:
     if rule in _MATCH_RULES:
         return _suggest_match(verdict)
     return str(_ADVICE.get(rule, ""))
+
+
+def _suggest_room(verdict: JsonObject, free: int | None) -> str:
+    tokens, tokens_ahead = verdict["tokens"], verdict.get("ahead", 0)
+    needs = f"it needs {tokens:,} tokens of its own"
+    if tokens_ahead:
+        needs += f", and what ranks before it and was left out too {tokens_ahead:,}"
+    if free is None:
+        return f"a larger budget: {needs}"
+    missing_tokens = tokens + tokens_ahead - free
+    if missing_tokens > 0:
+        return f"a larger budget, about {missing_tokens:,} tokens more: {needs}"
+    section = "the recall" if verdict["rule"] in ("budget", "fit") else "its section"
+    return f"a larger share for {section}, as in all there were enough free tokens: {needs}"
 
 
 def _suggest_version(reason: str) -> str:

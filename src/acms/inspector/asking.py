@@ -64,7 +64,7 @@ def _build_recall_body(visit: Visit, form: Mapping[str, str], suffix: str, about
     body["about"] = [about] if about else []
     body |= build_version_query(side["at"])
     if "atVersion" in body:
-        body["atVersion"] = int(side["at"])
+        body["atVersion"] = int(body["atVersion"])
     body["scope"] = side["scope"] or "session"
     body["wordsOnly"] = side["rank"] == "words"
     where = {name: form[name] for name in FILTER_FIELDS if form[name]}
@@ -81,7 +81,7 @@ def _build_recall_side(
     body: Mapping[str, Any], result: Mapping[str, Any], other_result: Mapping[str, Any] | None, about: str
 ) -> dict[str, Any]:
     """Return the template values of one recall."""
-    verdicts = result["verdicts"]
+    verdicts = advice.count_tokens_ahead(result["verdicts"])
     free = result["budget"] - result["tokens"]
     explained = next((verdict for verdict in verdicts if verdict["id"] == about), None)
     if about and explained is None:

@@ -224,11 +224,12 @@ async def show_timeline(visit: Visit) -> Response:
     rows: list[dict[str, Any]] = []
     if newest > cursor:
         limit = newest - cursor
-        history, messages = await gather_requests(
+        history, messages, renders = await gather_requests(
             visit.api.get(f"{visit.path}/history", atVersion=version, cursor=cursor, limit=limit),
             visit.api.get(f"{visit.path}/messages", cursor=cursor, limit=limit),
+            visit.api.get(f"{visit.path}/renders", limit=50),
         )
-        rows = views.build_timeline_rows(history["data"], messages["data"])
+        rows = views.build_timeline_rows(history["data"], messages["data"], renders["data"])
     older = cursor + 1 if cursor else None
     return await visit.page("timeline.html", **header, rows=rows, older=older)
 

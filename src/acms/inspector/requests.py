@@ -91,7 +91,8 @@ async def _list_renders(visit: Visit) -> list[JsonObject]:
 
 async def _get_render(visit: Visit, id: str, against: str = "") -> JsonObject:
     reply = await visit.api.get(visit.path + quote_path_parts("renders", id), against=against)
-    return reply["data"]
+    render = reply["data"]
+    return {**render, "verdicts": advice.count_tokens_ahead(render["verdicts"])}
 
 
 async def _load_render(visit: Visit, default: str | None, against: str = "") -> JsonObject:

@@ -89,9 +89,14 @@ def last_question(blocks: Sequence[JsonObject]) -> str:
 
 
 def build_timeline_rows(
-    history: Iterable[JsonObject], messages: Iterable[JsonObject]
+    history: Iterable[JsonObject], messages: Iterable[JsonObject], renders: Iterable[JsonObject]
 ) -> list[dict[str, Any]]:
-    """Return rows of a log, newest first, with tool results nested below their calls and episode starts marked."""
+    """Return rows of a log, newest first, with tool results nested below their calls and episode starts marked.
+
+    A row of the assistant names the `request` that it answers, if that is kept: the newest one that read the log up to
+    the entry before.
+    """
+    requests_by_version = {render["version"]: render["id"] for render in reversed(list(renders))}
     messages_by_id = {message["id"]: message for message in messages}
     rows_by_call: dict[str, dict[str, Any]] = {}
     rows: list[dict[str, Any]] = []
@@ -100,6 +105,8 @@ def build_timeline_rows(
         details = message or {}
         calls = [part for part in details.get("parts", ()) if part.get("type") == "tool_call"]
         row = {**entry, "message": message, "calls": calls, "answers": [], "begins": None}
+        is_of_assistant = details.get("role") == "assistant"
+        row["request"] = requests_by_version.get(entry["version"] - 1) if is_of_assistant else None
         calling_row = rows_by_call.get(details.get("toolCallId") or "")
         if calling_row is not None:
             calling_row["answers"].append(row)
@@ -160,10 +167,21 @@ def build_diff_lines(render: JsonObject) -> list[dict[str, Any]]:
 
 
 def group_by_subject(facts: Sequence[JsonObject]) -> list[tuple[str, list[JsonObject]]]:
-    """Return facts grouped by subject, the active ones first."""
+    """Return facts grouped by subject, the active ones first.
+
+    A fact is `disputed` if its attribute can have one value and has another one too: in the profile and in a session.
+    """
+    values: dict[tuple[str, str], set[str]] = {}
+    for fact in facts:
+        if not fact["retired"] and fact["cardinality"] == "one":
+            values.setdefault((fact["subject"], fact["attribute"]), set()).add(
+                fact["value"] or fact["content"]
+            )
     groups: dict[str, list[JsonObject]] = {}
     for fact in facts:
-        groups.setdefault(fact["subject"] or "—", []).append(fact)
+        others = values.get((fact["subject"], fact["attribute"]), set()) - {fact["value"] or fact["content"]}
+        group = groups.setdefault(fact["subject"] or "—", [])
+        group.append({**fact, "disputed": bool(others) and not fact["retired"]})
     for group in groups.values():
         group.sort(key=lambda fact: (fact["retired"] is not None, fact["attribute"], fact["version"]))
     return sorted(groups.items(), key=lambda item: item[0].lower())

@@ -130,8 +130,8 @@ async def gather_requests(*requests: Awaitable[Any]) -> tuple[Any, ...]:
 
 
 def build_version_query(place: str, side: str = "at") -> dict[str, str]:
-    """Return the query parameter that names a version or a tag; `side` begins its name."""
+    """Return the query parameter that names a version, such as "12" or "v12", or a tag; `side` begins its name."""
     if not place:
         return {}
-    name = f"{side}Version" if place.isdecimal() else f"{side}Tag"
-    return {name: place}
+    number = place.removeprefix("v")
+    return {f"{side}Version": number} if number.isdecimal() else {f"{side}Tag": place}
