@@ -52,15 +52,15 @@ class Cascades:
     #: Decisions that followed from a changed premise, and from a dropped one.
     dependants: int
     orphans: int
-    #: Of each: those that the list of facts flags.
+    #: The shares of the dependants and of the orphans that the list of facts flags as doubtful.
     flagged: float
     flagged_orphans: float
-    #: Of all: those that a recall shows outside the current episode, and with the doubt wherever it does.
+    #: The share of both that a recall shows outside the current episode, and of these the share with the doubt.
     shown: float
     caveated: float
-    #: Of those that are flagged: shown without the doubt. It has to be 0.
+    #: The share of the flagged ones that are shown without the doubt. It has to be 0.
     certain: float
-    #: Of the decisions that follow from nothing: flagged all the same.
+    #: The share of the decisions that follow from nothing and are flagged all the same.
     mistaken: float
 
 

@@ -1,4 +1,4 @@
-"""What is measured of a recall, from the texts that came back and the words that were asked for.
+"""The figures of one recall, from the texts that came back and the words that were asked for.
 
 A keyword is found at the borders of words: "REST" is not in "interest", "March 1" not in "March 14", "48,000" not in
 "148,000". One that is written in capitals (REST, AVA) must be written so; others are found without regard to case.

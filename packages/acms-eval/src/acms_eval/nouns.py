@@ -57,7 +57,7 @@ class Scenario:
     name: str
     said: tuple[Said, ...]
     probes: tuple[Probe, ...]
-    #: What a perfect reflector proposes, each with the index of the message it follows from.
+    #: The proposals of a perfect reflector, each with the index of the message it follows from.
     proposals: tuple[tuple[int, Proposal], ...] = ()
     #: Tokens that it is asked within, where a run does not say.
     token_budget: int = 1000
@@ -90,7 +90,7 @@ class Score:
     #: In the item of the best score, and in the best five.
     hit_at_1: bool
     hit_at_5: bool
-    #: What is no longer so ranks above what is; None where nothing was superseded.
+    #: Whether a superseded value ranks above the present one; None where nothing was superseded.
     outdated: bool | None
     #: Share of the bonus keywords; None where there are none.
     surfaced: float | None
@@ -105,7 +105,7 @@ class Score:
     items: int
     tokens: int
     seconds: float
-    #: What the request costs that was made of it, in units of one token of uncached input; None where none was made.
+    #: The cost of the request made of it, in units of one token of uncached input; None where none was made.
     paid: float | None = None
 
     @property

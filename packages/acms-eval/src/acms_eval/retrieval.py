@@ -311,7 +311,7 @@ class RetrievalReport:
     sizes: Mapping[str, DataSize]
     #: Systems that were not run, and why.
     left_out: Mapping[str, str] = field(default_factory=dict)
-    #: What was run with, such as the embedder.
+    #: The settings of the run, such as the embedder.
     settings: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     rounds: int = bootstrap.ROUNDS

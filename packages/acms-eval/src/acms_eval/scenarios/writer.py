@@ -113,7 +113,7 @@ class Writer:
     proposals: list[tuple[int, Proposal]] = field(default_factory=list[tuple[int, Proposal]])
     #: Words that no remark in passing may name.
     kept: tuple[str, ...] = ()
-    #: Of each topic: remarks that name its value without deciding it.
+    #: Remarks that name the value of a topic without deciding it, by the topic.
     echoes: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     now: datetime = START
 
