@@ -110,12 +110,12 @@ class Score:
 
     @property
     def only_outdated(self) -> bool | None:
-        """Whether what is no longer so was shown and what is was not; None where nothing was superseded."""
+        """Whether a superseded value was shown and the present one was not; None where nothing was superseded."""
         return None if self.outdated is None else self.stale_anywhere and not self.hit
 
     @property
     def answered(self) -> bool:
-        """Whether the answer was recalled, and not below what is no longer so."""
+        """Whether the answer was recalled, and does not rank below a superseded value."""
         return self.hit and not self.outdated
 
 
@@ -126,7 +126,7 @@ class System(Protocol):
     tell. An attribute `paid` says what the request costs that it made of it.
     """
 
-    #: As it is called in a report.
+    #: The name of the system in a report.
     name: str
 
     async def tell(self, said: Said) -> None:
@@ -134,7 +134,7 @@ class System(Protocol):
         ...
 
     async def settle(self) -> None:
-        """Return when what goes on in the background has come to rest."""
+        """Wait until all background work is done."""
         ...
 
     async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
@@ -170,7 +170,7 @@ _FIGURES: tuple[tuple[str, Callable[[Report], float | None]], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one system made of one scenario, or of several."""
+    """The scores of one system on one scenario, or on several."""
 
     system: str
     scenario: str

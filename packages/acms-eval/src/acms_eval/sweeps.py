@@ -64,7 +64,7 @@ Configured = Callable[[ACMSConfig], OpenSystem]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """How far a sweep has come."""
+    """The progress of a sweep."""
 
     sweep: str
     #: The system and the value that were just measured.
@@ -109,7 +109,7 @@ class Row:
     #: Duration of one recall, and of telling one message, background work included.
     ask_ms: float
     tell_ms: float
-    #: Share of the probes where something was superseded that show what is no longer so, and not what is.
+    #: The share among probes with a superseded value that show this value, and not the present one.
     only_outdated: float | None = None
     #: The cost of a request, in units of one token of uncached input; None for systems that make no requests.
     paid: float | None = None
