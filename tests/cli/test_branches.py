@@ -295,7 +295,7 @@ def test_a_deep_tree_is_drawn_without_recursion() -> None:
     for signs in (BOXES, ASCII):
         lines = draw_tree(tree, notes, "c0", signs)
         assert len(lines) == depth + 1
-        assert lines[-1] == "   " * (depth - 1) + f"{signs.last}{signs.dash} from v1: s{depth} v1"
+        assert lines[-1] == "   " * (depth - 1) + f"{signs.last_branch}{signs.dash} from v1: s{depth} v1"
 
 
 @pytest.mark.usefixtures("talk")

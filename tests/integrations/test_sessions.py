@@ -38,14 +38,14 @@ async def test_what_was_handed_out_stays_open(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sessions, "MAX_IDLE", 1)
     opened = Sessions(open_storage("memory://"), embedder=None)
     async with opened.use("ana", "kept"):
-        lent = opened.of("ana", "kept")
+        lent = opened.hand_out("ana", "kept")
     for name in "abc":
         async with opened.use("ana", name) as session:
             await session.ingest("user", "Hello.")
     async with opened.use("ana", "kept") as session:
         assert session is lent
         await session.ingest("user", "The same one.")
-    assert opened.of("ana", "kept") is lent
+    assert opened.hand_out("ana", "kept") is lent
     await opened.aclose()
     with pytest.raises(HandleError):
         await lent.entries()

@@ -60,7 +60,7 @@ _RULES = {
     "window": "are older than those shown",
     "duplicate": "say what is shown already",
 }
-"""What the rules of a recall's verdicts say about the messages that were not shown."""
+"""The reason why messages were not shown, in words, by the rule of a recall's verdict."""
 
 Upstreams = Annotated[
     list[str] | None,

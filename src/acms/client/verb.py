@@ -54,9 +54,9 @@ class UnwrittenError(SessionNotFoundError):
 class Remote:
     """A log at a service, at its head or at a past version."""
 
-    def __init__(self, log: Log, ends_at: int | str | None = None) -> None:
+    def __init__(self, log: Log, at: int | str | None = None) -> None:
         self.log = log
-        self._at = ends_at
+        self._at = at
 
     @property
     def ends_at(self) -> int | str | None:

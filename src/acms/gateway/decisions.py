@@ -35,7 +35,7 @@ class Remembered:
     request: ClientRequest
     #: None for a side request, which is not stored.
     line: Line | None
-    #: What is sent in place of the client's bytes, or None.
+    #: The request that is sent in place of the client's bytes, or None.
     trimmed: Trimmed | None = None
     #: `untouched`, `trimmed`, `recalled` or `bypassed;reason`.
     outcome: str = "untouched"
@@ -43,7 +43,7 @@ class Remembered:
     #: The count of the client's request, and of the one that is sent; None where they were not needed.
     client_count: Count | None = None
     sent_count: Count | None = None
-    #: What the prompt builder returned, and why nothing was searched for; "" where something was.
+    #: The prompt builder's result, and the reason why nothing was searched for; "" where something was.
     rendered: Rendered | None = None
     not_searched: str = ""
 

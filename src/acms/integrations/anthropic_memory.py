@@ -72,7 +72,7 @@ def _get_argument(command: Any, name: str, kind: type, default: Any = None) -> A
 
 
 def _parse_view_range(lines: object, count: int) -> tuple[int, int]:
-    """Return the first and the last line to view; `ToolError` for a range that a file of so many lines has not."""
+    """Return the first and the last line to view; `ToolError` for a range outside a file of `count` lines."""
     match lines:
         case None:
             return 1, count

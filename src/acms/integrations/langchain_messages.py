@@ -36,7 +36,7 @@ _VENDOR = "langchain"
 _CALLED = {"tool_calls", "tool_call_id"}
 _PLAIN = {"type", "id", *_CALLED}
 _READ = ("content", "additional_kwargs")
-"""What may hold more than a chat message, and is sent to a model: reasoning, calls of server tools."""
+"""Fields that may hold more than a chat message, and are sent to a model: reasoning, calls of server tools."""
 
 
 class Restored(NamedTuple):

@@ -43,7 +43,7 @@ from acms.text.tokenizer import compute_idf, count_terms, split_words
 __all__ = ["ACMSStore"]
 
 _HOME = "langgraph:"
-"""What the keys begin with; the labels follow, a dot behind each, then a dot and the key of the item."""
+"""The beginning of every key; the labels follow, a dot behind each, then a dot and the key of the item."""
 _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     "$eq": operator.eq,
     "$ne": operator.ne,

@@ -32,7 +32,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "DEADLINE": ("call again; a remember with the same key has its effect once",),
     "STORAGE_READ_ONLY": ("ask who runs the server: the store cannot be written",),
 }
-"""What can be done here about an error, by its code."""
+"""Advice for the caller of a tool, by the code of an error."""
 _NAMESPACE = (
     "stdio: start the server with --namespace NAME",
     "HTTP: connect to /mcp/NAMESPACE/SESSION",

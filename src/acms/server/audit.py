@@ -62,15 +62,15 @@ class Noted:
     #: Id of the request; of an intent under an Idempotency-Key it is with the outcomes.
     request: str | None = None
     context: str | None = None
-    #: What the request names: a tag, a pin, an entry.
+    #: The objects that the request names, such as a tag, a pin or an entry.
     target: Mapping[str, Json] = field(default_factory=lambda: EMPTY)
-    #: Of an outcome: where the log stood before and after, (version, chain value in hex).
+    #: The head of the log before and after, (version, chain value in hex); only an outcome has them.
     before: tuple[int, str] | None = None
     after: tuple[int, str] | None = None
     status: int | None = None
     #: Code of the error; "" when it was done. After "DEADLINE" and "UNKNOWN" it may have been done as well.
     code: str = ""
-    #: Of an outcome: version of the intent. The last one of an intent counts.
+    #: The version of the intent; only an outcome has it. Of several outcomes of one intent the last one counts.
     intent: int | None = None
 
 

@@ -93,7 +93,7 @@ class Keys:
         self._clock = clock
         self._elapsed = elapsed
         self._entropy = entropy
-        #: By the first digit of the ids, which names a shelf: when the shelf was read, and its keys by id.
+        #: Shelves by the first digit of the ids of their keys: when the shelf was read, and its keys by id.
         self._shelves: dict[str, tuple[float, Mapping[str, _StoredKey]]] = {}
         self._reading: dict[str, asyncio.Future[Mapping[str, _StoredKey]]] = {}
         #: A day, and the keys whose use on it is recorded.

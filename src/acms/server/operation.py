@@ -63,7 +63,7 @@ class Call(Generic[Q, B]):
     #: Header fields by lower-case name; of several the last one.
     headers: Mapping[str, str]
     request_id: str
-    #: Of an operation that reads its body as a stream: the pieces of it.
+    #: The pieces of the body, for an operation that reads it as a stream.
     stream: AsyncIterator[bytes] | None = None
     #: Callbacks for the end of the request, on success or failure.
     ends: list[Callable[[], object]] = field(default_factory=lambda: [])

@@ -1,4 +1,4 @@
-"""What a model answers from what each way to remember shows it: exact match and token F1 beside the published answers.
+"""A model's answers with different memories: exact match and token F1 beside the published answers.
 
 Every row is asked the same questions with the same instruction and the same budget of memory in cl100k tokens; what
 differs is the memory. The instruction and the question are not counted against it, dates and speakers are.
@@ -54,7 +54,7 @@ _COUNTED_AS = "gpt-4"
 """The model whose vocabulary, cl100k, counts every row."""
 
 Progress = Callable[[str, int, int], None]
-"""Takes what is being asked, how many were asked, and of how many."""
+"""Takes the name of the part under way, how many of its questions were asked, and how many there are."""
 
 
 class Row(StrEnum):
@@ -70,7 +70,7 @@ class Row(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a model said to one request."""
+    """A model's reply to one request."""
 
     text: str
     #: Calls of tools, as the chat format has them.
@@ -99,7 +99,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SceneAnswer:
-    """What a model says of a value that was corrected."""
+    """A model's answer about a value that was corrected."""
 
     scene: str
     question: str
@@ -292,7 +292,7 @@ class _Memories:
     acms: Remembering
 
     async def write_request(self, row: Row, question: Question, budget: int) -> list[Mapping[str, Any]]:
-        """Return the messages of a request, with at most so many tokens of memory."""
+        """Return the messages of a request, with at most `budget` tokens of memory."""
         if row is Row.PROMPT:
             return await self._write_prompt(question.text, budget)
         lines = await self._choose_lines(row, question, budget)

@@ -1,4 +1,4 @@
-"""Keep what models return in a file: a run is repeated in seconds, and an interrupted one goes on where it stopped."""
+"""Store what models return in a file: a run is repeated in seconds, and an interrupted one continues."""
 
 from __future__ import annotations
 

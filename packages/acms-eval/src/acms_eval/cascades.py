@@ -52,15 +52,15 @@ class Cascades:
     #: Decisions that followed from a changed premise, and from a dropped one.
     dependants: int
     orphans: int
-    #: Of each: those that the list of facts flags.
+    #: The shares of the dependants and of the orphans that the list of facts flags as doubtful.
     flagged: float
     flagged_orphans: float
-    #: Of all: those that a recall shows outside the current episode, and with the doubt wherever it does.
+    #: The share of both that a recall shows outside the current episode, and of these the share with the doubt.
     shown: float
     caveated: float
-    #: Of those that are flagged: shown without the doubt. It has to be 0.
+    #: The share of the flagged ones that are shown without the doubt. It has to be 0.
     certain: float
-    #: Of the decisions that follow from nothing: flagged all the same.
+    #: The share of the decisions that follow from nothing and are flagged all the same.
     mistaken: float
 
 
@@ -72,26 +72,26 @@ def changed_premises(*, turns: int = 120, seed: int = 0, phrases: Phrases | None
     writer = Writer.named("changed_premises", turns, seed, phrases or _phrases(), least=60)
     random = writer.random
     chains = random.sample(writer.phrases.chains, 2)
-    drawn = [random.sample(chain.options, 2) for chain in chains]
-    writer.keep(value for options in drawn for option in options for value in option)
+    drawn_options = [random.sample(chain.options, 2) for chain in chains]
+    writer.keep(value for options in drawn_options for option in options for value in option)
     decided = writer.decide(random.sample(writer.phrases.topics, OTHERS))
-    early: list[Statement] = []
+    statements: list[Statement] = []
     probes: list[Probe] = []
-    for chain, (option, _), topic in zip(chains, drawn, ("changed", "dropped"), strict=True):
-        early += [_step(writer, chain, option, step) for step in range(len(option))]
+    for chain, (option, _), topic in zip(chains, drawn_options, ("changed", "dropped"), strict=True):
+        statements += [_step(writer, chain, option, step) for step in range(len(option))]
         probes += [
             Probe(question=random.choice(chain.questions[step]), expected=(value,), after=0, topic=topic)
             for step, value in enumerate(option)
             if step
         ]
     for decision in decided:
-        early.insert(random.randrange(len(early) + 1), decision.state(random, marked=True))
+        statements.insert(random.randrange(len(statements) + 1), decision.state(random, marked=True))
         probes.append(replace(decision.probe(random.choice(decision.topic.questions)), topic="other"))
-    stated = dict(zip(writer.places(len(early), 0, turns // 4), early, strict=True))
-    (old, new), (gone, _) = drawn
+    stated = dict(zip(writer.places(len(statements), 0, turns // 4), statements, strict=True))
+    (old_option, new_option), (dropped_option, _) = drawn_options
     changes = [
-        _change_premise(chains[0], random.choice(CHANGES), old[0], new[0]),
-        _change_premise(chains[1], random.choice(DROPS), gone[0], ""),
+        _change_premise(chains[0], random.choice(CHANGES), old_option[0], new_option[0]),
+        _change_premise(chains[1], random.choice(DROPS), dropped_option[0], ""),
     ]
     stated.update(zip(writer.places(2, turns // 4 + 2, turns // 2 - 8), changes, strict=True))
     bystanders = [Decided(topic=topic, values=(), rivals=topic.values) for topic in writer.phrases.topics]

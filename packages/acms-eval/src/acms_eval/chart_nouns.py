@@ -13,7 +13,7 @@ Unit = Literal["share", "ms", "count", "number"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """What an axis shows."""
+    """An axis of a chart."""
 
     label: str
     #: "share" is drawn as percent, from 0 to 100.

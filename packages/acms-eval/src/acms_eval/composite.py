@@ -29,11 +29,11 @@ WEIGHTS: Mapping[str, float] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one scenario adds to a composite."""
+    """The share of one scenario in a composite."""
 
     scenario: str
     weight: float
-    #: Share of the probes that were answered: recalled, and not below what is no longer so.
+    #: Share of the probes that are hits: all expected words were recalled, whatever ranks above them.
     score: float
     probes: int
 

@@ -234,18 +234,18 @@ def _open_text(file: Path) -> TextIO:
 class _RecordErrors:
     """Turns every error of reading a record into a `ValidationError` that names its place."""
 
-    def __init__(self, where: str) -> None:
-        self.where = where
+    def __init__(self, record_place: str) -> None:
+        self.record_place = record_place
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, ValidationError) and not error.field.startswith(self.where):
-            raise ValidationError(str(error), field=self.where, options=error.options) from error
+        if isinstance(error, ValidationError) and not error.field.startswith(self.record_place):
+            raise ValidationError(str(error), field=self.record_place, options=error.options) from error
         if isinstance(error, KeyError):
-            raise ValidationError(f"has no {error}", field=self.where) from error
+            raise ValidationError(f"has no {error}", field=self.record_place) from error
         if isinstance(error, TypeError | AttributeError | ValueError | IndexError):
-            raise ValidationError(f"cannot be understood: {error}", field=self.where) from error
+            raise ValidationError(f"cannot be understood: {error}", field=self.record_place) from error
 
 
 # ── sets ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -287,16 +287,16 @@ def _people_reader(dataset: str) -> Callable[[Path, Iterator[_Record]], Iterator
 
     def read_people(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
         for number, record in enumerate(records):
-            where = f"{file.name}: record {number + 1}"
-            with _RecordErrors(where):
+            record_place = f"{file.name}: record {number + 1}"
+            with _RecordErrors(record_place):
                 name = str(record.get("sample_id") or (f"{file.stem}-{number + 1}" if number else file.stem))
-                said, places = _read_messages(read_turns(record, where), "dia_id")
+                said, places = _read_messages(read_turns(record, record_place), "dia_id")
                 qa_records = list(record["qa"])
                 set_name = _guess_dataset(said, qa_records) if dataset == "LoCoMo" else dataset
             turns = _places_by_turn(places)
             questions: list[Question] = []
             for place, qa_record in enumerate(qa_records):
-                with _RecordErrors(f"{where}, qa[{place}]"):
+                with _RecordErrors(f"{record_place}, qa[{place}]"):
                     group = str(qa_record["category"])
                     gold = frozenset(_gold_places(qa_record.get("evidence"), places, turns))
                     questions.append(
@@ -410,15 +410,15 @@ def _beam_size_by_tokens(said: Sequence[Said]) -> str:
 def _read_longmemeval(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
     """Read LongMemEval: every question has a conversation of its own, sessions in the order of their dates."""
     for number, record in enumerate(records):
-        where = f"{file.name}: record {number + 1}"
-        with _RecordErrors(where):
+        record_place = f"{file.name}: record {number + 1}"
+        with _RecordErrors(record_place):
             name, group, question_text = (
                 str(record["question_id"]),
                 record["question_type"],
                 record["question"],
             )
-            where = f"{file.name}: {name}"
-        with _RecordErrors(where):
+            record_place = f"{file.name}: {name}"
+        with _RecordErrors(record_place):
             sessions = sorted(
                 zip(
                     map(_parse_date, record["haystack_dates"]),

@@ -1,7 +1,8 @@
 """The seven figures of the evaluation plan, measured for every system in the same run and drawn.
 
 Decision persistence, sensitivity to the token budget, the overhead, precision against recall, the spectrum of
-difficulty, temporal degradation, and what markers are worth. The overhead is read off a clock and stands apart.
+difficulty, temporal degradation, and the effect of markers. The overhead differs from run to run, and so is a part of
+its own.
 """
 
 from __future__ import annotations

@@ -48,10 +48,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the judge said of one answer."""
+    """The judge's rating of one answer."""
 
     question: str
-    #: What was judged: the recalled texts, or the answer that a model made of them.
+    #: The judged text: the recalled items, or the answer that a model made of them.
     answer: str
     #: 1 right, 0.5 in part, 0 wrong or missing; None when the judge gave no rating that can be read.
     rating: float | None

@@ -1,4 +1,4 @@
-"""What is measured of a recall, from the texts that came back and the words that were asked for.
+"""The figures of one recall, from the texts that came back and the words that were asked for.
 
 A keyword is found at the borders of words: "REST" is not in "interest", "March 1" not in "March 14", "48,000" not in
 "148,000". One that is written in capitals (REST, AVA) must be written so; others are found without regard to case.
@@ -93,9 +93,9 @@ def hit_at(k: int, probe: Probe, items: Sequence[Recalled]) -> bool:
 
 
 def outdated(probe: Probe, items: Sequence[Recalled]) -> bool | None:
-    """Return whether the best item that says only what is no longer so ranks above the best one that says what is.
+    """Return whether the best item with only a superseded value ranks above the best one with the present value.
 
-    It does too when nothing says what is so. None where nothing was superseded.
+    True as well when no item has the present value. None where nothing was superseded.
     """
     if not probe.forbidden:
         return None
@@ -114,7 +114,7 @@ def surfaced(probe: Probe, items: Sequence[Recalled]) -> float | None:
 
 
 def stale(probe: Probe, items: Sequence[Recalled]) -> bool:
-    """Return whether an item says what is no longer so, and not also what is so now."""
+    """Return whether an item names a superseded value without the present one."""
     return any(
         _carries_any(item.text, probe.forbidden) and not _carries_all(item.text, probe.expected)
         for item in items
@@ -122,14 +122,16 @@ def stale(probe: Probe, items: Sequence[Recalled]) -> bool:
 
 
 def stale_anywhere(probe: Probe, items: Sequence[Recalled]) -> bool:
-    """Return whether any item outside the current episode names what is no longer so."""
+    """Return whether any item outside the current episode names a superseded value."""
     return any(not item.current and _carries_any(item.text, probe.forbidden) for item in items)
 
 
 def precision(probe: Probe, items: Sequence[Recalled]) -> float | None:
     """Return the share of items that carry an expected keyword (E4.1); None when nothing was recalled."""
-    heard = _without_decoys(probe, items)
-    return sum(_carries_any(item.text, probe.expected) for item in heard) / len(heard) if heard else None
+    cleaned = _without_decoys(probe, items)
+    return (
+        sum(_carries_any(item.text, probe.expected) for item in cleaned) / len(cleaned) if cleaned else None
+    )
 
 
 def ndcg(probe: Probe, items: Sequence[Recalled], k: int = 5) -> float:

@@ -57,7 +57,7 @@ class Scenario:
     name: str
     said: tuple[Said, ...]
     probes: tuple[Probe, ...]
-    #: What a perfect reflector proposes, each with the index of the message it follows from.
+    #: The proposals of a perfect reflector, each with the index of the message it follows from.
     proposals: tuple[tuple[int, Proposal], ...] = ()
     #: Tokens that it is asked within, where a run does not say.
     token_budget: int = 1000
@@ -90,7 +90,7 @@ class Score:
     #: In the item of the best score, and in the best five.
     hit_at_1: bool
     hit_at_5: bool
-    #: What is no longer so ranks above what is; None where nothing was superseded.
+    #: Whether a superseded value ranks above the present one; None where nothing was superseded.
     outdated: bool | None
     #: Share of the bonus keywords; None where there are none.
     surfaced: float | None
@@ -105,17 +105,17 @@ class Score:
     items: int
     tokens: int
     seconds: float
-    #: What the request costs that was made of it, in units of one token of uncached input; None where none was made.
+    #: The cost of the request made of it, in units of one token of uncached input; None where none was made.
     paid: float | None = None
 
     @property
     def only_outdated(self) -> bool | None:
-        """Whether what is no longer so was shown and what is was not; None where nothing was superseded."""
+        """Whether a superseded value was shown and the present one was not; None where nothing was superseded."""
         return None if self.outdated is None else self.stale_anywhere and not self.hit
 
     @property
     def answered(self) -> bool:
-        """Whether the answer was recalled, and not below what is no longer so."""
+        """Whether the answer was recalled, and does not rank below a superseded value."""
         return self.hit and not self.outdated
 
 
@@ -126,7 +126,7 @@ class System(Protocol):
     tell. An attribute `paid` says what the request costs that it made of it.
     """
 
-    #: As it is called in a report.
+    #: The name of the system in a report.
     name: str
 
     async def tell(self, said: Said) -> None:
@@ -134,7 +134,7 @@ class System(Protocol):
         ...
 
     async def settle(self) -> None:
-        """Return when what goes on in the background has come to rest."""
+        """Wait until all background work is done."""
         ...
 
     async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
@@ -170,7 +170,7 @@ _FIGURES: tuple[tuple[str, Callable[[Report], float | None]], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one system made of one scenario, or of several."""
+    """The scores of one system on one scenario, or on several."""
 
     system: str
     scenario: str

@@ -20,7 +20,7 @@ class PerfectReflector:
     """
 
     def __init__(self, scenario: Scenario) -> None:
-        #: Of its own for every scenario, so that no other worker takes its jobs.
+        #: A name of its own for every scenario, so that no other worker takes its jobs.
         self.model = f"perfect/{scenario.name}"
         self._known: dict[str, list[Proposal]] = defaultdict(list)
         for index, proposal in scenario.proposals:

@@ -52,12 +52,12 @@ class Document:
 
     title: str
     text: tuple[str, ...]
-    #: What was run with.
+    #: The settings of the run, such as the embedder.
     settings: Mapping[str, str]
     sections: tuple[Section, ...]
     #: Durations, which differ from run to run.
     times: tuple[Section, ...] = ()
-    #: What was not run, and why.
+    #: The systems that were not run, and the reasons.
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, folder: str | Path, beside: Mapping[str, str] | None = None) -> list[Path]:

@@ -4,7 +4,7 @@ Gold is what the annotators named as evidence; questions without gold count for 
 shown, by its content: of two by the same speaker with the same text, showing either is showing both.
 
 - B*n*: |gold ∩ shown| / |gold|, shown is what a recall with a budget of *n* tokens returns, the current episode
-  included, as the system itself counts tokens. The simple ways show what fits *n* cl100k tokens of "Speaker: text"
+  included, as the system itself counts tokens. The baselines show what fits *n* cl100k tokens of "Speaker: text"
   lines in rank order, skipping what does not fit. Nothing is added to what a system shows.
 - P*n*: |gold ∩ shown| / |shown|: the precision of the same recall, of all items, facts and summaries included.
 - S*n*: how often the same recall shows evidence that is outdated, and nothing of the newer evidence; only for questions
@@ -137,7 +137,7 @@ class DataSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a run has come; `done` counts the questions of this system and conversation, 0 while it is told."""
+    """The progress of a run; `done` counts the questions of this system and conversation, 0 while it is told."""
 
     dataset: str
     conversation: str
@@ -311,7 +311,7 @@ class RetrievalReport:
     sizes: Mapping[str, DataSize]
     #: Systems that were not run, and why.
     left_out: Mapping[str, str] = field(default_factory=dict)
-    #: What was run with, such as the embedder.
+    #: The settings of the run, such as the embedder.
     settings: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     rounds: int = bootstrap.ROUNDS

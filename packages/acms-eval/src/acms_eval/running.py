@@ -71,7 +71,7 @@ class Remembering:
 class Requesting(Remembering):
     """An ACMS session that is judged by whole requests: the history and what is recalled, within the budget."""
 
-    #: What the last request costs.
+    #: The cost of the last request, in units of one token of uncached input; None when it did not fit.
     paid: float | None = None
 
     async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:

@@ -112,17 +112,6 @@ def scenarios(suite: Suite, *, seed: int = 0, rounds: int = bootstrap.ROUNDS) ->
             )
         )
     heads = ("", "probes", "composite", *FIGURES, "items", "tokens")
-    by_kind: list[tuple[str, ...]] = []
-    for kind in suite.kinds:
-        reports_by_system = [suite.of(system, kind) for system in suite.systems]
-        count = sum(len(report.scores) for report in reports_by_system[0])
-        by_kind.append(
-            (
-                kind,
-                str(count),
-                *(_format_percent(means(reports, "answered")) for reports in reports_by_system),
-            )
-        )
     return (
         Section(
             name="systems",
@@ -149,11 +138,27 @@ def scenarios(suite: Suite, *, seed: int = 0, rounds: int = bootstrap.ROUNDS) ->
                 Table(
                     title=f"Answered, {PERCENT}",
                     heads=("", "probes", *suite.systems),
-                    rows=tuple(by_kind),
+                    rows=tuple(_rows_by_kind(suite)),
                 ),
             ),
         ),
     )
+
+
+def _rows_by_kind(suite: Suite) -> list[tuple[str, ...]]:
+    """Return the share of answered probes of every system, a row for each scenario."""
+    rows: list[tuple[str, ...]] = []
+    for kind in suite.kinds:
+        reports_by_system = [suite.of(system, kind) for system in suite.systems]
+        count = sum(len(report.scores) for report in reports_by_system[0])
+        rows.append(
+            (
+                kind,
+                str(count),
+                *(_format_percent(means(reports, "answered")) for reports in reports_by_system),
+            )
+        )
+    return rows
 
 
 def _interval_over_probes(reports: Sequence[Report], name: str, seed: int, rounds: int) -> Interval | None:

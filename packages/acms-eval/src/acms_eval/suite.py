@@ -89,7 +89,7 @@ def line_up(
 class Suite:
     """The reports of every system on every scenario."""
 
-    #: In the order in which they ran; a system is called as in the line-up.
+    #: In the order in which they ran, each with the name that its system has in the line-up.
     reports: tuple[Report, ...]
     #: By system: the items that every probe brought back, for a judge; empty unless `through` was to keep them.
     answers: Mapping[str, tuple[Answer, ...]] = field(default_factory=dict)

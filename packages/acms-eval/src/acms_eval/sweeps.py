@@ -64,10 +64,10 @@ Configured = Callable[[ACMSConfig], OpenSystem]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """How far a sweep has come."""
+    """The progress of a sweep."""
 
     sweep: str
-    #: What was just measured.
+    #: The system and the value that were just measured.
     system: str
     at: float
     done: int
@@ -97,21 +97,21 @@ class Row:
     hit_at_1: float
     hit_at_5: float
     answered: float
-    #: Of the probes where something was superseded; None when there were none.
+    #: The share among probes with a superseded value; None when there were none.
     outdated: float | None
     #: None when nothing was recalled.
     precision: float | None
     ndcg: float
     items: float
     tokens: float
-    #: Of the probes that were not answered: how many for which cause, see `acms_eval.causes`.
+    #: The number of unanswered probes by their cause, see `acms_eval.causes`.
     causes: Mapping[str, int]
-    #: By the clock: one recall, and one message told, background work included.
+    #: Duration of one recall, and of telling one message, background work included.
     ask_ms: float
     tell_ms: float
-    #: Share of the probes where something was superseded that show what is no longer so, and not what is.
+    #: The share among probes with a superseded value that show this value, and not the present one.
     only_outdated: float | None = None
-    #: What a request costs, in units of one token of uncached input; None for what makes no requests.
+    #: The cost of a request, in units of one token of uncached input; None for systems that make no requests.
     paid: float | None = None
     #: Answered, by the word list of the conversation.
     by_words: Mapping[str, float] = field(default_factory=dict[str, float])

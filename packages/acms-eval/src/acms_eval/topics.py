@@ -41,26 +41,26 @@ class Topic:
     name: str
     subject: str
     attribute: str
-    #: Of one category; some are decided, one after the other, the rest is named by noise.
+    #: Values of one category; some are decided, one after the other, and noise names the others.
     values: tuple[str, ...]
     #: Whether a value is one keyword. If not, every word of it is one: of a person's name half is no answer.
     whole: bool = True
-    #: As a reflector would word it.
+    #: The fact as a reflector would word it.
     content: str
     fact_type: str
     cardinality: Cardinality = "one"
-    #: With a marker at the start.
+    #: Statements with a marker at the start, and in plain conversation.
     marked: tuple[str, ...]
     plain: tuple[str, ...]
-    #: Empty for what does not change.
+    #: Corrections; empty for a topic whose value does not change.
     corrected: tuple[str, ...] = ()
     corrected_plain: tuple[str, ...] = ()
     questions: tuple[str, ...]
     #: Questions that share hardly a word with `plain`, drawn in turn: every third one of ours shares none.
     indirect: tuple[str, ...] = ()
-    #: Of other people, hearsay and reading: near the attribute, and about another value.
+    #: Remarks of other people, hearsay and reading: near the attribute, and about another value.
     noise: tuple[str, ...]
-    #: Near the attribute, about no value at all.
+    #: Remarks near the attribute that name no value at all.
     related: tuple[str, ...] = ()
     #: Hearsay that names the value itself, and does not say that it was decided.
     echoes: tuple[str, ...] = ()
@@ -95,13 +95,13 @@ class Chain:
 
     name: str
     subject: str
-    #: What is decided, step by step.
+    #: The attributes that are decided, step by step.
     steps: tuple[str, ...]
     #: Values that go together, one a step.
     options: tuple[tuple[str, ...], ...]
-    #: Of every step: how it is said, with a marker.
+    #: Statements with a marker, for every step.
     said: tuple[tuple[str, ...], ...]
-    #: Of every step: as a reflector would word it.
+    #: The fact of every step as a reflector would word it.
     contents: tuple[str, ...]
     questions: tuple[tuple[str, ...], ...]
 
@@ -118,22 +118,22 @@ class Phrases:
     chains: tuple[Chain, ...]
     #: Corrections of any topic: `{what}` is its attribute, `{v}` the new value, `{old}` the one before.
     cues: tuple[str, ...]
-    #: Of every fact type: beginnings that carry its marker.
+    #: Beginnings that carry the marker of a fact type, by the type.
     announced: Mapping[str, tuple[str, ...]]
     #: Two questions as one, `{one}` and `{two}`.
     joins: tuple[str, ...]
-    #: What is added to a fact to make it long.
+    #: Sentences that are added to a fact to make it long.
     details: tuple[str, ...]
-    #: What may stand before a remark in passing.
+    #: Openings of a remark in passing.
     openers: tuple[str, ...]
-    #: What the assistant says to a fact, with or without its value.
+    #: The assistant's replies to a fact, with or without its value.
     acknowledged: tuple[str, ...]
-    #: What it says to a remark in passing, with or without the value that was named.
+    #: The assistant's replies to a remark in passing, with or without the value that was named.
     replies: tuple[str, ...]
-    #: What a user says about nothing in particular, and what an assistant says to it.
+    #: Small talk of a user, and the assistant's replies to it.
     bland: tuple[str, ...]
     nods: tuple[str, ...]
-    #: As a report calls the list; that of its file where it has none.
+    #: The name of the list in a report; the name of its file where the list has none.
     name: str = ""
 
     def everything(self) -> tuple[Topic, ...]:

@@ -81,9 +81,9 @@ class _Plan:
     writer: Writer
     marked: bool
     topics: tuple[Topic, ...] = ()
-    #: Of each topic: what was decided, first to last.
+    #: The decided values of each topic, first to last.
     values: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    #: Of each topic: what is named by noise; never a value that was decided.
+    #: The values of each topic that noise names; never one that was decided.
     rivals: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     #: Messages up to the last fact or correction.
     settled: int = 0

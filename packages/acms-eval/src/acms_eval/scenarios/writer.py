@@ -113,7 +113,7 @@ class Writer:
     proposals: list[tuple[int, Proposal]] = field(default_factory=list[tuple[int, Proposal]])
     #: Words that no remark in passing may name.
     kept: tuple[str, ...] = ()
-    #: Of each topic: remarks that name its value without deciding it.
+    #: Remarks that name the value of a topic without deciding it, by the topic.
     echoes: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     now: datetime = START
 
@@ -214,6 +214,13 @@ class Writer:
             raise ValidationError("every text of small talk names a value that was decided", field="bland")
         return self.random.choice(harmless)
 
+    def _draw_kinds(self, places: Sequence[int], shares: Mapping[str, float]) -> dict[int, str]:
+        """Return the kind of remark at every place, shuffled; an empty kind is small talk."""
+        kinds = [kind for kind, share in shares.items() for _ in range(round(share * len(places)))]
+        kinds += [""] * (len(places) - len(kinds))
+        self.random.shuffle(kinds)
+        return dict(zip(places, kinds, strict=True))
+
     # ── the whole ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def write(
@@ -235,11 +242,7 @@ class Writer:
         that name no value, and that echo the value itself. Probes whose `after` is 0 are asked at the end, shuffled.
         """
         free = [place for place in range(turns // 2) if place not in stated]
-        kinds = ["noise"] * round(noise * len(free)) + ["related"] * round(related * len(free))
-        kinds += ["echo"] * round(echoed * len(free))
-        kinds += [""] * (len(free) - len(kinds))
-        self.random.shuffle(kinds)
-        filled = dict(zip(free, kinds, strict=True))
+        kinds = self._draw_kinds(free, {"noise": noise, "related": related, "echo": echoed})
         decisions_to_come: dict[str, list[Decided]] = {}
         decided: dict[str, str] = {}
         for place in range(turns // 2):
@@ -247,7 +250,7 @@ class Writer:
                 self.state(stated[place])
                 decided[stated[place].topic] = stated[place].value
                 continue
-            kind = filled[place]
+            kind = kinds[place]
             fitting = [decision for decision in about if _texts(decision.topic, kind)] if kind else []
             if not fitting:
                 self.small_talk()
