@@ -317,8 +317,8 @@ FAULTS = [
     Fault(
         "units split a tool group", "memory",
         edit_source(in_force, "fold_atomic_groups",
-             ("units.append(Unit(tuple(members), complete=calls <= answered))",
-              "units.extend(Unit((member,)) for member in members)")),
+             ("units.append(EntryGroup(tuple(members), complete=calls <= answered))",
+              "units.extend(EntryGroup((member,)) for member in members)")),
         "story",
     ),
     Fault(

@@ -270,9 +270,8 @@ class Counters:
         """Count an entry and yield a message for each recorded number that differs from the count."""
         if entry.kind is Kind.MESSAGE:
             position = self.position + 1
-            if (
-                self.position < 0 and entry.position is not None
-            ):  # the number of messages before it is unknown
+            # The number of messages before the entry is unknown: its own position says it.
+            if self.position < 0 and entry.position is not None:
                 position = entry.position
             self.position = position
             self.total += entry.tokens

@@ -129,9 +129,8 @@ async def read_fork_tree(storage: StorageBackend, context: str) -> Tree:
     contexts = await list_contexts(storage, ContextQuery(root=root, deleted=True))
     branches = await _load_branches(storage, contexts)
     forks: dict[str | None, list[Tree]] = {}
-    for branch in reversed(
-        branches
-    ):  # newest first: the forks of a branch are complete before the branch itself
+    # Newest first: the forks of a branch are complete before the branch itself.
+    for branch in reversed(branches):
         subtrees = reversed(forks.get(branch.context_id, ()))  # back to oldest first
         forks.setdefault(branch.parent, []).append(Tree(branch=branch, forks=tuple(subtrees)))
     return forks[None][0]
@@ -193,9 +192,8 @@ async def _load_branches(storage: StorageBackend, contexts: Sequence[Context]) -
     branches: list[Branch] = []
     for context in contexts:
         branches.append(await _load_branch(storage, context))
-        if (
-            len(branches) % 100 == 0
-        ):  # reading a cached head does not yield to the event loop: let other tasks run
+        # Reading a cached head does not yield to the event loop: let other tasks run.
+        if len(branches) % 100 == 0:
             await asyncio.sleep(0)
     return branches
 

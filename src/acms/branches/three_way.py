@@ -210,9 +210,8 @@ class _Pair:
     @property
     def changed_there(self) -> bool:
         """Whether the other side changed the message, and this side has another content."""
-        if (
-            self.theirs is None
-        ):  # the other side saw the message and left it out: for this side that is a removal
+        # The other side saw the message and left it out: for this side that is a removal.
+        if self.theirs is None:
             return self.ours is not None and None not in (self.ours.current, self.ours.base)
         return self.theirs.changed and not self.same_content
 

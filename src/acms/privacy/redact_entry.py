@@ -122,9 +122,8 @@ def _withhold_text(entry: Entry, count: Count) -> Entry:
             parts.append(ToolCall(part.call_id, part.name))
         elif isinstance(part, ToolResult):
             parts.append(ToolResult(part.call_id, WITHHELD, part.is_error))
-    if parts and any(
-        isinstance(part, Text) for part in entry.parts
-    ):  # show that there was a text beside the calls
+    # Show that there was a text beside the calls.
+    if parts and any(isinstance(part, Text) for part in entry.parts):
         parts.insert(0, Text(WITHHELD))
     content = ""
     if parts:

@@ -328,9 +328,8 @@ def _iter_leaves(value: Json, path: str, name: str, depth: int) -> Iterator[tupl
     elif isinstance(value, int | float):
         yield path, name, str(value)
     elif isinstance(value, Mapping) and depth:
-        for key, item in sorted(
-            value.items()
-        ):  # stores keep keys in different orders: the findings must not differ
+        # Stores keep keys in different orders: the findings must not differ.
+        for key, item in sorted(value.items()):
             inner_path = f"{path}.{key}"
             if not safe_key(key):
                 inner_path = f"{path}.{redaction_mark(find_sensitive_spans(key)[0].kind)}"

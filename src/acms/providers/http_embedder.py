@@ -311,9 +311,8 @@ def _parse_vector(value: object) -> NDArray[np.float32]:
     if not isinstance(value, list):
         raise TypeError("neither a list nor base64")
     try:
-        with np.errstate(
-            over="ignore"
-        ):  # a number too large for float32 becomes infinite and is refused by the caller
+        # A number too large for float32 becomes infinite and is refused by the caller.
+        with np.errstate(over="ignore"):
             vector = np.asarray(value, np.float32)
     except OverflowError as error:
         raise ValueError("not a number") from error

@@ -99,9 +99,8 @@ class LocalEmbedder:
 
     async def _in_thread(self, work: Callable[[A], B], argument: A) -> B:
         with self._starting:
-            if (
-                self._pool is None or self._pool[0] != os.getpid()
-            ):  # a forked process does not inherit threads
+            # A forked process does not inherit threads.
+            if self._pool is None or self._pool[0] != os.getpid():
                 self._pool = os.getpid(), ThreadPoolExecutor(self.threads, thread_name_prefix="acms-local")
         return await asyncio.get_running_loop().run_in_executor(self._pool[1], work, argument)
 

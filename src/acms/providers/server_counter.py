@@ -90,9 +90,8 @@ class ServerTokenCounter(OverEndpoint):
                     body,
                     lambda answer: _check_token_count(answer["input_tokens"]),
                 )
-            case (
-                _
-            ):  # gemini: a codec's payload has the fields of its Python SDK, with the settings under `config`
+            case _:  # gemini
+                # The codec's payload has the fields of the Python SDK, with the settings under `config`.
                 name = model if "/" in model else f"models/{model}"
                 config = payload.get("config", {})
                 request = {"model": name, "contents": payload["contents"]}

@@ -55,9 +55,8 @@ def repair_summary(answer: str, turns: Sequence[Turn]) -> tuple[str, Mapping[str
         else:
             kept_sentences.append(sentence)
             seen_sentences.add(normalized)
-    if removed_counts["repeated"] > len(
-        kept_sentences
-    ):  # the model looped: the beginning is no summary either
+    # The model looped: the beginning is no summary either.
+    if removed_counts["repeated"] > len(kept_sentences):
         kept_sentences = []
     return "".join(kept_sentences).strip(), +removed_counts
 

@@ -52,7 +52,7 @@ from acms.ports import StorageBackend
 
 Item = TypeVar("Item", Context, Job)
 
-_MADE = frozenset((Kind.MESSAGE, Kind.FACT, Kind.SUMMARY))
+_KINDS_WITH_CONTENT = frozenset((Kind.MESSAGE, Kind.FACT, Kind.SUMMARY))
 """Kinds with content of their own: a retraction only names its target."""
 MAX_LINEAGE = 64
 """Segments a fork may inherit before it must be copied instead."""
@@ -91,14 +91,14 @@ def check_read(newest: int | None, limit: int | None) -> None:
     """Raise when a read asks for the last and the first entries at once, or for less than none."""
     if newest is not None and limit is not None:
         raise ValidationError("newest and limit exclude each other", field="newest")
-    for field, wanted in (("newest", newest), ("limit", limit)):
-        if wanted is not None and wanted < 0:
-            raise ValidationError(f"must not be negative, was {wanted}", field=field)
+    for field, count in (("newest", newest), ("limit", limit)):
+        if count is not None and count < 0:
+            raise ValidationError(f"must not be negative, was {count}", field=field)
 
 
 def collect_source_ids(op: Append) -> list[str]:
     """Return the ids of the entries from which the drafts of an append are derived."""
-    return [id for draft in op.drafts if draft.kind in _MADE for id in draft.sources]
+    return [id for draft in op.drafts if draft.kind in _KINDS_WITH_CONTENT for id in draft.sources]
 
 
 def parse_entry_ids(ids: Iterable[str]) -> dict[str, tuple[str, int]]:
@@ -118,19 +118,20 @@ def refuse_erased_sources(entries: Iterable[Entry | None]) -> None:
             raise GoneError(f"{entry.id} was erased, and so is what was made from it")
 
 
-def is_repeated_append(op: Append, known: Sequence[Entry | None]) -> bool:
-    """Return whether every draft of an append was stored before under its key; `known` has one entry per draft.
+def is_repeated_append(op: Append, stored_entries: Sequence[Entry | None]) -> bool:
+    """Return whether every draft of an append was stored before under its key.
 
+    `stored_entries` has, for each draft, the entry that is stored under its key.
     `IdempotencyMismatchError` when only some were, or when a key was used for something else.
     """
-    if not any(entry is not None for entry in known):
+    if not any(entry is not None for entry in stored_entries):
         return False
-    for index, (draft, entry) in enumerate(zip(op.drafts, known, strict=True)):
+    for index, (draft, entry) in enumerate(zip(op.drafts, stored_entries, strict=True)):
         if entry is None:
             key = client_supplied_key(draft.key)
-            one = f"message {index}" if key is None else repr(key)
+            new_item = f"message {index}" if key is None else repr(key)
             raise IdempotencyMismatchError(
-                f"some keys of this append are new and others are not: {one} is new",
+                f"some keys of this append are new and others are not: {new_item} is new",
                 options=("repeat exactly the same append", "use new keys"),
             )
         if entry.state is State.LIVE and not draft_matches_entry(draft, entry):
@@ -164,8 +165,8 @@ def build_receipt(
 
 def build_repeat_receipt(head: Head, entries: Sequence[Entry], durability: Durability) -> Receipt:
     """Return the receipt for entries that were there before."""
-    found = [(entry.version, entry.id, entry.position, entry.chain) for entry in entries]
-    return replace(build_receipt(head, found, durability), repeated=True)
+    columns = [(entry.version, entry.id, entry.position, entry.chain) for entry in entries]
+    return replace(build_receipt(head, columns, durability), repeated=True)
 
 
 def count_drafts(drafts: Sequence[Draft]) -> tuple[int, int, int]:
@@ -199,13 +200,13 @@ def is_unfinished_query(query: JobQuery) -> bool:
     return bool(query.states) and set(query.states) <= set(UNFINISHED)
 
 
-def resolve_outcome(job: Job, found: Retry | Failed | Done) -> tuple[JobState, str | None, datetime]:
+def resolve_outcome(job: Job, outcome: Retry | Failed | Done) -> tuple[JobState, str | None, datetime]:
     """Return the state of a job after an attempt, its error or why it changed nothing, and when it is due."""
-    if isinstance(found, Retry):
-        return JobState.READY, found.error, found.not_before
-    if isinstance(found, Failed):
-        return JobState.CANCELLED if found.cancelled else JobState.FAILED, found.error, job.not_before
-    return JobState.DONE, found.reason, job.not_before
+    if isinstance(outcome, Retry):
+        return JobState.READY, outcome.error, outcome.not_before
+    if isinstance(outcome, Failed):
+        return JobState.CANCELLED if outcome.cancelled else JobState.FAILED, outcome.error, job.not_before
+    return JobState.DONE, outcome.reason, job.not_before
 
 
 def lease_lost_error(lease: Lease) -> LeaseLostError:
@@ -248,13 +249,13 @@ def lineage_of_fork(
     parent: str, lineage: Sequence[tuple[str, int]], fork: int
 ) -> tuple[tuple[str, int], ...]:
     """Return the lineage of a fork of `parent` at a version: its ancestors' segments cut there, then its own."""
-    runs = split_segments(parent, lineage, 1, fork)
-    if len(runs) > MAX_LINEAGE:
+    segments = split_segments(parent, lineage, 1, fork)
+    if len(segments) > MAX_LINEAGE:
         raise ForkDepthError(
             f"a fork inherits at most {MAX_LINEAGE} segments",
             options=("copy the context instead of forking it: session.copy(), acms fork --copy",),
         )
-    return tuple((owner, last) for owner, _, last in runs)
+    return tuple((owner, last) for owner, _, last in segments)
 
 
 def settings_of_fork(settings: Mapping[str, Json], draft: ContextDraft) -> dict[str, Json]:
@@ -316,9 +317,9 @@ def apply_settings_change(
     deleted_at = context.deleted_at
     if "deleted" in change:
         deleted_at = (deleted_at or clock()) if change["deleted"] else None
-    merged = {**context.settings, **change}
-    merged.pop("deleted", None)
-    settings = {name: value for name, value in merged.items() if value is not None}
+    merged_settings = {**context.settings, **change}
+    merged_settings.pop("deleted", None)
+    settings = {name: value for name, value in merged_settings.items() if value is not None}
     return replace(context, settings=settings, settings_rev=rev + 1, deleted_at=deleted_at)
 
 

@@ -139,10 +139,10 @@ class KVHome(ABC):
 
 def upper_bound_of_prefix(prefix: str) -> str | None:
     """Return the least text above all that begin with a prefix, by code points; None when there is none."""
-    for at in range(len(prefix) - 1, -1, -1):
-        code = ord(prefix[at]) + 1
+    for index in range(len(prefix) - 1, -1, -1):
+        code = ord(prefix[index]) + 1
         if code <= sys.maxunicode:
-            return prefix[:at] + chr(0xE000 if code == 0xD800 else code)
+            return prefix[:index] + chr(0xE000 if code == 0xD800 else code)
     return None
 
 
@@ -188,17 +188,17 @@ class InMemoryKV(KVHome):
     async def _put(self, mode: PutMode, values: Mapping[str, Any]) -> tuple[int, int] | None:
         """Write an entry; return its times, or None if the mode does not allow it."""
         with self._lock:
-            old = self._rows.get(values["key"])
-            if mode == "new" and old is not None:
+            previous = self._rows.get(values["key"])
+            if mode == "new" and previous is not None:
                 return None
-            if mode == "known" and (old is None or old[4] != values["expect"]):
+            if mode == "known" and (previous is None or previous[4] != values["expect"]):
                 return None
-            created = values["now"] if old is None else old[2]
-            updated = values["now"] if old is None else max(old[3], values["now"])
+            created_at = values["now"] if previous is None else previous[2]
+            updated_at = values["now"] if previous is None else max(previous[3], values["now"])
             self._rows[values["key"]] = (
-                values["data"], values["metadata"], created, updated, values["revision"],
+                values["data"], values["metadata"], created_at, updated_at, values["revision"],
             )  # fmt: skip
-        return created, updated
+        return created_at, updated_at
 
     async def _delete(self, key: str) -> bool:
         return self._rows.pop(key, None) is not None

@@ -468,9 +468,8 @@ class Arranging:
         begins_with_assistant = first_turn is not None and first_turn.role is Role.ASSISTANT
         if self._leading_compaction is not None:
             compaction, sources = self._leading_compaction
-            if (
-                first_turn is not None
-            ):  # a cache mark on the first message must cover the compaction before it
+            # Cache marks go by the highest index so far: the index of a later message here would misplace them.
+            if first_turn is not None:
                 compaction = SentPart(compaction.part, _first_message_index(first_turn))
             if first_turn is None or not begins_with_assistant:
                 first_turn = Turn(Role.ASSISTANT)

@@ -83,9 +83,8 @@ _ADDRESSES: tuple[tuple[Cardinality, re.Pattern[str]], ...] = (
 
 def find_statements(turn: Turn) -> list[Proposal]:
     """Return the marked lines of a turn, in order."""
-    if (
-        turn.origin not in (Origin.USER, Origin.ASSISTANT) or turn.summary
-    ):  # other texts only quote such lines
+    # Other texts only quote such lines.
+    if turn.origin not in (Origin.USER, Origin.ASSISTANT) or turn.summary:
         return []
     return list(_find_marked_lines(turn))
 
@@ -351,9 +350,8 @@ def _find_predecessor(statement: Proposal, known_facts: Sequence[Known]) -> tupl
     Tried in turn: the one fact at its address if it says "instead"; the one that differs only in a value; the one
     that it announces as changed ("from X to Y").
     """
-    if (
-        statement.confidence < MARKED or statement.fact_type == MarkerType.FAILURE
-    ):  # a failure stays a failure
+    # A failure stays a failure.
+    if statement.confidence < MARKED or statement.fact_type == MarkerType.FAILURE:
         return None, ""
     rivals = [rival for rival in known_facts if rival.fact_type in (statement.fact_type, "fact")]
     if statement.attribute != statement.fact_type and _INSTEAD.search(statement.content):

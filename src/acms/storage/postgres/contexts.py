@@ -39,9 +39,9 @@ class Contexts:
         namespace = validate_name(context.namespace, "namespace")
         key = None if context.key is None else validate_name(context.key, "key")
         if key is not None:
-            found = await self._db.one("context_by_key", {"namespace": namespace, "key": key})
-            if found:
-                return read_context(found[0])
+            existing_rows = await self._db.one("context_by_key", {"namespace": namespace, "key": key})
+            if existing_rows:
+                return read_context(existing_rows[0])
         values = {**_new_context_columns(id, context), "namespace": namespace, "key": key}
         if context.parent is not None:
             values.update(await self._columns_of_fork(context.parent, context.fork))
@@ -66,27 +66,27 @@ class Contexts:
     ) -> dict[str, Any]:
         """Return the columns of a fork: everything it inherits is a number, nothing is copied."""
         head, lineage, last_version, last_nonce, root = await self._db.log_state(parent, deleted=deleted)
-        at = append_rules.resolve_fork_version(head, fork)
+        version = append_rules.resolve_fork_version(head, fork)
         columns: dict[str, Any] = {
             "root": root,
             "parent": parent,
-            "fork": at,
-            "lineage": dump(append_rules.lineage_of_fork(parent, lineage, at)),
-            "version": at,
+            "fork": version,
+            "lineage": dump(append_rules.lineage_of_fork(parent, lineage, version)),
+            "version": version,
             "messages": head.messages,
             "tokens": head.tokens,
             "last_version": last_version,
             "last_nonce": last_nonce,
             "rewrites": 0,
-            "chain": head.chain if at else genesis_hash(parent),
+            "chain": head.chain if version else genesis_hash(parent),
         }
-        if at < head.version:
-            columns.update(await self._columns_of_head_at(parent, lineage, at))
+        if version < head.version:
+            columns.update(await self._columns_of_head_at(parent, lineage, version))
         if head.rewrites:
-            runs = append_rules.split_segments(parent, lineage, 1, at)
+            segments = append_rules.split_segments(parent, lineage, 1, version)
             queries: list[Named] = [
                 ("count_replacing", {"context": owner, "first": first, "last": last})
-                for owner, first, last in runs
+                for owner, first, last in segments
             ]
             counts = await self._db.ask(*queries)
             columns["rewrites"] = sum(rows[0][0] for rows in counts)
@@ -193,9 +193,8 @@ class Contexts:
                 return read_context(updated[0])
             (row,) = await self._db.rows(connection, "context_by_id", {"context": context})
             current = read_context(row)
-            if (
-                may_have_written and current == changed
-            ):  # written by an attempt whose commit was not confirmed
+            # Written by an attempt whose commit was not confirmed.
+            if may_have_written and current == changed:
                 return current
             # Another writer was first, even where it wrote the same: of two deletions only one succeeds.
             raise ConflictError(f"the settings are at revision {current.settings_rev}, not {rev}")
@@ -241,22 +240,22 @@ class Contexts:
         await self._db.rows(connection, "lock_context", target)
         log = await self._db.log_state(context.id, deleted=True, within=connection)
         head = log.head
-        new = [entry for entry in entries if entry.version > head.version]
-        if not new:  # an earlier attempt whose answer was lost
+        new_entries = [entry for entry in entries if entry.version > head.version]
+        if not new_entries:  # an earlier attempt whose answer was lost
             return
-        await self._verify_restored(context, log, new, connection)
-        messages, tokens, rewrites = append_rules.count_drafts(new)
-        drafts = dump([_row_of_entry(entry) for entry in new])
+        await self._verify_restored(context, log, new_entries, connection)
+        messages, tokens, rewrites = append_rules.count_drafts(new_entries)
+        drafts = dump([_row_of_entry(entry) for entry in new_entries])
         await self._db.rows(connection, "insert_entry", {**target, "drafts": drafts})
         # The newest message: of the new entries, or else the one the log had.
         last_version, last_nonce = log.last_version, log.last_nonce
-        for entry in new:
+        for entry in new_entries:
             if entry.kind is Kind.MESSAGE:
                 last_version, last_nonce = entry.version, entry.id[-6:]
         values = {
             **target,
-            "version": new[-1].version,
-            "chain": new[-1].chain,
+            "version": new_entries[-1].version,
+            "chain": new_entries[-1].chain,
             "messages": head.messages + messages,
             "tokens": head.tokens + tokens,
             "rewrites": head.rewrites + rewrites,
@@ -264,31 +263,36 @@ class Contexts:
             "last_nonce": last_nonce,
         }
         await self._db.rows(connection, "advance_restored", values)
-        if any(entry.state is not State.LIVE for entry in new):
+        if any(entry.state is not State.LIVE for entry in new_entries):
             await self._db.rows(connection, "note_blanks", target)
 
     async def _verify_restored(
-        self, context: Context, log: LogState, new: Sequence[Entry], connection: Connection
+        self, context: Context, log: LogState, new_entries: Sequence[Entry], connection: Connection
     ) -> None:
         """Raise `CorruptRecordError` if the hash chain of new entries does not continue that of the log.
 
         The chain can be checked only from the begin of an append: stored entries of the same append are included.
         """
-        stored: list[Entry] = []
-        chain, last = log.head.chain, log.head.version
-        if (context.fork or 0) < new[0].batch <= last:  # the last export was cut within this append
-            last = new[0].batch - 1
+        stored_entries: list[Entry] = []
+        chain, last_version = log.head.chain, log.head.version
+        # The last export was cut within this append.
+        if (context.fork or 0) < new_entries[0].batch <= last_version:
+            last_version = new_entries[0].batch - 1
             chain = genesis_hash(context.parent or context.id)
-            runs = append_rules.split_segments(context.id, log.lineage, max(last, 1), log.head.version)
-            for owner, low, high in runs:
-                values = {"context": owner, "first": low, "last": high, "kinds": None, "limit": None}
+            segments = append_rules.split_segments(
+                context.id, log.lineage, max(last_version, 1), log.head.version
+            )
+            for owner, first, last in segments:
+                values = {"context": owner, "first": first, "last": last, "kinds": None, "limit": None}
                 for row in await self._db.rows(connection, "entries_forward", values):
                     entry = read_entry(row, owner)
-                    if entry.version > last:
-                        stored.append(entry)
-                    elif entry.version == last:
+                    if entry.version > last_version:
+                        stored_entries.append(entry)
+                    elif entry.version == last_version:
                         chain = entry.chain
-        for version, problem in verify_chain([*stored, *new], head=chain, version=last):
+        for version, problem in verify_chain(
+            [*stored_entries, *new_entries], head=chain, version=last_version
+        ):
             raise CorruptRecordError(f"version {version} of {context.id}: {problem}")
 
 

@@ -76,7 +76,7 @@ class Database:
         self.tenant = validate_name(tenant, "tenant")
         self.clock, self.entropy = clock, entropy
         #: The requested durability; None uses the server's.
-        self.wanted: Durability | None = durability
+        self.requested_durability: Durability | None = durability
         #: Durability of an acknowledged append: read from the server when the handle is opened.
         self.durability: Durability = durability or "disk"
         self.lineages: dict[str, Lineage] = {}
@@ -120,18 +120,18 @@ class Database:
 
     def _accept_durability(self) -> None:
         """Set the durability; refuse a server that cannot give the one that was asked for."""
-        wanted, offered = self.wanted, self.pool.durability
-        if wanted == "quorum" and offered != "quorum":
+        requested, offered = self.requested_durability, self.pool.durability
+        if requested == "quorum" and offered != "quorum":
             raise ConfigurationError(
                 "durability=quorum needs a server with synchronous standbys",
                 options=("set synchronous_standby_names there", "leave durability out"),
             )
-        if wanted == "disk" and offered == "relaxed":
+        if requested == "disk" and offered == "relaxed":
             raise ConfigurationError(
                 "durability=disk needs a server with fsync and synchronous_commit on",
                 options=("turn them on there", "durability=relaxed"),
             )
-        self.durability = wanted or offered
+        self.durability = requested or offered
 
     async def close(self) -> None:
         """Leave the pool; the last handle closes its connections."""
@@ -151,7 +151,7 @@ class Database:
         (rows,) = await self.ask((query, values))
         return rows
 
-    async def ask(self, *named: Named, again: bool = True) -> list[list[Row]]:
+    async def ask(self, *queries: Named, again: bool = True) -> list[list[Row]]:
         """Run named queries in one transaction and one round trip; return the rows of each.
 
         Each query sees the data committed before it. With `again`, a lost connection is retried; without it, the
@@ -160,16 +160,16 @@ class Database:
         await self.open()
 
         async def work(connection: Connection) -> list[list[Row]]:
-            return (await self._exchange(connection, named))[1]
+            return (await self._exchange(connection, queries))[1]
 
         return await self.pool.retry(work, again=again)
 
-    async def commit(self, *named: Named, again: bool = True) -> tuple[list[list[Row]], Durability]:
+    async def commit(self, *queries: Named, again: bool = True) -> tuple[list[list[Row]], Durability]:
         """Run queries as `ask` does; return also the durability of their commit, for which they must write."""
         await self.open()
 
         async def work(connection: Connection) -> tuple[list[list[Row]], Durability]:
-            preamble, rows = await self._exchange(connection, named)
+            preamble, rows = await self._exchange(connection, queries)
             return rows, await _confirm_durability(connection, preamble)
 
         return await self.pool.retry(work, again=again)
@@ -204,12 +204,12 @@ class Database:
         return await _fetch_rows(cursor)
 
     async def _exchange(
-        self, connection: Connection, named: Sequence[Named]
+        self, connection: Connection, queries: Sequence[Named]
     ) -> tuple[psycopg.AsyncCursor[Any], list[list[Row]]]:
         """Run queries in one transaction and one round trip; return the cursor of the preamble and the rows of each."""
         async with connection.pipeline():
             preamble = await connection.execute(self._preamble, self._settings)
-            cursors = [await self._execute(connection, query, values) for query, values in named]
+            cursors = [await self._execute(connection, query, values) for query, values in queries]
         return preamble, [await _fetch_rows(cursor) for cursor in cursors]
 
     async def _execute(

@@ -21,7 +21,7 @@ from acms.storage.postgres.pool import Connection
 from acms.storage.sql import read_job
 
 _MICROSECOND = timedelta(microseconds=1)
-DIFFER = append_rules.CLOCKS_DIFFER // _MICROSECOND
+CLOCKS_DIFFER = append_rules.CLOCKS_DIFFER // _MICROSECOND
 CHANNEL = "acms_jobs"
 
 
@@ -32,9 +32,9 @@ class JobQueue:
         self._db = db
         self.hints = hints
         #: Collects jobs for one notification.
-        self._gathering: asyncio.Task[None] | None = None
+        self._next_notification: asyncio.Task[None] | None = None
         #: Notifications to finish before the handle is closed.
-        self.telling: set[asyncio.Task[None]] = set()
+        self.notifications: set[asyncio.Task[None]] = set()
 
     async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
         """Take due jobs, oldest first; workers that claim at once take different ones.
@@ -42,16 +42,16 @@ class JobQueue:
         A lease is `silent` if the job's last worker let its lease expire without a word.
         """
         lease_microseconds = lease // _MICROSECOND
-        values = {"kinds": list(kinds), "lease": lease_microseconds, "limit": limit, "differ": DIFFER}
+        values = {"kinds": list(kinds), "lease": lease_microseconds, "limit": limit, "differ": CLOCKS_DIFFER}
         # A claim whose answer was lost expires with its lease, so asking again is safe.
         rows = await self._db.one("claim_job", values)
-        found: list[Lease] = []
+        leases: list[Lease] = []
         for *columns, state_before in rows:
             job = read_job(columns)
             assert job.lease_until is not None
             silent = state_before == JobState.RUNNING
-            found.append(Lease(job=job, attempt=job.attempt, until=job.lease_until, silent=silent))
-        return sorted(found, key=lambda lease: (lease.job.not_before, int(lease.job.id)))
+            leases.append(Lease(job=job, attempt=job.attempt, until=job.lease_until, silent=silent))
+        return sorted(leases, key=lambda lease: (lease.job.not_before, int(lease.job.id)))
 
     async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
         """Prolong a lease."""
@@ -86,10 +86,14 @@ class JobQueue:
             raise
         if rows:
             return read_job(rows[0])
-        now = await self._job(number)
+        current = await self._job(number)
         may_have_been_written = is_unchanged and job.state is not JobState.DONE
-        if may_have_been_written and (now.attempt, now.state, now.error) == (lease.attempt, state, error):
-            return now  # written by an attempt whose answer was lost
+        if may_have_been_written and (current.attempt, current.state, current.error) == (
+            lease.attempt,
+            state,
+            error,
+        ):
+            return current  # written by an attempt whose answer was lost
         raise await self._lease_error(lease)
 
     async def finish(self, connection: Connection, lease: Lease) -> None:
@@ -122,22 +126,22 @@ class JobQueue:
         after = None if query.after is None else append_rules.job_number(query.after)
         values = {"context": query.context, "ids": ids, "states": states, "after": after}
         values["limit"] = query.limit + 1
-        which = "unfinished_jobs" if append_rules.is_unfinished_query(query) else "jobs"
-        rows = await self._db.one(which, values)
+        query_name = "unfinished_jobs" if append_rules.is_unfinished_query(query) else "jobs"
+        rows = await self._db.one(query_name, values)
         return append_rules.build_page(rows, query.limit, read_job)
 
     # ── hints ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def announce(self) -> None:
         """Say that there are jobs, once for all that come within a moment."""
-        if self.hints and self._gathering is None:
-            self._gathering = asyncio.ensure_future(self._tell())
-            self.telling.add(self._gathering)
-            self._gathering.add_done_callback(self.telling.discard)
+        if self.hints and self._next_notification is None:
+            self._next_notification = asyncio.ensure_future(self._notify())
+            self.notifications.add(self._next_notification)
+            self._next_notification.add_done_callback(self.notifications.discard)
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         await asyncio.sleep(0.02)  # more jobs may come and share the notification
-        self._gathering = None
+        self._next_notification = None
         with suppress(ACMSError):  # only a hint
             await self._db.one("hint", {"channel": CHANNEL})
 

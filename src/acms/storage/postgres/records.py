@@ -20,16 +20,16 @@ class Records:
 
     async def put(self, context: str, name: str, data: str, rev: int) -> Record:
         """Store a record if it is still at `rev`."""
-        where = {"context": context}
+        target = {"context": context}
         queries: list[Named] = [
-            ("lock_context", where),
-            ("head", where),
-            ("put_record", {**where, "name": name, "data": data, "rev": rev}),
+            ("lock_context", target),
+            ("head", target),
+            ("put_record", {**target, "name": name, "data": data, "rev": rev}),
         ]
         if rev == 0:
-            queries.append(("bound_records", {**where, "kept": records.KEPT}))
-        _, head, put, *_ = await self._db.ask(*queries)
-        self._db.read_head(context, head)  # refuses a context that is deleted
-        if not put:
+            queries.append(("bound_records", {**target, "kept": records.KEPT}))
+        _, head_rows, put_rows, *_ = await self._db.ask(*queries)
+        self._db.read_head(context, head_rows)  # refuses a context that is deleted
+        if not put_rows:
             raise records.revision_conflict_error(name, rev)
-        return records.record_from_columns(context, name, put[0][0], data)
+        return records.record_from_columns(context, name, put_rows[0][0], data)

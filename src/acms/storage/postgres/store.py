@@ -138,7 +138,12 @@ class PostgresStorage:
         """Return a handle on the data of another tenant that shares the connections of this one."""
         db, hints = self._db, self._hints
         return PostgresStorage(
-            db.pool, tenant=tenant, durability=db.wanted, hints=hints, clock=db.clock, entropy=db.entropy
+            db.pool,
+            tenant=tenant,
+            durability=db.requested_durability,
+            hints=hints,
+            clock=db.clock,
+            entropy=db.entropy,
         )
 
     def kv(self) -> PostgresKV:

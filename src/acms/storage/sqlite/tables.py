@@ -60,8 +60,8 @@ class Tables:
     def heads(self, connection: apsw.Connection, contexts: Sequence[str]) -> list[Head | None]:
         """Return the heads of contexts in their order; None for one that is not there, or was deleted."""
         values = {"tenant": self.tenant, "contexts": dump(list(contexts))}
-        found = {id: _build_head(id, columns) for id, *columns in self.rows(connection, "heads_of", values)}
-        return [found.get(id) for id in contexts]
+        head_of = {id: _build_head(id, columns) for id, *columns in self.rows(connection, "heads_of", values)}
+        return [head_of.get(id) for id in contexts]
 
     def ref(self, connection: apsw.Connection, context: str) -> int:
         """Return the ref of an ancestor."""
@@ -75,10 +75,10 @@ class Tables:
     ) -> list[tuple[int, int, int]]:
         """Return the (ref of the owner, first, last) runs of a log."""
         ref, head, lineage = log
-        last = head.version if at is None else min(at, head.version)
+        newest = head.version if at is None else min(at, head.version)
         return [
-            (ref if owner == head.context else self.ref(connection, owner), low, high)
-            for owner, low, high in append_rules.split_segments(head.context, lineage, 1, last)
+            (ref if owner == head.context else self.ref(connection, owner), first, last)
+            for owner, first, last in append_rules.split_segments(head.context, lineage, 1, newest)
         ]
 
     # ── entries ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -218,8 +218,8 @@ class DerivedRows:
                     return missing
                 block = (number, space, first, min(first + COVERAGE - 1, end))
                 # Counting rows by an index is cheap: most blocks are complete and need no search.
-                ((covered,),) = tables.rows(connection, "count_covered", block)
-                if covered <= block[3] - first:
+                ((covered_count,),) = tables.rows(connection, "count_covered", block)
+                if covered_count <= block[3] - first:
                     rows = tables.rows(connection, "missing", (*block, limit - len(missing)))
                     missing.extend((id, version) for (version,) in rows)
         return missing
@@ -242,13 +242,13 @@ class DerivedRows:
 
 def _build_head(context: str, columns: Sequence[Any]) -> Head:
     """Build a head from its columns: from `version` up to and including `tail`."""
-    version, messages, tokens, last, rewrites, derived, epoch, chain, tail = columns
+    version, messages, tokens, last_message, rewrites, derived, epoch, chain, tail = columns
     return Head(
         context=context,
         version=version,
         messages=messages,
         tokens=tokens,
-        last_message=last,
+        last_message=last_message,
         rewrites=rewrites,
         derived=derived,
         epoch=epoch,
