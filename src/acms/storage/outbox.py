@@ -74,9 +74,9 @@ class Outbox:
         waiting = self._waiting.here()
         waiting.add(done)
         try:
-            # Whether another append read the list while this one waited for the lock.
             reads_before = self._reads
             async with self._reading.here():
+                # Another append may have read the list while this one waited for the lock; a failure counts too.
                 if self._elapsed() >= self._valid_until and self._reads == reads_before:
                     await self._read_webhooks()
             error = self._read_error
@@ -119,7 +119,7 @@ class Outbox:
         self._reads += 1
         rows: Mapping[str, Any] = {} if entry is None else entry.data
         events_of = {id: frozenset(row["events"]) for id, row in rows.items()}
-        # A new webhook begins its deliveries anew.
+        # The first job of a new webhook must say at which version its delivery begins.
         if events_of != self._events_of:
             self._begun_deliveries.clear()
         self._events_of, self._valid_until = events_of, valid_until

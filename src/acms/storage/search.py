@@ -70,7 +70,7 @@ def score_bm25(query: str, documents: Sequence[str], statistics: CorpusStatistic
     lengths = [count.total() for count in counts]
     average_length = (sum(lengths) / len(lengths) if lengths else 0) or 1.0
     total = max(statistics.total, len(documents))
-    # The database may know better how many entries have a word than the few documents given here.
+    # The documents may be only a selection, in which words of the query are frequent: the database counts in all.
     weights: dict[int, float] = {}
     for term in dict.fromkeys(searchable_terms(query)):
         entries_with_term = sum(term in count for count in counts)

@@ -216,6 +216,6 @@ def json_contains(value: Json, wanted: Json) -> bool:
         )
     if isinstance(wanted, list | tuple):
         return isinstance(value, list | tuple) and all(
-            any(json_contains(item, other) for item in value) for other in wanted
+            any(json_contains(item, wanted_item) for item in value) for wanted_item in wanted
         )
     return isinstance(value, bool) is isinstance(wanted, bool) and bool(value == wanted)

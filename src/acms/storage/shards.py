@@ -96,7 +96,7 @@ class Shards:
         if handle is None:
             shard = self.shard(tenant)
             shared_handle = self._first_handles.get(shard)
-            # A handle that can serve other tenants shares its connections with them.
+            # One pool for all tenants of a shard: a pool for each would use up the connections of its server.
             if isinstance(shared_handle, _ForTenants):
                 handle = shared_handle.for_tenant(tenant)
             else:
@@ -129,7 +129,7 @@ class Shards:
     def _expand_url(self, shard: str) -> str:
         """Return the URL of a shard with environment variables substituted."""
         template = self._shards[shard]
-        # A variable that is the whole URL is taken as it is; one inside a URL is quoted.
+        # A variable that is the whole URL is a URL already; one inside it may have any characters, so it is quoted.
         is_whole_url = _VARIABLE.fullmatch(template) is not None
 
         def read_variable(match: re.Match[str]) -> str:

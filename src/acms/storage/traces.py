@@ -34,7 +34,7 @@ class Traces:
         self._pieces: dict[int, set[bytes]] = {}
         for text in texts:
             for form in iter_text_forms(text):
-                # A piece is found by its first eight bytes.
+                # Pieces are looked up by their first eight bytes, as a number.
                 for piece in _split_pieces(form):
                     self._pieces.setdefault(int.from_bytes(piece[:LEAST], "little"), set()).add(piece)
         self._starts = np.array(sorted(self._pieces), np.uint64)

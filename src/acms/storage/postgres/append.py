@@ -89,7 +89,9 @@ class Appender:
             forked = [pending for pending in waiting if pending.lineage and not pending.needs_own_transaction]
             if not forked:
                 return
-            answers = await self._db.ask(*[("keyed", _parameters_for_keys(pending)) for pending in forked])
+            answers = await self._db.query_all(
+                *[("keyed", _parameters_for_keys(pending)) for pending in forked]
+            )
             for pending, rows in zip(forked, answers, strict=True):
                 pending.has_inherited_key = bool(rows)
         except Exception as error:
@@ -102,7 +104,7 @@ class Appender:
         lineages = {pending.op.context: self._db.lineages.get(pending.op.context) for pending in waiting}
         unknown = [context for context, lineage in lineages.items() if lineage is None]
         if unknown:
-            heads = await self._db.ask(*[("head", {"context": context}) for context in unknown])
+            heads = await self._db.query_all(*[("head", {"context": context}) for context in unknown])
             for context, rows in zip(unknown, heads, strict=True):
                 with suppress(SessionNotFoundError):  # missing or deleted: the append refuses it and says why
                     lineages[context] = self._db.read_head(context, rows).lineage
@@ -293,7 +295,7 @@ class Appender:
 
         Returns the rows of the appended ones, and the durability of their commit.
         """
-        (rows,), durability = await self._db.commit(build_append_statement(batch), again=False)
+        (rows,), durability = await self._db.commit_queries(build_append_statement(batch), may_repeat=False)
         return {row[0]: row for row in rows}, durability
 
     async def _append_single(
@@ -360,29 +362,29 @@ class Appender:
         # Locks the context, so that keys and cited entries can be checked before the append.
         async def work(connection: Connection) -> Receipt:
             op = pending.op
-            await self._db.rows(connection, "lock_context", {"context": op.context})
+            await self._db.query_in(connection, "lock_context", {"context": op.context})
             if pending.keys:
-                rows = await self._db.rows(connection, "keyed", _parameters_for_keys(pending))
+                rows = await self._db.query_in(connection, "keyed", _parameters_for_keys(pending))
                 repeated_entries = _match_repeated_entries(pending, rows)
                 if repeated_entries:
-                    log = await self._db.log_state(op.context, within=connection)
+                    log = await self._db.log_state(op.context, connection=connection)
                     return append_rules.build_repeat_receipt(log.head, repeated_entries, UNCOMMITTED)
             if pending.cited:
                 try:
                     await self._check_cited(pending.cited, connection)
                 except GoneError:  # check the expectation first: its caller decides again
-                    log = await self._db.log_state(op.context, within=connection)
+                    log = await self._db.log_state(op.context, connection=connection)
                     append_rules.check_append(op, log.head)
                     raise
             if op.finish is not None:
                 await self._jobs.finish(connection, op.finish)
-            rows = await self._db.rows(connection, *build_append_statement([Group([pending])]))
+            rows = await self._db.query_in(connection, *build_append_statement([Group([pending])]))
             if not rows:
                 raise _RefusedError
             return self._receipt(pending, rows[0], UNCOMMITTED)
 
         try:
-            receipt, durability = await self._db.within(work, again=False)
+            receipt, durability = await self._db.run_transaction(work, may_repeat=False)
         except _RefusedError:
             return None
         return replace(receipt, durability=durability)
@@ -392,7 +394,7 @@ class Appender:
         locations = locate_entries(ids)
         if locations is None:
             return
-        rows = await self._db.rows(connection, "cited", locations)
+        rows = await self._db.query_in(connection, "cited", locations)
         erased = {
             entry_id(Kind(kind), context, version, nonce)
             for version, kind, nonce, context, state in rows
@@ -415,7 +417,7 @@ class Appender:
         try:
             head = (await self._db.log_state(op.context)).head
             if pending.keys:
-                rows = await self._db.one("keyed", _parameters_for_keys(pending))
+                rows = await self._db.query("keyed", _parameters_for_keys(pending))
                 if _match_repeated_entries(pending, rows):
                     return await self._confirm_repeat(pending)
             append_rules.check_append(op, head)
@@ -439,7 +441,7 @@ class Appender:
         """
         op = pending.op
         target = {"context": op.context}
-        (_, head_rows, rows), durability = await self._db.commit(
+        (_, head_rows, rows), durability = await self._db.commit_queries(
             ("lock_context", target), ("head", target), ("keyed", _parameters_for_keys(pending))
         )
         repeated_entries = _match_repeated_entries(pending, rows)
@@ -465,7 +467,7 @@ class Appender:
             query = "job", {"id": append_rules.job_number(op.finish.job.id)}
         else:
             return None
-        (_, head_rows, rows), durability = await self._db.commit(
+        (_, head_rows, rows), durability = await self._db.commit_queries(
             ("lock_context", target), ("head", target), query
         )
         head = self._db.read_head(op.context, head_rows, deleted=True).head

@@ -44,7 +44,7 @@ class JobQueue:
         lease_microseconds = lease // _MICROSECOND
         values = {"kinds": list(kinds), "lease": lease_microseconds, "limit": limit, "differ": CLOCKS_DIFFER}
         # A claim whose answer was lost expires with its lease, so asking again is safe.
-        rows = await self._db.one("claim_job", values)
+        rows = await self._db.query("claim_job", values)
         leases: list[Lease] = []
         for *columns, state_before in rows:
             job = read_job(columns)
@@ -57,7 +57,7 @@ class JobQueue:
         """Prolong a lease."""
         number = append_rules.job_number(lease.job.id)
         values = {"id": number, "attempt": lease.attempt, "by": by // _MICROSECOND}
-        rows = await self._db.one("extend_job", values)
+        rows = await self._db.query("extend_job", values)
         if not rows:
             raise await self._lease_error(lease)
         job = read_job(rows[0])
@@ -80,7 +80,7 @@ class JobQueue:
         if is_unchanged and state is JobState.READY:
             await self._refuse_active_twin(job, number)
         try:
-            rows = await self._db.one("settle_job", values)
+            rows = await self._db.query("settle_job", values)
         except ConflictError:  # the unique index: another job took the name in this moment
             await self._refuse_active_twin(job, number)
             raise
@@ -99,12 +99,12 @@ class JobQueue:
     async def finish(self, connection: Connection, lease: Lease) -> None:
         """End an attempt as done inside a transaction, which an attempt that lost its lease breaks off."""
         values = {"id": append_rules.job_number(lease.job.id), "attempt": lease.attempt}
-        if not await self._db.rows(connection, "finish_job", values):
+        if not await self._db.query_in(connection, "finish_job", values):
             raise await self._lease_error(lease)
 
     async def _refuse_active_twin(self, job: Job, number: int) -> None:
         """Refuse to bring back a job while another one does its work."""
-        twin = await self._db.one("twin", {"dedupe": job.dedupe, "id": number})
+        twin = await self._db.query("twin", {"dedupe": job.dedupe, "id": number})
         if twin:
             raise append_rules.duplicate_job_error(job.id, str(twin[0][0]))
 
@@ -114,7 +114,7 @@ class JobQueue:
         return append_rules.lease_lost_error(lease)
 
     async def _job(self, number: int) -> Job:
-        rows = await self._db.one("job", {"id": number})
+        rows = await self._db.query("job", {"id": number})
         if not rows:
             raise append_rules.job_missing_error(number)
         return read_job(rows[0])
@@ -127,7 +127,7 @@ class JobQueue:
         values = {"context": query.context, "ids": ids, "states": states, "after": after}
         values["limit"] = query.limit + 1
         query_name = "unfinished_jobs" if append_rules.is_unfinished_query(query) else "jobs"
-        rows = await self._db.one(query_name, values)
+        rows = await self._db.query(query_name, values)
         return append_rules.build_page(rows, query.limit, read_job)
 
     # ── hints ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -143,7 +143,7 @@ class JobQueue:
         await asyncio.sleep(0.02)  # more jobs may come and share the notification
         self._next_notification = None
         with suppress(ACMSError):  # only a hint
-            await self._db.one("hint", {"channel": CHANNEL})
+            await self._db.query("hint", {"channel": CHANNEL})
 
     @asynccontextmanager
     async def listen(self, wake: Callable[[], object]) -> AsyncGenerator[None]:

@@ -171,7 +171,7 @@ async def plan_migrations(pool: Pool, *, partitions: int | None = None) -> list[
             planned.append(newer)
         return planned
 
-    return await pool.retry(work, again=True)
+    return await pool.retry(work, may_repeat=True)
 
 
 async def apply_migrations(
@@ -223,7 +223,7 @@ async def apply_migrations(
                 progress(step)
         return applied
 
-    return await pool.retry(work, again=True, limit=limit)
+    return await pool.retry(work, may_repeat=True, limit=limit)
 
 
 _LOCK = "LOCK TABLE acms.migrations IN EXCLUSIVE MODE"
@@ -340,7 +340,7 @@ async def check_database(pool: Pool) -> None:
         row = await (await connection.execute(_IS_UNUSED)).fetchone()
         return steps, bool(row and row[0])
 
-    steps, is_unused = await pool.retry(read_status, again=True)
+    steps, is_unused = await pool.retry(read_status, may_repeat=True)
     applicable = any(not step.applied and not step.waits_for for step in steps)
     if is_unused and applicable and not pool.read_only:
         try:
@@ -349,7 +349,7 @@ async def check_database(pool: Pool) -> None:
         except ConfigurationError:
             if not any(step.applied for step in steps):
                 raise
-        steps, _ = await pool.retry(read_status, again=True)
+        steps, _ = await pool.retry(read_status, may_repeat=True)
     if any(not step.applied and not _wants_vector(step.script) for step in steps):
         applied = sum(step.applied for step in steps)
         raise SchemaVersionError(

@@ -329,12 +329,12 @@ class Pool:
     # ── trying again ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def retry(
-        self, work: Callable[[Connection], Awaitable[T]], *, again: bool, limit: float | None = None
+        self, work: Callable[[Connection], Awaitable[T]], *, may_repeat: bool, limit: float | None = None
     ) -> T:
         """Call `work` with a connection; repeat it after transient errors until it succeeds or patience ends.
 
-        `again` says that `work` may be repeated even if its first call may have been committed. `limit` is how many
-        seconds an answer may take; by default a little more than a statement may.
+        `may_repeat` says that `work` may be repeated even if its first call may have been committed. `limit` is how
+        many seconds an answer may take; by default a little more than a statement may.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.patience
@@ -358,7 +358,7 @@ class Pool:
                         f"{self.name} was opened read-only", options=("leave ?mode=ro out",)
                     ) from error
                 is_transient, wrote_nothing = self._classify(error, link)
-                repeatable = wrote_nothing or again
+                repeatable = wrote_nothing or may_repeat
                 remaining = deadline - loop.time()
                 was_silent = error.sqlstate is None  # the server sent no error: the connection failed
                 if is_first and was_silent and self.patience:

@@ -9,7 +9,7 @@ from typing import Any
 
 from acms.model import Hit, Search
 from acms.storage import search
-from acms.storage.postgres.database import Database, Named
+from acms.storage.postgres.database import Database, NamedQuery
 from acms.storage.postgres.pool import Row
 from acms.text.tokenizer import content_term
 
@@ -33,7 +33,7 @@ class Searcher:
 
     async def search(self, query: Search) -> list[Hit]:
         """Search facts, summaries and marked messages across the live contexts of a namespace."""
-        ((count,),) = await self._db.one(
+        ((count,),) = await self._db.query(
             "count_searchable", {"namespace": query.namespace, "limit": max(SMALL, COUNTED) + 1}
         )
         if count <= SMALL:
@@ -43,10 +43,10 @@ class Searcher:
     async def _search_all(self, query: Search) -> list[Hit]:
         """Compare every searchable entry."""
         namespace = {"namespace": query.namespace}
-        queries: list[Named] = [("searchable", namespace)]
+        queries: list[NamedQuery] = [("searchable", namespace)]
         if query.vector is not None and query.space is not None:
             queries.append(("searchable_vectors", {**namespace, "space": query.space}))
-        rows, *vectors = await self._db.ask(*queries)
+        rows, *vectors = await self._db.query_all(*queries)
         return await asyncio.to_thread(search.rank_hits, query, rows, vectors[0] if vectors else ())
 
     async def _search_selected(self, query: Search, count: int) -> list[Hit]:
@@ -62,10 +62,10 @@ class Searcher:
             return []
         contexts, versions = zip(*sorted(locations), strict=True)
         places = {"namespace": query.namespace, "contexts": list(contexts), "versions": list(versions)}
-        queries: list[Named] = [("searchable_at", places)]
+        queries: list[NamedQuery] = [("searchable_at", places)]
         if query.vector is not None and query.space is not None and not vectors:
             queries.append(("searchable_vectors_at", {**places, "space": query.space}))
-        rows, *vectors_at = await self._db.ask(*queries)
+        rows, *vectors_at = await self._db.query_all(*queries)
         statistics = search.CorpusStatistics(total=count, having=entries_with_term)
         candidates = vectors_at[0] if vectors_at else vectors
         return await asyncio.to_thread(search.rank_hits, query, rows, candidates, statistics)
@@ -76,7 +76,7 @@ class Searcher:
         if not words:
             return set(), {}
         values = {"namespace": query.namespace, "limit": limit, "words": words, "counted": COUNTED}
-        rows = await self._db.one("places", values)
+        rows = await self._db.query("places", values)
         entries_with_term: dict[int, int] = {}
         if rows:
             for word, number in zip(words, rows[0][2], strict=True):
@@ -99,8 +99,8 @@ class Searcher:
         is_indexed = self._db.pool.vectors and search.is_named(query.space, len(query.vector))
         if is_indexed and len(direction) <= MOST_NUMBERS:
             values |= {"limit": limit, "vector": direction, "exact": EXACT}
-            return {(context, version) for context, version in await self._db.one("nearest", values)}, ()
-        vectors = await self._db.one("searchable_vectors", values)
+            return {(context, version) for context, version in await self._db.query("nearest", values)}, ()
+        vectors = await self._db.query("searchable_vectors", values)
         return await asyncio.to_thread(search.select_nearest, query, vectors, limit), vectors
 
 

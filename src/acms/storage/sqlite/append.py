@@ -65,7 +65,7 @@ class _Prepared:
         self.tail: str | None = None
         #: How to write it if the log is still at the cached head; None without one.
         self.plan: _Plan | None = None
-        #: Whether the plan is all there is to it, and allowed behind its head.
+        #: Whether writing the plan is all there is to do (no keys, sources or jobs), and its head allows it.
         self.is_simple = False
 
     def __call__(self, connection: apsw.Connection) -> Receipt:
@@ -196,7 +196,7 @@ class Appender:
         plans = [plan for _, plan in simple_appends]
         writer.execute("SAVEPOINT op")
         succeeded = self._write_plans(writer, plans)
-        if not succeeded:  # which one it was is found out one by one
+        if not succeeded:  # the caller writes them one by one, which shows which of them fails
             writer.execute("ROLLBACK TO op").fetchall()
             for prepared, _ in simple_appends:
                 prepared.is_simple = False

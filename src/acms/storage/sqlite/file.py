@@ -37,7 +37,7 @@ CLOSING = 5.0
 
 
 _pid = os.getpid()
-"""The number of this process: to ask for it is a system call."""
+"""The number of this process, cached: asking for it at every call would be a system call each time."""
 _open_files: list[tuple[int, int]] = []
 """Device and inode of the files this process has open, once per open handle."""
 _inherited: set[tuple[int, int]] = set()
@@ -305,15 +305,15 @@ class SQLiteFile:
         self, partitions: int | None, progress: Callable[[Migration], None] | None
     ) -> list[Migration]:
         """Open the file, which applies the missing migrations; return the applied ones."""
-        missing = {step.version: step for step in await self.migrations(partitions) if not step.applied}
-        if missing and self.read_only:
+        missing_steps = {step.version: step for step in await self.migrations(partitions) if not step.applied}
+        if missing_steps and self.read_only:
             raise StorageReadOnlyError(f"{self.path} was opened read-only", options=("leave ?mode=ro out",))
         applied: list[Migration] = []
 
         def note_applied(version: int) -> None:
-            applied.append(missing[version])
+            applied.append(missing_steps[version])
             if progress is not None:
-                progress(missing[version])
+                progress(missing_steps[version])
 
         self._applied = note_applied
         try:

@@ -24,7 +24,7 @@ class JobQueue:
     def __init__(self, tables: Tables, clock: Callable[[], datetime]) -> None:
         self._tables = tables
         self._clock = clock
-        #: When no job was found that was changed in the future.
+        #: When it was last checked, with no result, whether a job was changed in the future.
         self._last_check = -CLOCKS_DIFFER
 
     def enqueue(self, connection: apsw.Connection, op: Append) -> None:
@@ -43,8 +43,9 @@ class JobQueue:
     def check_due(self, connection: apsw.Connection, kinds: Sequence[str], limit: int) -> tuple[bool, bool]:
         """Return whether jobs are due, and whether one was changed in the future; writes nothing."""
         now = to_microseconds(self._clock())
-        ahead = self._has_job_from_future(connection, now)
-        return bool(self._due(connection, kinds, now, ahead=ahead, limit=limit)), ahead
+        has_future_job = self._has_job_from_future(connection, now)
+        due_jobs = self._due(connection, kinds, now, has_future_job=has_future_job, limit=limit)
+        return bool(due_jobs), has_future_job
 
     def _has_job_from_future(self, connection: apsw.Connection, now: int) -> bool:
         """Return whether a job was changed at a time that is still to come, because the clock was set back.
@@ -60,24 +61,30 @@ class JobQueue:
         return has_job
 
     def _due(
-        self, connection: apsw.Connection, kinds: Sequence[str], now: int, *, ahead: bool, limit: int
+        self, connection: apsw.Connection, kinds: Sequence[str], now: int, *, has_future_job: bool, limit: int
     ) -> Sequence[Row]:
         values = {"tenant": self._tables.tenant, "kinds": dump(list(kinds)), "now": now, "limit": limit}
-        if ahead:
+        if has_future_job:
             values["changed"] = now + CLOCKS_DIFFER
-        return self._tables.rows(connection, "due_jobs_ahead" if ahead else "due_jobs", values)
+        return self._tables.rows(connection, "due_jobs_ahead" if has_future_job else "due_jobs", values)
 
     def claim(
-        self, connection: apsw.Connection, kinds: Sequence[str], *, lease: timedelta, limit: int, ahead: bool
+        self,
+        connection: apsw.Connection,
+        kinds: Sequence[str],
+        *,
+        lease: timedelta,
+        limit: int,
+        has_future_job: bool,
     ) -> list[Lease]:
-        """Take due jobs, oldest first; `ahead` says whether jobs have times that are still to come (see `check_due`).
+        """Take due jobs, oldest first.
 
-        A lease is `silent` if the job's last worker let its lease expire without a word.
+        `has_future_job` says whether a job was changed at a time that is still to come (see `check_due`). A lease is `silent` if the job's last worker let its lease expire without a word.
         """
         now = to_microseconds(self._clock())
         lease_until = now + lease // timedelta(microseconds=1)
         leases: list[Lease] = []
-        for id, state in self._due(connection, kinds, now, ahead=ahead, limit=limit):
+        for id, state in self._due(connection, kinds, now, has_future_job=has_future_job, limit=limit):
             self._tables.rows(connection, "claim_job", (lease_until, now, self._tables.tenant, id))
             job, silent = self._job(connection, id), state == JobState.RUNNING
             leases.append(

@@ -257,11 +257,15 @@ class DatabaseStorage(ABC):
     async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
         """Take due jobs, oldest first."""
         # A worker that finds no job takes no write lock and syncs no disk, so idle workers cost little.
-        has_due, ahead = await self._database.read(lambda reader: self._jobs.check_due(reader, kinds, limit))
+        has_due, has_future_job = await self._database.read(
+            lambda reader: self._jobs.check_due(reader, kinds, limit)
+        )
         if not has_due:
             return []
         return await self._database.write(
-            lambda writer: self._jobs.claim(writer, kinds, lease=lease, limit=limit, ahead=ahead)
+            lambda writer: self._jobs.claim(
+                writer, kinds, lease=lease, limit=limit, has_future_job=has_future_job
+            )
         )
 
     async def extend(self, lease: Lease, *, by: timedelta) -> Lease:

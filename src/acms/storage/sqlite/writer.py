@@ -109,7 +109,7 @@ class Port:
         #: File descriptor by which the writer wakes the event loop; None where there is no such thing.
         self._event = self._open_event()
         self._guard = threading.Lock()
-        #: Set when closing waits for a large read to end.
+        #: Resolved when it is closed; set when closing waits for a large read to end.
         self._ended: Future[None] | None = None
 
     # ── on the event loop ───────────────────────────────────────────────────────────────────────────────────────────
@@ -161,9 +161,8 @@ class Port:
         if event is not None:
             if not self._loop.is_closed():
                 self._loop.remove_reader(event)
-                self._loop.call_soon_threadsafe(
-                    self._answer_committed
-                )  # the event may have been set and not yet been read
+                # Work may have been committed whose event was not read yet: answer it without the event.
+                self._loop.call_soon_threadsafe(self._answer_committed)
             os.close(event)
         for connection in (self._large, self.reader):
             with suppress(apsw.Error):
