@@ -88,7 +88,7 @@ def check_append(op: Append, head: Head) -> None:
 
 
 def check_read(newest: int | None, limit: int | None) -> None:
-    """Raise when a read asks for the last and the first entries at once, or for less than none."""
+    """Raise when a read asks for both the newest and the first entries, or for a negative number of them."""
     if newest is not None and limit is not None:
         raise ValidationError("newest and limit exclude each other", field="newest")
     for field, count in (("newest", newest), ("limit", limit)):
@@ -102,7 +102,7 @@ def collect_source_ids(op: Append) -> list[str]:
 
 
 def parse_entry_ids(ids: Iterable[str]) -> dict[str, tuple[str, int]]:
-    """Return (context, version) of the ids that have the form of an entry id."""
+    """Return by id the location (context, version) that each of the ids names; ids of another form are left out."""
     location_of: dict[str, tuple[str, int]] = {}
     for id in ids:
         location = parse_entry_id(id)
@@ -191,12 +191,12 @@ def wrap_unexpected_error(error: Exception) -> ACMSError:
 
 
 def job_number(id: str) -> int:
-    """Return the number a job id is; 0, which no job has, when it is none."""
+    """Return a job id as a number; 0, which no job has, if it is not a number that a store can hold."""
     return int(id) if id.isascii() and id.isdecimal() and len(id) <= 18 else 0
 
 
 def is_unfinished_query(query: JobQuery) -> bool:
-    """Return whether only jobs are listed that are still to be done."""
+    """Return whether a query lists only unfinished jobs, for which there is a smaller index."""
     return bool(query.states) and set(query.states) <= set(UNFINISHED)
 
 
@@ -210,7 +210,7 @@ def resolve_outcome(job: Job, outcome: Retry | Failed | Done) -> tuple[JobState,
 
 
 def lease_lost_error(lease: Lease) -> LeaseLostError:
-    """Return the refusal of an attempt that does not hold its job."""
+    """Return the error for an attempt whose lease on its job was lost."""
     return LeaseLostError(f"attempt {lease.attempt} no longer holds job {lease.job.id}")
 
 
@@ -220,7 +220,7 @@ def job_missing_error(id: object) -> GoneError:
 
 
 def duplicate_job_error(job: str, twin: str) -> ConflictError:
-    """Return the refusal to try a job again while another one does its work."""
+    """Return the error for trying a job again while another job, its twin, does the same work."""
     return ConflictError(
         f"job {twin} is to do the work of job {job}",
         retryable=False,
@@ -242,7 +242,7 @@ def split_segments(
             segments.append((ancestor, max(first, start), min(last, ancestor_last)))
             start = ancestor_last + 1
     segments.append((owner, max(first, start), last))
-    return [segment for segment in segments if segment[1] <= segment[2]]  # without empty ones
+    return [segment for segment in segments if segment[1] <= segment[2]]  # the range may miss some of them
 
 
 def lineage_of_fork(
@@ -281,7 +281,7 @@ async def whole_appends(
                 raise ConflictError(f"{context.id} holds another log")
             continue
         batch.append(entry)
-        # More entries of the last append may follow: these wait for the next batch.
+        # More entries of the same append may follow, and a stored append must be whole: it waits for the next batch.
         open_append = entry.batch
         if len(batch) >= 1_000 and batch[0].batch != open_append:
             yield [entry for entry in batch if entry.batch != open_append]
@@ -308,7 +308,9 @@ def build_page(
 def apply_settings_change(
     context: Context, change: Mapping[str, Json], *, rev: int, clock: Callable[[], datetime]
 ) -> Context:
-    """Return a context with changed settings; a value of None removes a setting, `deleted` hides the context.
+    """Return a context with changed settings; a value of None removes a setting.
+
+    The setting `deleted` is not stored: it sets or clears the time of deletion, and the first deletion's time stays.
 
     `ConflictError` if its settings are not at revision `rev` any more.
     """
@@ -379,13 +381,13 @@ class Read(NamedTuple):
         return f"{table}_forward" if self.newest is None else f"{table}_backward"
 
     def at_most(self, count: int) -> bool:
-        """Return whether no more entries than this can be found, however long the log is."""
+        """Return whether the read can return at most `count` entries, however long the log is."""
         limits = [limit for limit in (self.newest, self.limit) if limit is not None]
         limits += [end - self.after for end in (self.before, self.at) if end is not None]
         return any(limit <= count for limit in limits)
 
     def select(self, entries: list[Entry]) -> list[Entry]:
-        """Return the entries of the wanted kinds, as many as are wanted of them; ascending."""
+        """Return the entries, ascending, that have one of `kinds`: of these the `newest`, or the first `limit`."""
         if self.kinds is not None:
             entries = [entry for entry in entries if entry.kind in self.kinds]
         if self.newest is None:
@@ -393,5 +395,5 @@ class Read(NamedTuple):
         return entries[max(0, len(entries) - self.newest) :]
 
     def run(self, storage: StorageBackend, context: str) -> Awaitable[list[Entry]]:
-        """Read a log of a store."""
+        """Read these entries of a log from a store."""
         return storage.read(context, **self._asdict())

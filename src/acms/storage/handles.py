@@ -29,17 +29,17 @@ STOPPING = 10.0
 class LoopState:
     """State shared by the sessions on one handle in one event loop."""
 
-    #: The retrieval indexes over it.
+    #: The retrieval indexes over its logs.
     indexes: Any = None
-    #: Those of whole namespaces.
+    #: The retrieval indexes over whole namespaces.
     namespaces: Any = None
     #: One write queue per context, the same for all sessions.
     write_queues: WeakValueDictionary[str, Any] = field(default_factory=WeakValueDictionary)
     #: Embedders at work on it, by identity and mode of privacy, as long as a session uses them.
     embeddings: WeakValueDictionary[tuple[int, Any], Any] = field(default_factory=WeakValueDictionary)
-    #: What reads pages for its streams of events.
+    #: The reader of entries for the streams of events.
     pages: Any = None
-    #: The worker for the jobs in it.
+    #: The background worker for the jobs of the store.
     background: Any = None
     #: When something was last appended by a session, on the monotonic clock.
     appended: float = -1e9
@@ -80,7 +80,7 @@ class Shared:
         self.modes: dict[str, Any] = {}
         #: The newest session of each log: it supplies the handlers of its jobs and receives their events.
         self.sessions: WeakValueDictionary[str, Any] = WeakValueDictionary()
-        #: What the stage of privacy made of entries.
+        #: A cache of the redacted forms of entries.
         self.redactions: Any = None
         #: Indexes of an event loop that was closed: the next loop uses them instead of building them again.
         self._kept_indexes: Any = None

@@ -39,7 +39,7 @@ class JobQueue:
     async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
         """Take due jobs, oldest first; workers that claim at once take different ones.
 
-        A lease is `silent` if the job's last worker let its lease expire without a word.
+        A lease is `silent` if the job's last worker let its lease expire without settling the job.
         """
         lease_microseconds = lease // _MICROSECOND
         values = {"kinds": list(kinds), "lease": lease_microseconds, "limit": limit, "differ": CLOCKS_DIFFER}
@@ -97,7 +97,7 @@ class JobQueue:
         raise await self._lease_error(lease)
 
     async def finish(self, connection: Connection, lease: Lease) -> None:
-        """End an attempt as done inside a transaction, which an attempt that lost its lease breaks off."""
+        """End an attempt as done inside a transaction; if its lease was lost, the error rolls the transaction back."""
         values = {"id": append_rules.job_number(lease.job.id), "attempt": lease.attempt}
         if not await self._db.query_in(connection, "finish_job", values):
             raise await self._lease_error(lease)
@@ -109,8 +109,8 @@ class JobQueue:
             raise append_rules.duplicate_job_error(job.id, str(twin[0][0]))
 
     async def _lease_error(self, lease: Lease) -> LeaseLostError:
-        """Say that another attempt holds the job; `GoneError` when there is no such job."""
-        await self._job(append_rules.job_number(lease.job.id))
+        """Return the error for a lease that another attempt took; raise `GoneError` when there is no such job."""
+        await self._job(append_rules.job_number(lease.job.id))  # raises the `GoneError`
         return append_rules.lease_lost_error(lease)
 
     async def _job(self, number: int) -> Job:
@@ -133,7 +133,7 @@ class JobQueue:
     # ── hints ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def announce(self) -> None:
-        """Say that there are jobs, once for all that come within a moment."""
+        """Notify other processes that jobs were enqueued: one notification for all of the next 20 milliseconds."""
         if self.hints and self._next_notification is None:
             self._next_notification = asyncio.ensure_future(self._notify())
             self.notifications.add(self._next_notification)

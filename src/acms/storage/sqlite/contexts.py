@@ -207,7 +207,7 @@ class Contexts:
         if version < head.version:
             columns.update(self._columns_of_head_at(connection, log, version))
         if head.rewrites:
-            for owner_ref, first, last in self._tables.runs(connection, log, at=version):
+            for owner_ref, first, last in self._tables.segments(connection, log, at=version):
                 base = owner_ref << VERSION_BITS
                 values = (base | first, base | last)
                 ((count,),) = self._tables.rows(connection, "count_replacing", values)

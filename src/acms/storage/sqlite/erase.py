@@ -29,7 +29,7 @@ from acms.storage.sqlite.tables import Tables
 from acms.storage.traces import Traces, find_repeating_values
 
 AGAIN = 1.0
-"""Seconds after which a commit tries again, without waiting."""
+"""Seconds after which a commit tries again to empty the write-ahead log; it does not wait for readers then."""
 CHUNK = 4 << 20
 """Bytes of a file that are searched at once."""
 
@@ -108,7 +108,7 @@ class Eraser:
     def find_remains(self, connection: apsw.Connection, ids: Sequence[str]) -> list[str]:
         """Return descriptions of the keys and derived rows that erased entries still have."""
         versions_of: dict[tuple[str, int], list[int]] = {}
-        for owner, ref, version in self._tables.places(connection, ids).values():
+        for owner, ref, version in self._tables.locations(connection, ids).values():
             versions_of.setdefault((owner, ref), []).append(version)
         remains: list[str] = []
         for (owner, ref), versions in versions_of.items():
@@ -151,7 +151,7 @@ class FileEraser:
     def _empty_wal(self, writer: apsw.Connection) -> None:
         """Move the write-ahead log into the file and cut it to nothing, unless a reader still needs it."""
         is_first_attempt = self._retry_at == 0.0
-        # Readers get a second to finish, the first time only: writers wait meanwhile.
+        # Readers get a second to finish, but only the first time: all writers wait meanwhile.
         writer.set_busy_timeout(min(self._file.busy, 1_000) if is_first_attempt else 0)
         try:
             is_busy = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0][0]

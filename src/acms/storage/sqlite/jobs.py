@@ -79,7 +79,8 @@ class JobQueue:
     ) -> list[Lease]:
         """Take due jobs, oldest first.
 
-        `has_future_job` says whether a job was changed at a time that is still to come (see `check_due`). A lease is `silent` if the job's last worker let its lease expire without a word.
+        `has_future_job` says whether a job was changed at a time that is still to come (see `check_due`). A lease is
+        `silent` if the job's last worker let its lease expire without settling the job.
         """
         now = to_microseconds(self._clock())
         lease_until = now + lease // timedelta(microseconds=1)
@@ -130,8 +131,8 @@ class JobQueue:
         return self._job(connection, number)
 
     def _lease_error(self, connection: apsw.Connection, lease: Lease) -> LeaseLostError:
-        """Say that another attempt holds the job; `GoneError` when there is no such job."""
-        self._job(connection, append_rules.job_number(lease.job.id))
+        """Return the error for a lease that another attempt took; raise `GoneError` when there is no such job."""
+        self._job(connection, append_rules.job_number(lease.job.id))  # raises the `GoneError`
         return append_rules.lease_lost_error(lease)
 
     def _job(self, connection: apsw.Connection, id: int) -> Job:

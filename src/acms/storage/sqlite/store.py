@@ -324,7 +324,7 @@ class SQLiteStorage(DatabaseStorage):
 
     # ── erasing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    #: A deleted row is overwritten at once, and the write-ahead log emptied.
+    #: Where bytes of erased content stay until a rewrite: nowhere, as deleted rows are overwritten at once.
     until_rewritten: tuple[str, ...] = ()
     searches_bytes = True
 
