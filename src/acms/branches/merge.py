@@ -321,6 +321,7 @@ async def _notify_followers(
     if writer.note(context, delivered):
         await writer.index(context, delivered)
     ids = frozenset(entry.id for entry in replaced)
+    # The record of the merge is the last of its drafts; the receipt also has those of other requests.
     record = delivered.receipt.ids[delivered.start + len(delivered.drafts) - 1]
     await retirement.propagate_to_profile(
         shared.storage, shared.namespace, retirement.Rewrite((), ids), record

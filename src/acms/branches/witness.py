@@ -228,7 +228,7 @@ async def _read_records(storage: StorageBackend) -> dict[str, Mapping[str, Json]
 
 
 def _parse_closing_line(lines: Sequence[str]) -> Closing | None:
-    """Return the closing line of a witness; None if it has none."""
+    """Return the last line of a witness, which closes it; None if the last line is another one."""
     try:
         closing = json.loads(lines[-1])
         return Closing(

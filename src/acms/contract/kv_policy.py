@@ -209,18 +209,19 @@ def _collect_keys(
     selected: Iterable[Fragment], benefits: Mapping[str, float], cache: Iterable[CachedKey]
 ) -> dict[str, CachedKey]:
     """Return all keys of the reply and of the cache; values from the reply take precedence."""
-    cached = {cached_key.key: cached_key for cached_key in cache}
+    cached_keys = {cached_key.key: cached_key for cached_key in cache}
     units: dict[str, CachedKey] = {}
     for fragment in selected:
-        cached_entry = cached.get(fragment.id)
-        benefit = benefits.get(fragment.id, cached_entry.benefit if cached_entry else 0.0)
+        cached_key = cached_keys.get(fragment.id)
+        # A key that is no longer rated keeps the benefit that it had in the cache.
+        benefit = benefits.get(fragment.id, cached_key.benefit if cached_key else 0.0)
         units[fragment.id] = CachedKey(
             fragment.id, fragment.lod, fragment.cost_tokens, benefit, 0, fragment.entities
         )
-    for key, cached_key in cached.items():
+    for key, cached_key in cached_keys.items():
         if key not in units:
             units[key] = cached_key._replace(benefit=benefits.get(key, cached_key.benefit))
-    return units
+    return keys
 
 
 def _choose_pins(
@@ -231,7 +232,7 @@ def _choose_pins(
 ) -> list[str]:
     """Return the keys to pin: overviews (macro), and micro fragments that cover a requested entity.
 
-    One may cost `PIN_SHARE` of the tokens, and all together `PINS_SHARE`.
+    A single pin may cost `PIN_SHARE` of the tokens, and all pins together `PINS_SHARE`.
     """
     pins: list[str] = []
     total = 0

@@ -49,6 +49,7 @@ def find_cookie(text: str, end: int) -> Detection | None:
 def find_header_credential(text: str, end: int, word: str) -> Detection | None:
     """Return the credential in a header such as `Authorization`, whose name `word` ends at `end`."""
     match = _AUTH.match(text, end)
+    # A value follows a separator; "0" and "+" are the ends of an encoded space, "%20" or "+".
     if not match or text[match.start("value") - 1] not in " \t:=\"'`,0+":
         return None
     value, start = match["value"].rstrip("."), match.start("value")
@@ -62,6 +63,7 @@ def find_header_credential(text: str, end: int, word: str) -> Detection | None:
     stop = rest_of(text, start + len(value))
     if scheme == "basic" and _is_pair(value):
         return Detection(start, stop, "password")
+    # Without a scheme less shows that it is a credential, so it must be longer.
     if len(value) < (12 if scheme else 16) or not _is_mixed_credential(value):
         return None
     return Detection(start, stop, "password" if scheme == "basic" else "bearer_token")

@@ -123,15 +123,15 @@ def open_import(
     members: list[Member] = []
     try:
         with opener() as file:
-            begins = file.read(512)  # the mark of a tar archive is at byte 257
+            beginning = file.read(512)  # long enough for the mark of a tar archive, at byte 257
             size = file.seek(0, SEEK_END)
             file.seek(0)
-            if begins.startswith(langgraph.MAGIC) or format == LANGGRAPH:
+            if beginning.startswith(langgraph.MAGIC) or format == LANGGRAPH:
                 if most is not None and size > most:
                     raise TooLargeError(f"has more than {most:,} bytes", field=path.name)
                 return Import(path.name, LANGGRAPH, True, lambda _: langgraph.read_checkpoints(path), trust)
-            refuse_packed(begins, path.name)
-            if begins.startswith(ZIP):
+            refuse_packed(beginning, path.name)
+            if beginning.startswith(ZIP):
                 members = read_archive(file, path.name, most or limits.IMPORT_BYTES)
     except OSError as error:
         raise ValidationError(f"cannot be read: {error.strerror}", field=str(path)) from error

@@ -308,7 +308,7 @@ def to_sendable_media(media: Media) -> Media | None:
     inline = _DATA.match(media.ref)
     if inline:
         return _with_mime(media, inline[1]) if inline[1] in IMAGES or inline[1] == PDF else None
-    if media.ref.startswith(("https://", "http://", "file_")):
+    if media.ref.startswith(("https://", "http://", "file_")):  # "file_" begins the id of an uploaded file
         if kind == "image":
             return _with_mime(media, "image/*")
         if media.mime == PDF:

@@ -356,9 +356,9 @@ def _check_call(block: Mapping[str, Json], ids: set[str], *path: str | int) -> N
 
 
 def _check_server_tool_pairs(messages: Sequence[Mapping[str, Json]]) -> None:
-    """Raise for a call of a tool that the provider runs without its result, and for a result without its call.
+    """Raise for a call without its result, and for a result without its call, of tools that the provider runs.
 
-    The last call may be open: there the provider paused, and goes on.
+    The last call may have no result: the provider paused there, and will go on.
     """
     open_calls: dict[str, tuple[str | int, ...]] = {}
     last_call = ""

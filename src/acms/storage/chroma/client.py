@@ -57,11 +57,11 @@ class Chroma:
         self._prefix = f"{collection}-"
         self._timeout = timeout
         self._backoff = backoff
-        self._create_client = None if client is not None else partial(_create_client, path, url, timeout)
+        self._client_factory = None if client is not None else partial(_create_client, path, url, timeout)
         self._open_timeout = LOCAL_OPEN_TIMEOUT if url is None else timeout
         self._client: Any = client
         self._opening_locks: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
-        # Four calls at a time: one that hangs holds its thread for as long as it does.
+        # Four calls at a time: a call that hangs holds its thread and its permit until it ends.
         self._permits: PerLoop[asyncio.Semaphore] = PerLoop(lambda: asyncio.Semaphore(4))
         self._not_before = float("-inf")
         self._collections: dict[str, Any] = {}
@@ -87,7 +87,7 @@ class Chroma:
     async def close(self) -> None:
         """Close a client that was opened here; the next call opens it again."""
         client = self._client
-        if self._create_client is None or client is None:
+        if self._client_factory is None or client is None:
             return
         self._client = None
         self._collections.clear()
@@ -105,13 +105,13 @@ class Chroma:
         if loop.time() < self._not_before:
             raise VectorsUnavailableError
         try:
-            if self._client is None and self._create_client is not None:
+            if self._client is None and self._client_factory is not None:
                 lock_of_this_loop = self._opening_locks.here()
                 async with lock_of_this_loop:
                     if self._client is None:  # else another task opened it meanwhile
                         await self._run_in_thread(_load_chromadb, LOCAL_OPEN_TIMEOUT)
                         self._client = await self._run_in_thread(
-                            self._create_client, self._open_timeout, on_late_result=_close_client
+                            self._client_factory, self._open_timeout, on_late_result=_close_client
                         )
             return await self._run_in_thread(work, self._timeout)
         except Exception as error:

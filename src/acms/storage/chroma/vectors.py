@@ -174,7 +174,7 @@ class ChromaVectors(WrapperStorage):
             [vector for vector in vectors if vector.row.version in live_entries], live_entries
         )
         count = await self.inner.put_derived(context, marked_rows, wait=wait)
-        # An entry may have been erased while its vector was written.
+        # An erasure raises the epoch: an entry may have been erased while its vector was written.
         if (await self.inner.head(context)).epoch != head.epoch:
             await self._forget_erased(context, live_entries, head.version)
         return count

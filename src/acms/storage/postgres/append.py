@@ -141,7 +141,7 @@ class Appender:
                 finally:
                     for group in batch:
                         for pending in group.members:
-                            # No effect on callers that the commit has answered.
+                            # Only a commit that was broken off leaves callers without an answer.
                             answer_caller(pending, StorageBusyError("the append was broken off"))
                         self._release_context(group.context)
         finally:
@@ -461,6 +461,7 @@ class Appender:
             return None
         # The digests of the entries are salted, so only this operation can have written them.
         if op.drafts:
+            # They lie near the head: a moment ago they were to be appended behind it.
             after, digests = max(0, head.version - 10_000), [stamp.digest for stamp in pending.stamps]
             query = "written", {**target, "after": after, "digests": digests}
         elif op.finish is not None:

@@ -112,7 +112,7 @@ class Database:
             await check_database(self.pool)
             self._accept_durability()
         except BaseException:
-            if not self.pool.users:
+            if not self.pool.users:  # else other handles use its connections
                 await self.pool.close()
             raise
         self.pool.users.add(self)

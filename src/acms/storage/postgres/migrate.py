@@ -255,10 +255,10 @@ async def _list_missing_statements(connection: Connection) -> list[str]:
     quoted = sql.Identifier(user).as_string(connection)
     statements: list[str] = []
     for role in ROLES:
-        may_be_role = await (await connection.execute(_MAY_SET_ROLE, (role,))).fetchone()
-        if may_be_role is None:
+        may_set_role = await (await connection.execute(_MAY_SET_ROLE, (role,))).fetchone()
+        if may_set_role is None:
             statements.append(f"CREATE ROLE {role} NOLOGIN NOINHERIT")
-        if not superuser and (may_be_role is None or not may_be_role[0]):
+        if not superuser and (may_set_role is None or not may_set_role[0]):
             # A user that inherits from the search role can read all tenants outside of our transactions.
             must_not_inherit = role == SEARCH_ROLE and connection.info.server_version >= 160000
             options = " WITH INHERIT FALSE, SET TRUE" if must_not_inherit else ""

@@ -162,6 +162,7 @@ def _summarize_append(
     }
     if isinstance(expect.last_message, str):
         location = parse_entry_id(expect.last_message)
+        # No entry has the version -1, so an id of another form is refused.
         summary["last_version"] = -1 if location is None else location[1]
         summary["last_nonce"] = expect.last_message.rpartition("_")[2]
     return summary

@@ -366,6 +366,7 @@ class Pool:
                 if not is_transient or not repeatable or remaining <= 0:
                     if error.sqlstate in _SERVER_GONE:
                         self._close_idle()
+                    # Whether a repeatable call was written does not matter: its caller may repeat it as well.
                     raise translate_error(error, outcome_known=repeatable) from error
                 # The server or the node is gone: other idle connections to it are of no use either.
                 if not wrote_nothing or error.sqlstate in _SERVER_GONE:

@@ -212,7 +212,8 @@ class Appender:
     def _take_simple(self, functions: Sequence[Function], start: int) -> list[tuple[_Prepared, _Plan]]:
         """Return the simple appends from `start` on, with their plans, until one is not simple.
 
-        A second append to a log ends them too, and so does a plan behind a head that has moved.
+        A second append to the same log ends the list too, since its plan is behind the head before the first one; so
+        does a plan behind a head that has moved.
         """
         simple_appends: list[tuple[_Prepared, _Plan]] = []
         contexts_taken: set[str] = set()
@@ -356,7 +357,7 @@ class Appender:
         return segments
 
     def restore(self, connection: apsw.Connection, restored: Context, entries: Sequence[Entry]) -> None:
-        """Write entries verbatim after the stored ones."""
+        """Write entries of a restored log verbatim after the stored ones, if they continue its hash chain."""
         log = self._tables.log(connection, restored.id, deleted=True)
         ref, head = log.ref, log.head
         self._verify_restored(connection, restored, log, entries)

@@ -144,7 +144,7 @@ class SQLiteFile:
         finally:
             if opening.done() and self._opening.get() is opening:
                 self._opening.pop()
-        # Someone may have closed the handle before this caller was resumed.
+        # Another caller may have closed the handle before this one was resumed: then it is opened once more.
         state = self._state
         if state is not None and state.ports.get() is port:
             return port
