@@ -221,7 +221,7 @@ def _collect_keys(
     for key, cached_key in cached_keys.items():
         if key not in units:
             units[key] = cached_key._replace(benefit=benefits.get(key, cached_key.benefit))
-    return keys
+    return units
 
 
 def _choose_pins(
