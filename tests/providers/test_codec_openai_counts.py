@@ -412,8 +412,8 @@ class TestLimit:
         self, codec: OpenAIChat | OpenAIResponses, budget: int
     ) -> None:
         limit = codec.limit(budget)
-        assert codec.counted(limit, is_covered=False).upper_bound <= max(budget, 0)
-        assert codec.counted(limit + 1, is_covered=False).upper_bound > budget
+        assert codec.counted(limit, covered=False).upper_bound <= max(budget, 0)
+        assert codec.counted(limit + 1, covered=False).upper_bound > budget
 
     def test_nothing_is_lost_where_counts_are_exact(self) -> None:
         assert OpenAIChat("gpt-4o").limit(8_000) == 8_000

@@ -168,7 +168,7 @@ async def test_an_unknown_model_has_an_estimate_until_enough_was_reported() -> N
 def test_models_of_openai_are_counted_with_the_newest_public_vocabulary(model: str) -> None:
     codec = OpenAIChat(model)
     assert codec.counter.name == "o200k_base"
-    assert codec.counted(1_000, is_covered=False).exactness is Exactness.ESTIMATE
+    assert codec.counted(1_000, covered=False).exactness is Exactness.ESTIMATE
 
 
 def test_reports_correct_tools_apart_from_text() -> None:

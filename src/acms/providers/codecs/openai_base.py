@@ -406,12 +406,12 @@ class OpenAICodec(CountingCodec):
         tokens, is_covered = self.framing.tools(tools)
         return self.framing.primer + tokens, is_covered
 
-    def counted(self, raw: int, tools: int = 0, *, is_covered: bool) -> Count:
+    def counted(self, raw: int, tools: int = 0, *, covered: bool) -> Count:
         """Return the count of `raw` tokens, of which `tools` are tools.
 
-        `is_covered` says that the published recipe covers all of them, so that the count may be exact.
+        `covered` says that the published recipe covers all of them, so that the count may be exact.
         """
-        if is_covered and self._bound:
+        if covered and self._bound:
             return Count(tokens=raw, exactness=Exactness.EXACT, upper_bound=raw, tools=tools)
         upper = raw if self._bound else self.calibration.upper(raw, tools)
         is_estimate = self._estimated and not self.calibration.knows(raw - tools)

@@ -195,7 +195,7 @@ class OpenAIChat(OpenAICodec):
         if functions and is_covered and self.traits.follows_recipe:
             is_covered, added_tokens = self._count_adopted_tools(messages)
             tokens += added_tokens
-        return self.counted(tokens, tool_tokens, is_covered=is_covered)
+        return self.counted(tokens, tool_tokens, covered=is_covered)
 
     def _count_frame(self, message: Mapping[str, Json]) -> int:
         """Return the tokens of a message of a payload without its parts."""

@@ -235,7 +235,7 @@ class OpenAIResponses(OpenAICodec):
             is_verbatim = bool(message.parts) and isinstance(message.parts[0], Raw)
             if is_message and not is_verbatim:
                 tokens += framing.role(message.role)
-        return self.counted(tokens, tool_tokens, is_covered=False)
+        return self.counted(tokens, tool_tokens, covered=False)
 
     # ── rules of the API ────────────────────────────────────────────────────────────────────────────────────────
 
