@@ -334,8 +334,6 @@ class Appender:
                 await asyncio.sleep(FIRST_WAIT)
             except ACMSError as error:
                 if type(error) is not ConflictError or tries >= TRIES:
-                    if unknown_outcome is None:
-                        return error
                     return await self._resolve_after_refusal(error, pending, unknown_outcome)
                 tries += 1
                 was_refused = True  # a key was taken in this moment
@@ -343,9 +341,14 @@ class Appender:
                 return append_rules.wrap_unexpected_error(error)
 
     async def _resolve_after_refusal(
-        self, error: ACMSError, pending: PendingAppend, unknown_outcome: UnknownOutcomeError
+        self, error: ACMSError, pending: PendingAppend, unknown_outcome: UnknownOutcomeError | None
     ) -> Receipt | ACMSError:
-        """Return the outcome of a lost attempt after a later one was refused, perhaps because of it."""
+        """Return the outcome after an attempt was refused, perhaps because an earlier one had written it already.
+
+        `unknown_outcome` is the error of an earlier attempt whose answer was lost; None if there was none.
+        """
+        if unknown_outcome is None:
+            return error
         if isinstance(error, StorageBusyError | StorageUnavailableError):  # the server could not be asked
             return unknown_outcome
         try:
