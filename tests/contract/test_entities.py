@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.contract import RenderRequest
-from acms.contract.entities import LONGEST, MOST, extract_entities, gaze_of_request
+from acms.contract.entities import MAX_ENTITIES, MAX_ENTITY_CHARS, extract_entities, gaze_of_request
 
 
 def entity_request(intent: str, entities: tuple[str, ...] | None = None) -> RenderRequest:
@@ -48,7 +48,7 @@ def test_entities_are_words_and_names_in_the_order_of_first_mention(
 def test_of_too_many_entities_names_are_kept_before_plain_words() -> None:
     text = " ".join(f"word{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(100)) + " orders_db Caroline"
     found = extract_entities(text)
-    assert len(found) == MOST
+    assert len(found) == MAX_ENTITIES
     assert found[-1] == "caroline"
     assert "orders_db" in found
 
@@ -57,8 +57,8 @@ def test_of_too_many_entities_names_are_kept_before_plain_words() -> None:
 def test_entities_of_any_text_are_few_short_and_in_lower_case(text: str) -> None:
     found = extract_entities(text)
     assert found == extract_entities(text)
-    assert len(found) == len(set(found)) <= MOST
-    assert all(one and one == one.lower() and len(one) <= LONGEST for one in found)
+    assert len(found) == len(set(found)) <= MAX_ENTITIES
+    assert all(one and one == one.lower() and len(one) <= MAX_ENTITY_CHARS for one in found)
 
 
 def test_a_long_run_of_letters_is_data_and_no_entity() -> None:
@@ -88,11 +88,11 @@ def test_a_slug_is_its_words_without_what_is_to_be_done() -> None:
 def test_words_that_stand_side_by_side_are_the_name_others_know_them_by() -> None:
     slug = entity_request("implement_hyperbolic_search_with_performance_constraints")
     known = ("hyperbolic_search", "Performance", "gpu_native", "search_constraints")
-    assert gaze_of_request(slug, known=known) == ("hyperbolic_search", "performance", "constraints")
+    assert gaze_of_request(slug, known_names=known) == ("hyperbolic_search", "performance", "constraints")
     twice = entity_request("the memory leak, and memory in general")
-    assert gaze_of_request(twice, known=("memory_leak",)) == ("memory_leak", "memory", "general")
+    assert gaze_of_request(twice, known_names=("memory_leak",)) == ("memory_leak", "memory", "general")
     longest = entity_request("fix the vector index rebuild job")
-    assert gaze_of_request(longest, known=("vector_index", "vector-index-rebuild")) == (
+    assert gaze_of_request(longest, known_names=("vector_index", "vector-index-rebuild")) == (
         "vector-index-rebuild",
         "job",
     )

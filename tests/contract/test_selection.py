@@ -61,7 +61,7 @@ def chosen_ids(chosen: Selection) -> str:
 def selection_as_wire(chosen: Selection) -> str:
     """Return all that must not depend on the order in which candidates come, byte for byte."""
     fragments = [one.to_wire(extended=True) for one in chosen.fragments]
-    kept = [fragments, chosen.used_tokens, chosen.coverage, chosen.left]
+    kept = [fragments, chosen.used_tokens, chosen.coverage, chosen.rejected]
     return json.dumps([*kept, sorted(chosen.scores.items()), sorted(chosen.benefits.items())])
 
 
@@ -130,7 +130,7 @@ def test_check_10_set_t_is_chosen_as_published(
 ) -> None:
     chosen = choose_fragments(SET_T, tokens=tokens, profile="published")
     assert (chosen_ids(chosen), chosen.used_tokens, chosen.coverage) == (expected, used, coverage)
-    assert {one.id for one in chosen.left} == set("BFGD") - set(expected)
+    assert {one.id for one in chosen.rejected} == set("BFGD") - set(expected)
 
 
 # ── always ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -184,7 +184,7 @@ def hold_random_sets(count: int, shuffles: int) -> None:
             assert all(one.cost_tokens >= count_words(one.text or "") for one in chosen.fragments), said
             shown = [one.id for one in chosen.fragments]
             assert len(shown) == len(set(shown)), said
-            left = [one.id for one in chosen.left if one.rule != "duplicate"]
+            left = [one.id for one in chosen.rejected if one.rule != "duplicate"]
             assert sorted([*shown, *left]) == sorted({one.id for one in candidates}), said
             covered = set(asked["gaze"]) & {name for one in chosen.fragments for name in one.entities}
             assert chosen.coverage == (len(covered) / len(asked["gaze"]) if asked["gaze"] else None), said
@@ -287,7 +287,7 @@ def test_check_17_ten_thousand_candidates_are_chosen_from() -> None:
         for n in range(10_000)
     ]
     chosen = choose_fragments(many, gaze="abcd", tokens=4000)
-    assert len(chosen.fragments) + len(chosen.left) == 10_000
+    assert len(chosen.fragments) + len(chosen.rejected) == 10_000
     assert 3900 < chosen.used_tokens <= 4000
 
 
@@ -308,7 +308,7 @@ def test_of_two_with_the_same_id_the_fresher_is_kept_then_the_cheaper() -> None:
     cheap = replace(new, cost_tokens=7)
     chosen = choose_fragments([old, new, cheap])
     assert chosen.used_tokens == 7
-    assert [(one.id, one.rule, one.cost) for one in chosen.left] == [
+    assert [(one.id, one.rule, one.cost) for one in chosen.rejected] == [
         ("x", "duplicate", 9),
         ("x", "duplicate", 1),
     ]
@@ -383,7 +383,7 @@ def test_what_covers_nothing_and_is_hardly_relevant_is_left_out_even_if_there_is
     ]
     chosen = choose_fragments(offers)
     assert sorted(one.id for one in chosen.fragments) == ["near", "x"]
-    assert [(one.id, one.rule) for one in chosen.left] == [("noise", "irrelevant")]
+    assert [(one.id, one.rule) for one in chosen.rejected] == [("noise", "irrelevant")]
     assert len(choose_fragments(offers, gaze="").fragments) == 3
 
 
@@ -394,7 +394,7 @@ def test_what_a_session_offers_as_an_answer_is_never_below_the_cutoff() -> None:
     ]
     chosen = choose_fragments(offers)
     assert [one.id for one in chosen.fragments] == ["near", "far"]
-    assert not chosen.left
+    assert not chosen.rejected
 
 
 def test_what_only_fills_comes_last_the_newest_first_then_the_best() -> None:
@@ -410,7 +410,7 @@ def test_what_only_fills_comes_last_the_newest_first_then_the_best() -> None:
     for fit in range(len(order) + 1):
         chosen = choose_fragments(offers, tokens=100 * fit)
         assert [one.id for one in chosen.fragments] == order[:fit]
-    assert {rejected.rule for rejected in choose_fragments(offers, tokens=300).left} == {"budget"}
+    assert {rejected.rule for rejected in choose_fragments(offers, tokens=300).rejected} == {"budget"}
 
 
 def test_fill_takes_nothing_from_others_and_leaves_no_room_for_what_would_fit() -> None:
@@ -434,7 +434,7 @@ def test_fill_takes_nothing_from_others_and_leaves_no_room_for_what_would_fit() 
         others = [one for one in offers if one.purpose is not Purpose.FILL]
         alone = choose_fragments(others, tokens=tokens).fragments
         assert chosen.fragments[: len(alone)] == alone
-        left = [one for one in chosen.left if one.rule == "budget"]
+        left = [one for one in chosen.rejected if one.rule == "budget"]
         assert all(one.cost > tokens - chosen.used_tokens for one in left)
         rng.shuffle(offers)
         assert selection_as_wire(choose_fragments(offers, tokens=tokens)) == selection_as_wire(chosen)

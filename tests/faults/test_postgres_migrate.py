@@ -236,12 +236,12 @@ async def test_t46_a_migration_that_fails_changes_nothing_and_can_be_repeated(
 async def test_t46_the_state_of_a_database_can_be_asked_for(postgres_url: str) -> None:
     pool = Pool(postgres_url, size=1, patience=30, statement_seconds=30)
     try:
-        before = await pool.retry(read_migration_status, again=True)
+        before = await pool.retry(read_migration_status, may_repeat=True)
         assert [(step.version, step.applied) for step in before] == [
             (n, False) for n, *_ in list_known_migrations()
         ]
         await apply_migrations(pool, partitions=2)
-        after = await pool.retry(read_migration_status, again=True)
+        after = await pool.retry(read_migration_status, may_repeat=True)
         assert all(step.applied for step in after)
     finally:
         await pool.close()

@@ -296,7 +296,7 @@ async def test_t34_after_an_exception_in_a_transaction_nothing_of_it_is_left(
         pass
 
     async def raising(connection: Any) -> None:
-        await one._db.rows(connection, "lock_context", {"context": context.id})
+        await one._db.query_in(connection, "lock_context", {"context": context.id})
         raise Own
 
     async def failing(connection: Any) -> None:
@@ -304,7 +304,7 @@ async def test_t34_after_an_exception_in_a_transaction_nothing_of_it_is_left(
 
     for work, error in ((raising, Own), (failing, ACMSError)):
         with pytest.raises(error):
-            await one._db.within(work)
+            await one._db.run_transaction(work)
         assert set(await state_of(one)) <= {CLEAN}
         assert await two.read((await create_log(two, "talk")).id) == []
         await append_drafts(one, context, draft_message("goes on"))  # no lock is left

@@ -272,7 +272,7 @@ class TestVocabularies:
         self, model: str, encoding: str
     ) -> None:
         assert tiktoken.encoding_name_for_model(model) == encoding
-        assert (find_published_traits(model).counter, find_published_traits(model).vocabulary) == (
+        assert (find_published_traits(model).counter, find_published_traits(model).has_public_vocabulary) == (
             encoding,
             True,
         )

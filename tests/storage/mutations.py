@@ -262,8 +262,8 @@ FAULTS = [
     Fault(
         "missing ignores what a fork inherited", "memory",
         edit_source(tables.DerivedRows, "missing",
-             ("tables.runs(connection, tables.log(connection, context))",
-              "tables.runs(connection, tables.log(connection, context))[-1:]")),
+             ("tables.segments(connection, tables.log(connection, context))",
+              "tables.segments(connection, tables.log(connection, context))[-1:]")),
         "test_missing_of_a_fork_names_what_it_inherited",
     ),
     Fault(

@@ -80,13 +80,13 @@ async def test_a_log_that_is_known_is_read_in_one_round_trip(
         child = await fork_log(store, context, 1)
         await append_drafts(store, child, draft_message("other"))
         trips: list[int] = []
-        ask = store._db.ask
+        query_all = store._db.query_all
 
         async def counted(*arguments: Any, **options: Any) -> Any:
             trips.append(len(arguments))
-            return await ask(*arguments, **options)
+            return await query_all(*arguments, **options)
 
-        monkeypatch.setattr(store._db, "ask", counted)
+        monkeypatch.setattr(store._db, "query_all", counted)
         assert [entry.content for entry in await store.read(context.id)] == ["one", "two"]
         assert [entry.content for entry in await store.read(child.id)] == ["one", "other"]
         assert [entry.content for entry in await store.read(child.id, newest=1)] == ["other"]
@@ -194,7 +194,7 @@ async def test_an_append_whose_keys_cannot_be_looked_up_is_refused_and_its_neigh
         await append_drafts(store, context, draft_message("first"))
         child = await fork_log(store, context)
         with monkeypatch.context() as broken:
-            broken.setattr(store._db, "ask", raise_unavailable)
+            broken.setattr(store._db, "query_all", raise_unavailable)
             plain = Append(context=context.id, drafts=(draft_message("plain"),))
             refused, receipt = await store.append([keyed_append(child, "k"), plain])
         assert isinstance(refused, StorageUnavailableError)
@@ -214,7 +214,7 @@ async def test_what_waits_behind_a_statement_that_nobody_answered_is_not_sent(
         contexts = [await create_log(store) for _ in range(5)]
         ops = [Append(context=one.id, drafts=(draft_message("one"),)) for one in contexts]
         with monkeypatch.context() as broken:
-            broken.setattr(store._db, "commit", raise_unavailable)
+            broken.setattr(store._db, "commit_queries", raise_unavailable)
             for result in await store.append(ops):
                 assert isinstance(result, StorageUnavailableError)
                 assert not result.unknown
@@ -263,15 +263,15 @@ async def test_a_repetition_of_what_is_erased_in_this_moment_is_said_anew(
     async with tenant_of(tenant_url) as store:
         context = await create_log(store)
         await append_drafts(store, context, draft_message("under k", key="k"))
-        one = store._db.one
+        run_query = store._db.query
 
         async def raced(query: str, values: Any) -> Any:
-            rows = await one(query, values)
+            rows = await run_query(query, values)
             if query == "keyed" and rows:
                 await store.blank(context.id, [1], to=State.ERASED, audit={})
             return rows
 
-        monkeypatch.setattr(store._db, "one", raced)
+        monkeypatch.setattr(store._db, "query", raced)
         (receipt,) = await store.append([keyed_append(context, "k")])
         assert isinstance(receipt, Receipt)
         assert (receipt.versions, receipt.repeated) == ((2, 2), False)

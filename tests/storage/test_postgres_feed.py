@@ -79,14 +79,14 @@ async def test_t31_a_consumer_that_dies_again_and_again_misses_nothing_of_slow_w
             context = draw.choice(contexts)
 
             async def slowly(connection, context=context, n=n):
-                rows = await store._db.rows(connection, "lock_context", {"context": context.id})
+                rows = await store._db.query_in(connection, "lock_context", {"context": context.id})
                 assert rows
                 op = Append(context=context.id, drafts=(draft_message(f"{number}.{n}"),), tail={})
                 one = PendingAppend(op, os.urandom, asyncio.get_running_loop().create_future())
-                assert await store._db.rows(connection, *build_append_statement([Group([one])]))
+                assert await store._db.query_in(connection, *build_append_statement([Group([one])]))
                 await asyncio.sleep(draw.random() * 0.02)
 
-            await store._db.within(slowly)
+            await store._db.run_transaction(slowly)
 
     seen: dict[str, list[int]] = {context.id: [] for context in contexts}
 

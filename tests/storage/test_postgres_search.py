@@ -421,7 +421,7 @@ async def test_without_pgvector_vectors_are_compared_one_by_one_until_a_migratio
     postgres_url: str, superuser: Superuser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await apply_migrations_to(postgres_url, vectors=False) == [1, 4, 5]
-    monkeypatch.setattr(migrate, "_UNUSED", "SELECT false")  # as if it had been used long since
+    monkeypatch.setattr(migrate, "_IS_UNUSED", "SELECT false")  # as if it had been used long since
     space = "model/256/f16/said1"
     vectors = random_directions(30, 256)
     query = Search(namespace="default", space=space, vector=tuple(vectors[7]), limit=3)

@@ -8,7 +8,7 @@ from typing import Any
 
 from acms.ports import StorageBackend
 from acms.storage import WrapperStorage
-from acms.storage.wrapper import _METHODS, _MORE
+from acms.storage.wrapper import _METHODS, _OPTIONAL_METHODS
 
 
 class FaultyStorage(WrapperStorage):
@@ -23,13 +23,13 @@ class FaultyStorage(WrapperStorage):
         self._faults: dict[tuple[str, int], tuple[Exception, bool]] = {}
         #: How often each method was called.
         self.calls: Counter[str] = Counter()
-        for method in _MORE:
+        for method in _OPTIONAL_METHODS:
             if hasattr(self, method):
                 setattr(self, method, partial(self._call, method))
 
     def fail(self, method: str, nth: int, error: Exception, *, after: bool = False) -> None:
         """Raise `error` at the n-th call of a method from now on, counted from 1."""
-        if method not in _METHODS and not (method in _MORE and hasattr(self, method)):
+        if method not in _METHODS and not (method in _OPTIONAL_METHODS and hasattr(self, method)):
             raise ValueError(f"{method!r} is not a method that can fail")
         self._faults[method, self.calls[method] + nth] = (error, after)
 

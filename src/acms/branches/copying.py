@@ -57,7 +57,7 @@ class Copied:
 
     #: Contexts of the source, deleted ones too.
     contexts: int
-    #: Those of them that are new in the target.
+    #: Number of these contexts that are new in the target.
     created: int
     entries: int
     #: Entries that had lost their content in the source since they were copied.
@@ -168,11 +168,11 @@ class _Copy:
     # planning
 
     async def _read_jobs(self) -> dict[str, list[JobDraft]]:
-        """Return the unfinished jobs of the source by context, oldest first; one that runs may not end there."""
-        found: dict[str, list[JobDraft]] = {}
+        """Return the unfinished jobs of the source by context, oldest first."""
+        drafts_by_context: dict[str, list[JobDraft]] = {}
         for job in await _read_unfinished_jobs(self._source):
-            found.setdefault(job.context, []).append(_draft_from_job(job, job.dedupe))
-        return found
+            drafts_by_context.setdefault(job.context, []).append(_draft_from_job(job, job.dedupe))
+        return drafts_by_context
 
     async def _plan_step(self, id: str) -> _Step:
         """Compare a context with the one that the target has under its id or name, before anything is written."""
@@ -182,7 +182,7 @@ class _Copy:
         start = context.fork or 0
         last, chain = await _end_of(self._source, id)
         copy = await find_context(self._target, id, namespace=context.namespace)
-        if copy is None or copy.id != id:
+        if copy is None or copy.id != id:  # not there, or found by a name that is equal to the id
             await self._check_name(context)
             return _Step(id, start, last, None)
         if _identity(copy) != _identity(context):
@@ -190,13 +190,14 @@ class _Copy:
         target_last, target_chain = await _end_of(self._target, id)
         if target_last > last:
             raise _diverged_error(context, f"is at version {target_last} there and at {last} here")
-        if start < target_last < last:
+        if start < target_last < last:  # the target is behind: compare the entry at which it stopped
             (entry,) = await self._source.read(
                 id, after=target_last - 1, before=target_last + 1, deleted=True
             )
             chain = entry.chain
         if target_last > start and target_chain != chain:
             raise ConflictError(f"{id} holds another log in the target", retryable=False)
+        # The same revision with other settings, or a higher revision, was written in the target itself.
         same_rev = copy.settings_rev == context.settings_rev
         same_deletion = _is_deleted(copy) == _is_deleted(context)
         same_settings = same_deletion and dict(copy.settings) == dict(context.settings)
@@ -215,10 +216,10 @@ class _Copy:
         """Raise when another context has this one's name in the target, unless the source says that it was deleted."""
         if context.key is None or _is_deleted(context):
             return
-        other = await find_context(self._target, context.key, namespace=context.namespace)
-        if other is None or other.key != context.key or _is_deleted(other):
+        same_name = await find_context(self._target, context.key, namespace=context.namespace)
+        if same_name is None or same_name.key != context.key or _is_deleted(same_name):
             return
-        source = await find_context(self._source, other.id, namespace=context.namespace)
+        source = await find_context(self._source, same_name.id, namespace=context.namespace)
         if source is None or not _is_deleted(source):
             raise ConflictError(
                 f"the session {context.key!r} of namespace {context.namespace!r} exists in the target with another id",
@@ -234,11 +235,13 @@ class _Copy:
         if step.target_last is None:
             self._created += 1
             if _is_deleted(context) and jobs:
-                # A hidden context takes no job: it is hidden after its jobs are copied, such as its collection.
+                # A deleted context takes no job, so it is restored as a live one with a revision to spare. `_hide`
+                # deletes it after its jobs are copied, such as the job that collects its entries.
                 visible = replace(context, deleted_at=None, settings_rev=max(0, context.settings_rev - 1))
                 try:
                     return await self._target.restore(visible, self._stream(step))
                 except ConflictError:
+                    # Another live context has its name now, so it can only be restored as deleted, without jobs.
                     self._left += [f"job {job.kind} of {step.id}: its name was taken again" for job in jobs]
         await self._target.restore(context, self._stream(step))
 
@@ -263,7 +266,7 @@ class _Copy:
     async def _blank(self, step: _Step) -> None:
         """Remove the content of copied entries that have lost it in the source since."""
         context = await self._source.context(step.id)
-        # The epoch counts erasures; that of a deleted context cannot be read.
+        # The epoch counts erasures: at 0 nothing was erased. A deleted context has no readable epoch.
         if not _is_deleted(context) and not (await self._source.head(step.id)).epoch:
             return
         self._blanked += await _blank_copied_entries(
@@ -277,22 +280,27 @@ class _Copy:
             return
         try:
             for space in await source.spaces(step.id):
-                known: set[int] = set()
+                copied_versions: set[int] = set()
                 if step.target_last is not None:
-                    known = {row.version for row in await self._target.derived(step.id, space)}
+                    copied_versions = {row.version for row in await self._target.derived(step.id, space)}
                 rows = await self._source.derived(step.id, space, at=step.last)
-                new = [row for row in rows if row.version > step.start and row.version not in known]
-                self._derived += await _store_derived_rows(self._target, step.id, new)
+                new_rows = [
+                    row for row in rows if row.version > step.start and row.version not in copied_versions
+                ]
+                self._derived += await _store_derived_rows(self._target, step.id, new_rows)
         except SessionNotFoundError:  # it was deleted: its rows are computed again if it is restored
             return
 
     async def _copy_settings(self, step: _Step) -> None:
-        """Bring the settings and the tail of a log up to date; each change raises the target's revision by one."""
+        """Bring the settings and the tail (the state at the end, such as the open episode) of a log up to date.
+
+        Each change raises the target's settings revision by one, until it is that of the source.
+        """
         context = await self._source.context(step.id)
         copy = await self._target.context(step.id)
         change: dict[str, Json] = {**dict.fromkeys(copy.settings), **context.settings}
         if _is_deleted(copy) != _is_deleted(context):
-            change["deleted"] = False
+            change["deleted"] = False  # only a restored context is left here: `_hide` ran before
         while copy.settings_rev < context.settings_rev:
             copy = await self._target.settings(step.id, change, rev=copy.settings_rev)
             change = {}  # further changes only bring the revision to that of the source
@@ -334,16 +342,16 @@ class _Copy:
         if end == copied_end:
             context = await self._target.context(step.id)
             return [] if _is_deleted(context) else await export.verify(self._target, context)
-        what = "the chain hash is not that of the source"
+        problem = "the chain hash is not that of the source"
         if end[0] != copied_end[0]:
-            what = f"the source has gone on to v{end[0]} meanwhile: copy again"
-        return [Problem(context=step.id, version=copied_end[0], what=what)]
+            problem = f"the source has gone on to v{end[0]} meanwhile: copy again"
+        return [Problem(context=step.id, version=copied_end[0], what=problem)]
 
 
 async def _blank_copied_entries(
     source: StorageBackend, context: str, target: StorageBackend, copy: str, *, after: int, last: int
 ) -> int:
-    """Blank the entries of a copy that lost their content in the original since; return their number."""
+    """Remove the content of copied entries whose originals lost it after the copy; return their number."""
     count = 0
     async for page in read_pages(source, context, after=after, at=last, deleted=True):
         copies = await target.read(copy, after=after, before=page[-1].version + 1, deleted=True)
@@ -359,7 +367,10 @@ async def _blank_copied_entries(
 
 
 async def _store_derived_rows(storage: StorageBackend, context: str, rows: Sequence[Derived]) -> int:
-    """Store derived rows, all of a version in one commit; return how many were kept."""
+    """Store derived rows (vectors and index records of entries); return how many the store kept.
+
+    All rows of one version are stored in one commit, because readers need them together.
+    """
     count = 0
     batch: list[Derived] = []
     for row in sorted(rows, key=lambda row: (row.version, row.part)):
@@ -381,18 +392,18 @@ def _unwrap_to_spaces(storage: StorageBackend) -> StorageBackend:
 
 async def _read_unfinished_jobs(storage: StorageBackend, context: str | None = None) -> list[Job]:
     """Return the unfinished jobs of a context, or of all, oldest first."""
-    found: list[Job] = []
+    jobs: list[Job] = []
     query = JobQuery(context=context, states=(JobState.READY, JobState.RUNNING), limit=export.PAGE)
     while True:
         page = await storage.jobs(query)
-        found += page.items
+        jobs += page.items
         if page.next_after is None:
-            return found[::-1]
+            return jobs[::-1]
         query = replace(query, after=page.next_after)
 
 
 def _draft_from_job(job: Job, name: str) -> JobDraft:
-    """Return a job to be run in another store; one that runs here is due there at once, as it may not end here."""
+    """Return a job to be run in another store; a running one is due there at once, as it may never end here."""
     due = job.not_before if job.state is JobState.READY else None
     return JobDraft(kind=job.kind, dedupe=name, payload=dict(job.payload), not_before=due)
 
@@ -418,9 +429,9 @@ def _is_deleted(context: Context) -> bool:
     return context.deleted_at is not None
 
 
-def _diverged_error(context: Context, what: str) -> ConflictError:
+def _diverged_error(context: Context, difference: str) -> ConflictError:
     return ConflictError(
-        f"the session {context.key or context.id!r} went on in the target: it {what}",
+        f"the session {context.key or context.id!r} went on in the target: it {difference}",
         retryable=False,
         options=("copy the other way round", "copy into another tenant or another store"),
     )
@@ -448,13 +459,14 @@ async def copy_session(shared: SharedSession, at: int | str | None, session_id: 
             attempts += 1
             is_final = isinstance(error, ConflictError) and not error.retryable
             if is_final or attempts == 10:
-                raise  # else another task may be making the same copy: go on where it is
+                raise
+            # Another task may be making the same copy: look again, and continue its copy.
 
 
 async def _create_or_resume_copy(
     storage: StorageBackend, original: Context, version: int, key: str | None
 ) -> Context:
-    """Return the complete copy: the one of this name, a begun one that is completed, or a new one."""
+    """Return a complete copy: the existing one of this name, an interrupted one that is completed now, or a new one."""
     origin = {"context": original.id, "version": version}
     copy = None if key is None else await find_context(storage, key, namespace=original.namespace)
     if copy is None or _is_deleted(copy):
@@ -502,17 +514,17 @@ async def _fill_copy(storage: StorageBackend, original: Context, version: int, h
 async def _prepare_hidden_copy(
     storage: StorageBackend, original: Context, version: int, key: str | None
 ) -> Context:
-    """Return the context of a copy that is not whole yet: a begun one, or a new one."""
+    """Return the hidden context of an incomplete copy: that of an interrupted call, or a new one."""
     name = draw_token(os.urandom, 16) if key is None else key
     attempt = 0
     while True:
         id = copy_of(original.id, version, f"{original.namespace} {name}", attempt)
-        begun = await find_context(storage, id, namespace=original.namespace)
-        if begun is None:
+        unfinished = await find_context(storage, id, namespace=original.namespace)
+        if unfinished is None:
             break
-        if _is_deleted(begun) and begun.settings.get(COPYING):
-            return begun
-        attempt += 1  # one that was made before and deleted since
+        if _is_deleted(unfinished) and unfinished.settings.get(COPYING):
+            return unfinished
+        attempt += 1  # this id belongs to a complete copy, which was deleted since: use the next id
     settings: dict[str, Json] = {COPIED: {"context": original.id, "version": version}, COPYING: True}
     if policy.POLICY in original.settings:
         settings[policy.POLICY] = original.settings[policy.POLICY]

@@ -1,7 +1,8 @@
 """Compare the active entries of two logs, which may share a beginning.
 
-Up to the newest common version both logs have the same entries, so only entries that are superseded or retracted on one
-side alone can differ there; above it all entries can. The caller passes exactly these entries.
+An entry is active unless a later one supersedes or retracts it. Up to the newest common version both logs have the same
+entries: there, only those that are active on one side alone are a difference. After it, all entries can be. The caller
+passes exactly these entries.
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ class LogState:
         return active
 
     def locate(self, spans: Iterable[Span]) -> tuple[Run, ...]:
-        """Return the owners' versions of some spans, which are the same for every log that shares them."""
-        found: list[Run] = []
+        """Return spans as runs of their owners' versions, which are equal for all logs that share the entries."""
+        runs: list[Run] = []
         for first, last in sorted(spans):
             for owner, low, high in self.runs:
                 start, end = max(first, low), min(last, high)
                 if start > end:
                     continue
-                if found and found[-1][0] == owner and found[-1][2] >= start - 1:
-                    found[-1] = (owner, found[-1][1], max(end, found[-1][2]))
+                if runs and runs[-1][0] == owner and runs[-1][2] >= start - 1:
+                    runs[-1] = (owner, runs[-1][1], max(end, runs[-1][2]))
                 else:
-                    found.append((owner, start, end))
-        return tuple(found)
+                    runs.append((owner, start, end))
+        return tuple(runs)
 
 
 def find_common_version(left: Sequence[Run], right: Sequence[Run]) -> int:
@@ -66,12 +67,13 @@ def find_common_version(left: Sequence[Run], right: Sequence[Run]) -> int:
     return common
 
 
-def find_disputed_spans(left: Replacements, right: Replacements, upto: int) -> list[Span]:
-    """Return the versions up to one that are inactive on one side only, as ascending spans."""
-    edges = {1, upto + 1}
+def find_disputed_spans(left: Replacements, right: Replacements, last_version: int) -> list[Span]:
+    """Return the versions up to `last_version` that are inactive on one side only, as ascending spans."""
+    # Between two edges, all versions have the same state on each side: one check decides them all.
+    edges = {1, last_version + 1}
     for first, last in (*left.spans(), *right.spans()):
         edges |= {first, last + 1}
-    starts = sorted(edge for edge in edges if 1 <= edge <= upto + 1)
+    starts = sorted(edge for edge in edges if 1 <= edge <= last_version + 1)
     disputed: list[Span] = []
     for start, end in pairwise(starts):
         if (left.replaced_by(start) is None) != (right.replaced_by(start) is None):
@@ -84,10 +86,10 @@ def merge_nearby_spans(spans: Iterable[Span]) -> list[Span]:
     return _join_spans(spans, 32)
 
 
-def _join_spans(spans: Iterable[Span], distance: int) -> list[Span]:
+def _join_spans(spans: Iterable[Span], max_distance: int) -> list[Span]:
     joined: list[Span] = []
     for first, last in spans:
-        if joined and first - joined[-1][1] <= distance:
+        if joined and first - joined[-1][1] <= max_distance:
             joined[-1] = (joined[-1][0], last)
         else:
             joined.append((first, last))
@@ -95,13 +97,13 @@ def _join_spans(spans: Iterable[Span], distance: int) -> list[Span]:
 
 
 def compute_deltas(
-    left: LogState, right: LogState, before: Iterable[Entry], after: Iterable[Entry]
+    left: LogState, right: LogState, left_entries: Iterable[Entry], right_entries: Iterable[Entry]
 ) -> dict[Kind, Delta]:
-    """Return the differences by kind; `before` and `after` are the entries that may be active on the left and right."""
-    left_active, right_active = left.select_active(before), right.select_active(after)
+    """Return the differences by kind. The entries of each side are those that may be active there."""
+    left_active, right_active = left.select_active(left_entries), right.select_active(right_entries)
     removed: dict[Kind, _Subjects] = {}
     for id, entry in left_active.items():
-        if id not in right_active and not is_mark(entry):
+        if id not in right_active and not is_mark(entry):  # the mark that closes an episode has no content
             subjects = removed.setdefault(entry.kind, {})
             subjects.setdefault(_subject_of_entry(left, entry), []).append(entry)
     added: dict[Kind, _Subjects] = {}
@@ -118,7 +120,10 @@ _Subjects: TypeAlias = dict[Hashable, list[Entry]]
 
 
 def _subject_of_entry(side: LogState, entry: Entry) -> Hashable:
-    """Return what identifies the subject of an entry on both sides: a position, an address, else its own id."""
+    """Return what identifies the subject of an entry on both sides.
+
+    This is the position of a message, the positions that a summary replaces, the address of a fact, or else its id.
+    """
     if entry.kind is Kind.FACT:
         address = address_of(entry)
         return address if has_address(address) else entry.id
@@ -130,21 +135,22 @@ def _subject_of_entry(side: LogState, entry: Entry) -> Hashable:
 
 def _compute_delta(removed: _Subjects, added: _Subjects) -> Delta:
     """Pair entries about the same subject: equal contents are no difference, unequal contents are a change."""
-    changed: list[Change] = []
-    for subject, old in removed.items():
-        new = added.get(subject, [])
-        for entry in list(old):
+    changes: list[Change] = []
+    for subject, removed_entries in removed.items():
+        added_entries = added.get(subject, [])
+        for entry in list(removed_entries):
             content = _content_to_compare(entry)
-            same = next((other for other in new if _content_to_compare(other) == content), None)
-            if same is not None:
-                old.remove(entry)
-                new.remove(same)
-        if len(old) == len(new) == 1:  # several facts at one address are a set: none became another
-            changed.append(Change(before=old.pop(), after=new.pop()))
+            equal_entries = [other for other in added_entries if _content_to_compare(other) == content]
+            if equal_entries:
+                removed_entries.remove(entry)
+                added_entries.remove(equal_entries[0])
+        # Several facts at one address are a set: none of them became another one.
+        if len(removed_entries) == len(added_entries) == 1:
+            changes.append(Change(before=removed_entries.pop(), after=added_entries.pop()))
     return Delta(
         added=_sort_by_version(added),
         removed=_sort_by_version(removed),
-        changed=tuple(sorted(changed, key=lambda change: change.before.version)),
+        changed=tuple(sorted(changes, key=lambda change: change.before.version)),
     )
 
 

@@ -49,22 +49,26 @@ class Problem:
 async def read_pages(
     storage: StorageBackend, context: str, *, after: int = 0, at: int | None = None, **selection: Any
 ) -> AsyncIterator[list[Entry]]:
-    """Read a log up to a version a page at a time, inherited entries too; `selection` is that of `read`."""
+    """Yield the entries of a log in pages, inherited entries too.
+
+    `after` is the last version that is left out, `at` the last one that is read, and `selection` further filters of
+    `StorageBackend.read`.
+    """
     while at is None or after < at:
         page = await storage.read(context, at=at, after=after, limit=PAGE, **selection)
         if page:
             yield page
             after = page[-1].version
-        if len(page) < PAGE:
+        if len(page) < PAGE:  # the log has no more entries
             return
 
 
 async def read_appends(
     storage: StorageBackend, context: str, *, after: int = 0, at: int | None = None
 ) -> AsyncIterator[list[Entry]]:
-    """Read a log up to a version, one append at a time, because half of an append cannot be verified.
+    """Yield the entries of a log, one append at a time, because half of an append cannot be verified.
 
-    Deleted contexts are read too.
+    The logs of deleted contexts are read too.
     """
     batch: list[Entry] = []
     async for page in read_pages(storage, context, after=after, at=at, deleted=True):
@@ -110,7 +114,7 @@ async def verify(
     while after < head.version:
         try:
             entries = await storage.read(context.id, at=head.version, after=after, limit=PAGE)
-        except (ACMSError, ValueError):
+        except (ACMSError, ValueError):  # one unreadable entry makes the whole page unreadable
             last = min(after + PAGE, head.version)
             entries = await _read_readable_entries(storage, check, after, last)
         else:
@@ -125,13 +129,16 @@ async def verify(
     check.flush()
     check.compare_head(head)
     problems = [*_check_settings(context), *check.problems]
-    for what in await _check_context(storage, context):
-        problems.append(Problem(context=context.id, version=0, what=what))
+    for problem in await _check_context(storage, context):
+        problems.append(Problem(context=context.id, version=0, what=problem))
     return problems
 
 
 async def genesis_of(storage: StorageBackend, context: Context) -> bytes:
-    """Return the chain value before the first entry of a log."""
+    """Return the chain value before the first entry of a log.
+
+    The log of a fork begins with entries of its oldest ancestor, so its chain begins with that ancestor's id.
+    """
     oldest = context
     if context.lineage:
         oldest = await storage.context(context.lineage[0][0])
@@ -151,36 +158,36 @@ async def _check_context(storage: StorageBackend, context: Context) -> list[str]
     """Describe the changes to a context that were not made by ACMS."""
     while isinstance(storage, WrapperStorage):
         storage = storage.inner
-    found: list[str] = []
+    problems: list[str] = []
     if isinstance(storage, KeepsSeals) and not await storage.seal_fits(context.id):
-        found.append("its namespace, name, parent or settings were changed by something else than ACMS")
+        problems.append("its namespace, name, parent or settings were changed by something else than ACMS")
     root = context.id
     if context.parent is not None:
         try:
             root = (await storage.context(context.parent)).root
         except SessionNotFoundError:
-            return [*found, f"its parent {context.parent} is not in the store"]
+            return [*problems, f"its parent {context.parent} is not in the store"]
     if context.root != root:
-        found.append(f"it is listed in the fork tree of {context.root}, its parent is in that of {root}")
-    return found
+        problems.append(f"it is listed in the fork tree of {context.root}, its parent is in that of {root}")
+    return problems
 
 
 async def _read_readable_entries(
-    storage: StorageBackend, check: _Check, after: int, last: int
+    storage: StorageBackend, check: _Check, previous: int, last: int
 ) -> list[Entry]:
-    """Read the entries after one version up to another one by one, and report those that cannot be read."""
-    found: list[Entry] = []
-    for version in range(after + 1, last + 1):
+    """Return the readable entries after `previous` up to `last`, and report the others as problems."""
+    entries: list[Entry] = []
+    for version in range(previous + 1, last + 1):
         try:
-            found += await storage.read(check.context, after=version - 1, before=version + 1)
+            entries += await storage.read(check.context, after=version - 1, before=version + 1)
         except (ACMSError, ValueError) as error:
             check.report(version, f"cannot be read: {error}")
             check.unreadable.add(version)
-    return found
+    return entries
 
 
 class _Check:
-    """Verifies entries one append at a time: a chain value is only known at the start of one."""
+    """Verifies the entries of a log, one append at a time, because the hash chain links appends."""
 
     def __init__(self, context: str, chain: bytes) -> None:
         self.context = context
@@ -193,8 +200,8 @@ class _Check:
         self._rewrites = 0
         self._batch: list[Entry] = []
 
-    def report(self, version: int, what: str) -> None:
-        self.problems.append(Problem(context=self.context, version=version, what=what))
+    def report(self, version: int, problem: str) -> None:
+        self.problems.append(Problem(context=self.context, version=version, what=problem))
 
     def add(self, entry: Entry) -> None:
         if self._batch and (entry.batch, entry.context) != (self._batch[0].batch, self._batch[0].context):
@@ -213,15 +220,15 @@ class _Check:
         has_gap = not self.unreadable.isdisjoint(range(first, last))
         unverifiable = has_gap or previous != self._version
         # After an unreadable entry the chain always looks broken: that is no problem of its own.
-        for version, what in encoding.verify_chain(batch, head=self._chain, version=previous):
-            is_consequence = "broken" in what or version in self.unreadable
+        for version, problem in encoding.verify_chain(batch, head=self._chain, version=previous):
+            is_consequence = "broken" in problem or version in self.unreadable
             if not (unverifiable and is_consequence):
-                self.report(version, what)
+                self.report(version, problem)
         if unverifiable:
             self._counters = Counters.before(batch[0])
         for entry in batch:
-            for what in self._counters.add(entry):
-                self.report(entry.version, what)
+            for problem in self._counters.add(entry):
+                self.report(entry.version, problem)
             self._rewrites += bool(entry.replaces)
             if entry.kind is Kind.MESSAGE:
                 self._last_message = entry.id
@@ -233,21 +240,21 @@ class _Check:
             self.report(self._version + 1, f"missing: the log should end at {head.version}")
         if self.problems:
             return
-        for name, stored, counted in (
+        for name, head_value, log_value in (
             ("chain hash", head.chain.hex(), self._chain.hex()),
             ("number of messages", head.messages, self._counters.position),
             ("number of tokens", head.tokens, self._counters.total),
             ("last message", head.last_message, self._last_message),
         ):
-            if stored != counted:
-                self.report(head.version, f"the {name} of the head is {stored}, the log says {counted}")
+            if head_value != log_value:
+                self.report(head.version, f"the {name} of the head is {head_value}, the log says {log_value}")
         if head.rewrites < self._rewrites:
             self.report(head.version, f"the head counts {head.rewrites} rewrites, the log {self._rewrites}")
 
 
 @dataclass(slots=True)
 class Counters:
-    """The counters every entry carries: no hash covers them."""
+    """The number of messages and tokens up to an entry. Every entry records both; no hash covers them."""
 
     position: int = 0
     total: int = 0
@@ -256,19 +263,21 @@ class Counters:
     def before(cls, entry: Entry) -> Counters:
         """Return the counters before an entry whose predecessor is unknown."""
         if entry.position is None:
-            return cls(-1, entry.total)
+            return cls(-1, entry.total)  # unknown: no message has been counted yet
         return cls(entry.position - 1, entry.total - entry.tokens)
 
     def add(self, entry: Entry) -> Iterator[str]:
         """Count an entry and yield a message for each recorded number that differs from the count."""
         if entry.kind is Kind.MESSAGE:
             position = self.position + 1
+            # The number of messages before the entry is unknown: its own position says it.
             if self.position < 0 and entry.position is not None:
                 position = entry.position
             self.position = position
             self.total += entry.tokens
             if entry.position != position:
                 yield f"has position {entry.position}, the messages before it make it {position}"
+                # Count on from the recorded number, so that one wrong number is reported once.
                 self.position = entry.position or position
         elif entry.position is not None:
             yield f"has position {entry.position}, but it is no message"

@@ -84,15 +84,16 @@ async def create_fork(shared: SharedSession, at: int | str | None, session_id: s
         )
     )
     if version is not None and ERASED in child.settings:
-        await count_erased(storage, child.id)  # the parent counts up to its head, the fork ends before it
-    if child.parent != parent or version not in (None, child.fork):
+        # The inherited count is the parent's at its head. A fork of a past version inherits fewer erased entries.
+        await count_erased(storage, child.id)
+    if child.parent != parent or version not in (None, child.fork):  # the name existed, for another session
         raise ConflictError(
             f"the name {name!r} stands for {await _describe_context(storage, child)}",
             retryable=False,
             options=("choose another session_id",),
         )
     if head is not None and version is not None:
-        # A log of nothing but messages has no facts that were learned later from earlier messages.
+        # A log of nothing but messages has no facts to adopt: its version equals its number of messages.
         has_other_entries = head.version > max(version, head.messages)
         if has_other_entries and await adopt.enqueue_adoption(storage, parent, child):
             shared.start_worker()
@@ -111,46 +112,51 @@ async def _describe_context(storage: StorageBackend, context: Context) -> str:
 
 
 async def list_live_forks(storage: StorageBackend, context: str, at: int | None) -> list[Branch]:
-    """List the live forks of a context, oldest first; with `at` those made up to that version."""
+    """List the forks of a context that are not deleted, oldest first; with `at`, only forks up to that version."""
     forks = await list_contexts(storage, ContextQuery(parent=context))
     return await _load_branches(storage, [fork for fork in forks if at is None or (fork.fork or 0) <= at])
 
 
 async def read_ancestry(storage: StorageBackend, context: str) -> list[Branch]:
-    """List the line of forks that leads to a context, the first one first, itself last."""
+    """List a context and its ancestors, from the oldest ancestor to the context itself."""
     ancestors = await _list_ancestor_contexts(storage, await storage.context(context))
     return await _load_branches(storage, ancestors[::-1])
 
 
 async def read_fork_tree(storage: StorageBackend, context: str) -> Tree:
-    """Return the whole fork tree of a context, deleted branches too."""
+    """Return the fork tree that a context belongs to, from its root, deleted branches too."""
     root = (await storage.context(context)).root
     contexts = await list_contexts(storage, ContextQuery(root=root, deleted=True))
     branches = await _load_branches(storage, contexts)
     forks: dict[str | None, list[Tree]] = {}
-    for branch in reversed(branches):  # every fork before its parent
-        subtrees = reversed(forks.get(branch.context_id, ()))
+    # Newest first: the forks of a branch are complete before the branch itself.
+    for branch in reversed(branches):
+        subtrees = reversed(forks.get(branch.context_id, ()))  # back to oldest first
         forks.setdefault(branch.parent, []).append(Tree(branch=branch, forks=tuple(subtrees)))
     return forks[None][0]
 
 
 async def hide_context(storage: StorageBackend, context: str) -> list[Branch]:
-    """Hide a context, to be collected later, and return the live forks that read entries it owns."""
+    """Hide a context, to be collected later, and return the live forks that read entries it owns.
+
+    To collect a context is to erase the entries of it that no fork reads any more.
+    """
+    # The job comes first, because a hidden context takes no job. It does nothing for a context that is not hidden.
     due = datetime.now(UTC) + COLLECT_AFTER
     job = JobDraft(kind=COLLECT, dedupe=f"{COLLECT}:{context}", not_before=due)
     (result,) = await storage.append([Append(context=context, drafts=(), jobs=(job,))])
     if isinstance(result, ACMSError):
         raise result
     while True:
-        live = await load_live_context(storage, context)
+        current = await load_live_context(storage, context)
         try:
-            await storage.settings(live.id, {"deleted": True}, rev=live.settings_rev)
+            await storage.settings(current.id, {"deleted": True}, rev=current.settings_rev)
             break
-        except ConflictError:
+        except ConflictError:  # another write changed the settings meanwhile: read their new revision
             continue
     log_event(logging.INFO, "deleted", context=context)
-    tree = await list_contexts(storage, ContextQuery(root=live.root))
-    readers = [one for one in tree if context in dict(one.lineage)]
+    tree = await list_contexts(storage, ContextQuery(root=current.root))
+    readers = [member for member in tree if context in dict(member.lineage)]
     return await _load_branches(storage, readers)
 
 
@@ -165,12 +171,12 @@ async def find_context(storage: StorageBackend, id_or_key: str, **lookup: Any) -
 async def list_contexts(storage: StorageBackend, query: ContextQuery) -> list[Context]:
     """Return every context of a query, oldest first: a parent before its forks."""
     query = replace(query, limit=PAGE)
-    found: list[Context] = []
+    contexts: list[Context] = []
     while True:
         page = await storage.contexts(query)
-        found += page.items
+        contexts += page.items
         if page.next_after is None:
-            return found[::-1]
+            return contexts[::-1]
         query = replace(query, after=page.next_after)
 
 
@@ -186,7 +192,8 @@ async def _load_branches(storage: StorageBackend, contexts: Sequence[Context]) -
     branches: list[Branch] = []
     for context in contexts:
         branches.append(await _load_branch(storage, context))
-        if len(branches) % 100 == 0:  # a head is read without leaving the loop: let other tasks run
+        # Reading a cached head does not yield to the event loop: let other tasks run.
+        if len(branches) % 100 == 0:
             await asyncio.sleep(0)
     return branches
 
@@ -194,7 +201,7 @@ async def _load_branches(storage: StorageBackend, contexts: Sequence[Context]) -
 async def _load_branch(storage: StorageBackend, context: Context) -> Branch:
     """Return a context with its newest version, as a branch of the tree."""
     deleted = context.deleted_at is not None
-    if deleted:  # it has no head
+    if deleted:  # the head of a deleted context cannot be read: take the version of its newest entry
         newest = await storage.read(context.id, newest=1, deleted=True)
         version = newest[0].version if newest else 0
     else:
@@ -217,15 +224,15 @@ async def _load_branch(storage: StorageBackend, context: Context) -> Branch:
 
 
 async def version_of(storage: StorageBackend, context: str, at: int | str | None) -> int:
-    """Return the version that a number or a tag names, the newest one for None.
+    """Return the version that a number or a tag names, or the newest one for None.
 
-    `ValidationError` when the log does not reach it, `NotFoundError` for an unknown tag.
+    Raises `ValidationError` for a version after the end of the log, and `NotFoundError` for an unknown tag.
     """
     return (await _resolve_version(storage, await storage.context(context), at))[0]
 
 
 async def version_of_tag(storage: StorageBackend, context: str | None, tag: str) -> int:
-    """Return the version that a tag names; a log that was never written has no tags."""
+    """Return the version that a tag names. `context` is None for a log that was never written: it has no tags."""
     if context is None:
         raise _unknown_tag_error(tag, {})
     return await version_of(storage, context, tag)
@@ -234,7 +241,7 @@ async def version_of_tag(storage: StorageBackend, context: str | None, tag: str)
 async def tag_version(
     storage: StorageBackend, context: str, name: str, version: int | None, *, move: bool
 ) -> int:
-    """Give a version (the newest one for None) a name and return it; `move` takes the name from another version."""
+    """Name a version (the newest one for None) and return it; `move` takes the name from another version."""
     name = validate_tag_name(name)
     head = await storage.head(context)
     number = head.version if version is None else validation.validate_integer(version, "version")
@@ -246,33 +253,33 @@ async def tag_version(
     inherited = await _read_visible_tags(storage, await storage.context(context))
 
     def add_tag(settings: Mapping[str, Json]) -> Mapping[str, Json]:
-        own: dict[str, Json] = dict(read_setting(settings, TAGS, {}))
-        known = own.get(name) or inherited.get(name)
-        if known is not None and known["version"] != number and not move:
+        own_tags: dict[str, Json] = dict(read_setting(settings, TAGS, {}))
+        existing_tag = own_tags.get(name) or inherited.get(name)
+        if existing_tag is not None and existing_tag["version"] != number and not move:
             raise ConflictError(
-                f"{name!r} stands for version {known['version']}, not {number}",
+                f"{name!r} stands for version {existing_tag['version']}, not {number}",
                 retryable=False,
                 options=("tag it with move=True", "choose another name"),
             )
-        if name not in own and len(own) >= MAX_TAGS:
+        if name not in own_tags and len(own_tags) >= MAX_TAGS:
             raise ValidationError(f"the session has {MAX_TAGS} tags, which is the limit", field="name")
-        return {TAGS: {**own, name: value}}
+        return {TAGS: {**own_tags, name: value}}
 
     await policy.update_settings(storage, context, add_tag)
     return number
 
 
 async def remove_tag(storage: StorageBackend, context: str, name: str) -> None:
-    """Take a name off its version."""
+    """Remove a tag that this context gave. The tags of its ancestors cannot be removed here."""
 
     def drop_tag(settings: Mapping[str, Json]) -> Mapping[str, Json]:
-        own: dict[str, Json] = dict(read_setting(settings, TAGS, {}))
-        if name not in own:
+        own_tags: dict[str, Json] = dict(read_setting(settings, TAGS, {}))
+        if name not in own_tags:
             raise NotFoundError(
-                f"this session gave no version the name {name!r}", options=_describe_tags(own)
+                f"this session gave no version the name {name!r}", options=_describe_tags(own_tags)
             )
-        del own[name]
-        return {TAGS: own or None}
+        del own_tags[name]
+        return {TAGS: own_tags or None}
 
     await policy.update_settings(storage, context, drop_tag)
 
@@ -286,7 +293,9 @@ async def read_tags(storage: StorageBackend, context: str, at: int | None) -> di
 async def _read_visible_tags(storage: StorageBackend, context: Context) -> dict[str, Mapping[str, Json]]:
     """Return a context's own tags and its ancestors' tags on inherited versions; for equal names the nearest wins."""
     tags: dict[str, Mapping[str, Json]] = {}
-    limit: int | None = None
+    limit: int | None = (
+        None  # the last inherited version; None for the context itself, which reads all of its own
+    )
     for ancestor in await _list_ancestor_contexts(storage, context):
         for name, tagged in read_setting(ancestor.settings, TAGS, {}).items():
             if limit is None or tagged["version"] <= limit:
@@ -299,7 +308,7 @@ async def _read_visible_tags(storage: StorageBackend, context: Context) -> dict[
 async def _resolve_version(
     storage: StorageBackend, context: Context, at: int | str | None
 ) -> tuple[int, Head]:
-    """Return the version that a number or a tag names, the newest one for None, and the head of the log."""
+    """Return the version that a number or a tag names, or the newest one for None, and the head of the log."""
     head = await storage.head(context.id)
     if not isinstance(at, str):
         return read.version_of(head, None if at is None else validation.validate_integer(at, "at")), head
@@ -321,12 +330,12 @@ async def _resolve_version(
 
 
 def _unknown_tag_error(name: str, tags: Mapping[str, Mapping[str, Json]]) -> NotFoundError:
-    known = "none has a name"
+    existing_names = "none has a name"
     if tags:
-        known = f"there are: {', '.join(sorted(tags)[:_LISTED])}"
+        existing_names = f"there are: {', '.join(sorted(tags)[:_LISTED])}"
     if len(tags) > _LISTED:
-        known += ", …"
-    return NotFoundError(f"no version has the name {name!r}; {known}", options=_describe_tags(tags))
+        existing_names += ", …"
+    return NotFoundError(f"no version has the name {name!r}; {existing_names}", options=_describe_tags(tags))
 
 
 def _sort_tags(tags: Mapping[str, Mapping[str, Json]]) -> list[tuple[int, str]]:
@@ -338,7 +347,7 @@ def _describe_tags(tags: Mapping[str, Mapping[str, Json]]) -> list[str]:
 
 
 async def _chain_at_version(storage: StorageBackend, context: str, head: Head, version: int) -> str:
-    """Return what ties a version to this log and no other; nothing for the empty beginning, which all logs share."""
+    """Return the chain hash of a version as hex. It is empty at version 0, the empty beginning that all logs share."""
     if version in (0, head.version):
         return head.chain.hex() if version else ""
     (entry,) = await storage.read(context, after=version - 1, before=version + 1)
@@ -362,19 +371,19 @@ async def diff_sessions(left: Side, right: Side) -> Diff:
     inherited: list[Entry] = []
     for first, last in differing.merge_nearby_spans(spans):
         inherited += await storage.read(left_state.context, at=last, after=first - 1, kinds=_COMPARED)
-    entries: list[list[Entry]] = []
+    entries_of_sides: list[list[Entry]] = []
     for state in (left_state, right_state):
-        own = await storage.read(state.context, at=state.version, after=common, kinds=_COMPARED)
-        entries.append([*inherited, *own])
-    deltas = differing.compute_deltas(left_state, right_state, *entries)
-    left_stage, right_stage = left.shared.redactor, right.shared.redactor
+        own_entries = await storage.read(state.context, at=state.version, after=common, kinds=_COMPARED)
+        entries_of_sides.append([*inherited, *own_entries])
+    deltas = differing.compute_deltas(left_state, right_state, *entries_of_sides)
+    left_redactor, right_redactor = left.shared.redactor, right.shared.redactor
     return Diff(
         left=f"{left.shared.session_id} v{left_state.version}",
         right=f"{right.shared.session_id} v{right_state.version}",
         common=common,
-        messages=_redact_delta(deltas[Kind.MESSAGE], left_stage, right_stage),
-        facts=_redact_delta(deltas[Kind.FACT], left_stage, right_stage),
-        summaries=_redact_delta(deltas[Kind.SUMMARY], left_stage, right_stage),
+        messages=_redact_delta(deltas[Kind.MESSAGE], left_redactor, right_redactor),
+        facts=_redact_delta(deltas[Kind.FACT], left_redactor, right_redactor),
+        summaries=_redact_delta(deltas[Kind.SUMMARY], left_redactor, right_redactor),
     )
 
 
@@ -388,15 +397,18 @@ def require_same_storage(left: SharedSession, right: SharedSession) -> None:
         )
 
 
-def _redact_delta(delta: Delta, left: Redactor, right: Redactor) -> Delta:
-    """Return a difference as its entries may leave, each side by its own stage."""
+def _redact_delta(delta: Delta, left_redactor: Redactor, right_redactor: Redactor) -> Delta:
+    """Return a difference with its entries redacted, each by the redactor of its own session."""
     return Delta(
-        added=tuple(right.redact_entries(delta.added)),
-        removed=tuple(left.redact_entries(delta.removed)),
+        added=tuple(right_redactor.redact_entries(delta.added)),
+        removed=tuple(left_redactor.redact_entries(delta.removed)),
         changed=tuple(
             [
-                Change(before=left.redact_entry(one.before), after=right.redact_entry(one.after))
-                for one in delta.changed
+                Change(
+                    before=left_redactor.redact_entry(change.before),
+                    after=right_redactor.redact_entry(change.after),
+                )
+                for change in delta.changed
             ]
         ),
     )
@@ -411,10 +423,10 @@ async def _read_log_state(storage: StorageBackend, side: Side) -> LogState:
 
 
 async def load_live_context(storage: StorageBackend, context: str) -> Context:
-    """Return a context; `SessionNotFoundError` if it was deleted."""
-    found = await storage.context(context)
-    if found.deleted_at is not None:
+    """Return a context by its id; `SessionNotFoundError` if it was deleted."""
+    loaded = await storage.context(context)
+    if loaded.deleted_at is not None:
         raise SessionNotFoundError(
-            f"the session {found.key or found.id!r} was deleted", options=("undelete it first",)
+            f"the session {loaded.key or loaded.id!r} was deleted", options=("undelete it first",)
         )
-    return found
+    return loaded

@@ -60,11 +60,11 @@ class Sessions(Protocol):
 
 @dataclass(slots=True)
 class Stored:
-    """What became of a conversation of a file."""
+    """The result of storing one conversation of a file: how many messages were read, stored and changed."""
 
     session: str
     title: str
-    #: Messages that the file has.
+    #: Number of messages in the file.
     read: int
     new: int = 0
     replaced: int = 0
@@ -90,15 +90,15 @@ class Plan:
 async def survey_import(
     opened: Import, check: Callable[[Conversation], None] = lambda _: None
 ) -> dict[str, Plan]:
-    """Check all messages of a file, without keeping them; return its conversations by their ids."""
-    found: dict[str, Plan] = {}
+    """Check all messages of a file, without keeping them; return its conversations by id, with their message counts."""
+    plans: dict[str, Plan] = {}
     async for piece in _read_pieces(opened):
         check(piece)
-        if opened.whole and piece.id in found:
+        if opened.whole and piece.id in plans:
             raise ValidationError(f"two conversations of the file are named {piece.id!r}", field="session")
         header = Conversation(id=piece.id, title=piece.title, fork=piece.fork)
-        found.setdefault(piece.id, Plan(header)).read += len(piece.messages)
-    return found
+        plans.setdefault(piece.id, Plan(header)).read += len(piece.messages)
+    return plans
 
 
 async def _read_pieces(opened: Import) -> AsyncIterator[Conversation]:
@@ -129,7 +129,7 @@ class Importer:
         self._sessions = sessions
         #: Sessions that an earlier import may have made.
         self._names = list(names)
-        #: Whether what a file no longer has is retracted.
+        #: Whether messages that a file no longer has are retracted.
         self._follows = follows
         #: Closes the session that is open. There is only one: a file may hold thousands of conversations.
         self._stack = AsyncExitStack()
@@ -147,7 +147,7 @@ class Importer:
         names = self.name_sessions(survey, session, stem)
         total = sum(plan.read for plan in survey.values())
         batches: dict[str, _Batch] = {}
-        done = 0
+        stored_count = 0
         self._open = None
         async with self._stack:
             async for piece in _read_pieces(opened):
@@ -162,8 +162,8 @@ class Importer:
                 batch = batches[piece.id]
                 await self._retract_messages(batch, piece.taken_back)
                 await self._store(batch, piece.messages, opened)
-                done += len(piece.messages)
-                report(done, total)
+                stored_count += len(piece.messages)
+                report(stored_count, total)
             for batch in batches.values():
                 await self._flush(batch, opened)
         self._names += [name for name in names.values() if name not in self._names]
@@ -176,7 +176,7 @@ class Importer:
         own name, or `stem`, the name of the file. A fork is named after its trunk.
         """
         conversations = [plan.conversation for plan in survey.values()]
-        trunks = [one for one in conversations if one.fork is None]
+        trunks = [conversation for conversation in conversations if conversation.fork is None]
         if session is not None and len(trunks) > 1:
             raise ValidationError(
                 f"names one session, and the file holds {len(trunks)} conversations",
@@ -186,9 +186,11 @@ class Importer:
         names: dict[str, str] = {}
         for trunk in trunks:
             names[trunk.id] = session or self._known_name(trunk) or trunk.name or stem
-        for one in conversations:
-            if one.fork is not None:
-                names[one.id] = f"{names[one.fork.conversation]}-{one.fork.first[:8]}"
+        for conversation in conversations:
+            if conversation.fork is not None:
+                names[conversation.id] = (
+                    f"{names[conversation.fork.conversation]}-{conversation.fork.first[:8]}"
+                )
         for name, count in Counter(names.values()).items():
             validation.session_name(name, "session")
             if count > 1:
@@ -249,7 +251,7 @@ class Importer:
             return
         for turn in turns:
             # A commit holds each key once, and the file has this one twice: for the same message or another one.
-            if any(turn["key"] == other["key"] for other in batch.turns):
+            if any(turn["key"] == waiting["key"] for waiting in batch.turns):
                 await self._flush(batch, opened)
             batch.turns.append(turn)
             batch.characters += len(turn.get("content") or "")
@@ -283,7 +285,7 @@ async def _store_message(session: ImportSession, turn: Turn, stored: Stored, for
             option = "import it into another session, if it was imported with another --trust before"
             raise IdempotencyMismatchError(str(error), options=(option, *error.options)) from error
         if format == "chat":
-            raise  # the key was made of the message's own text, so the stored message is no earlier version of it
+            raise  # the key is made of the message's text, so the stored message is not an earlier version of it
         stored.add(await session.sync([turn]))
         return
     stored.new += not receipt.repeated

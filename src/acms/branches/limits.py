@@ -56,7 +56,7 @@ def parse_json(text: str, field: str, *, parse_constant: Callable[[str], Any] | 
         value = json.loads(text, parse_constant=parse_constant)
     except RecursionError:
         raise _too_deep_error(field) from None
-    if opened > DEPTH:
+    if opened > DEPTH:  # fewer lists and objects than that cannot be nested deeper
         _check_depth(value, field)
     return value
 
@@ -64,7 +64,7 @@ def parse_json(text: str, field: str, *, parse_constant: Callable[[str], Any] | 
 def decode_json(text: str, start: int, field: str) -> tuple[Json, int]:
     """Parse the JSON value that begins at an index of a text; return it and the index after it.
 
-    The limits and errors are those of `parse_json`. A value that the text ends within is a `JSONDecodeError`.
+    The limits and errors are those of `parse_json`. Raises `JSONDecodeError` for a value that is cut off.
     """
     try:
         value, end = _DECODER.raw_decode(text, start)
@@ -85,7 +85,10 @@ def locate_errors(field: str) -> Generator[None]:
 
 
 def _count_opened(text: str, start: int, end: int, field: str) -> int:
-    """Return how many lists and objects JSON opens; raise `TooLargeError` if it has too many values."""
+    """Return how many lists and objects JSON opens; raise `TooLargeError` if it has too many values.
+
+    Brackets and commas inside strings count too, so both numbers are upper bounds.
+    """
     opened = text.count("[", start, end) + text.count("{", start, end)
     if opened + text.count(",", start, end) > VALUES:
         raise TooLargeError(f"has more than {VALUES:,} values", field=field)
@@ -112,7 +115,7 @@ def _too_deep_error(field: str) -> TooLargeError:
 
 
 def read_within(file: BinaryIO, name: str) -> bytes:
-    """Read a file to its end; `TooLargeError` when it is more than an import may hold."""
+    """Read a file to its end; raise `TooLargeError` if it is larger than `IMPORT_BYTES`."""
     blocks: list[bytes] = []
     size = 0
     for block in iter(partial(file.read, _BLOCK), b""):
@@ -137,14 +140,14 @@ def read_lines_within(file: BinaryIO, name: str) -> Iterator[str]:
 
 
 class Spool:
-    """Numbered lines in a temporary file: what arrives once and must be read twice, to be checked and to be stored."""
+    """Numbered lines in a temporary file. A stream arrives once but is read twice: to be checked, then to be stored."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
     def add(self, number: int, line: str) -> None:
         """Keep a line."""
-        text = line.strip().replace("\n", " ")
+        text = line.strip().replace("\n", " ")  # a newline between two JSON values means the same as a space
         self._file.write(f"{number} {text}\n".encode("utf-8", "surrogatepass"))
 
     def lines(self) -> Iterator[tuple[int, str]]:
@@ -157,7 +160,7 @@ class Spool:
 
 @asynccontextmanager
 async def spool_lines(lines: AsyncIterator[tuple[int, str]], name: str) -> AsyncGenerator[Spool]:
-    """Keep numbered lines while the block runs; blank ones are passed over."""
+    """Keep numbered lines until the `with` block ends; blank lines are skipped."""
     with SpooledTemporaryFile(max_size=_BLOCK) as file:
         spool = Spool(cast("BinaryIO", file))
         async for number, line in lines:

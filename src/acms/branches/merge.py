@@ -52,13 +52,13 @@ async def merge_session(
 ) -> Merged:
     """Merge another session into this one; return a description of the merge, which `dry_run` only plans."""
     if strategy not in get_args(MergeStrategy):
-        allowed = ", ".join(get_args(MergeStrategy))
-        raise ValidationError(f"{strategy!r} is not one of {allowed}", field="strategy")
+        strategies = ", ".join(get_args(MergeStrategy))
+        raise ValidationError(f"{strategy!r} is not one of {strategies}", field="strategy")
     attempts = 0
     while True:
         try:
             return await _try_merge(shared, writer, side, strategy, dry_run=dry_run)
-        except Overtaken:
+        except Overtaken:  # another write came first: the log has grown, so the merge is planned again
             continue
         except GoneError:  # an entry was erased between the read and the write
             attempts += 1
@@ -81,7 +81,7 @@ async def _try_merge(
         raise _merge_conflict_error(merged)
     drafts, planned = await _build_drafts(shared, side, sides, plan, strategy)
     context = sides.context.id
-    if dry_run:
+    if dry_run:  # raise the error that the append would raise
         sources = append_rules.collect_source_ids(Append(context=context, drafts=drafts))
         append_rules.refuse_erased_sources(await shared.storage.get(sources))
         return merged
@@ -104,11 +104,11 @@ async def _try_merge(
 
 def _merge_conflict_error(merged: Merged) -> MergeConflictError:
     count = len(merged.conflicts)
-    listed = "; ".join(map(str, merged.conflicts[:5]))
+    descriptions = "; ".join(map(str, merged.conflicts[:5]))
     if count > 5:
-        listed += "; …"
+        descriptions += "; …"
     return MergeConflictError(
-        f"{count} conflict{'s' if count > 1 else ''} with {merged.theirs}: {listed}",
+        f"{count} conflict{'s' if count > 1 else ''} with {merged.theirs}: {descriptions}",
         conflicts=merged.conflicts,
         options=(
             'merge with strategy="ours" to keep what this session says in them',
@@ -134,15 +134,15 @@ async def _read_sides(shared: SharedSession, side: Side) -> _Sides:
     other_runs = split_segments(other.id, other.lineage, 1, version)
     common = diff.find_common_version(runs, other_runs)
     replacing = await storage.read(other.id, at=version, replacing=True)
-    own = await storage.read(context.id, at=head.version, after=common)
-    other_own = await storage.read(other.id, at=version, after=common)
+    own_entries = await storage.read(context.id, at=head.version, after=common)
+    other_own_entries = await storage.read(other.id, at=version, after=common)
     spans = {
         *three_way.find_touched_spans(replacing, common),
-        *await _find_duplicate_spans(shared, context.id, common, other_own),
+        *await _find_duplicate_spans(shared, context.id, common, other_own_entries),
     }
-    inherited = await _read_touched_messages(storage, other.id, common, sorted(spans), other_own)
-    ours = await _read_log(storage, context.id, runs, common, [*inherited, *own])
-    theirs = await _read_log(storage, other.id, other_runs, common, [*inherited, *other_own])
+    inherited = await _read_touched_messages(storage, other.id, common, sorted(spans), other_own_entries)
+    ours = await _read_log(storage, context.id, runs, common, [*inherited, *own_entries])
+    theirs = await _read_log(storage, other.id, other_runs, common, [*inherited, *other_own_entries])
     return _Sides(context, head, other, version, ours, theirs)
 
 
@@ -166,41 +166,48 @@ def _check_mergeable(context: Context, other: Context) -> None:
 
 
 async def _find_duplicate_spans(
-    shared: SharedSession, context: str, common: int, own: Sequence[Entry]
+    shared: SharedSession, context: str, common: int, other_own_entries: Sequence[Entry]
 ) -> list[Span]:
     """Return the spans of inherited messages whose key the other side used again for a message of its own.
 
-    Forks of older releases did not know the keys that they inherit. `own` are the other side's own entries.
+    Forks of older releases did not know the keys that they inherit.
     """
-    keys = {entry.key for entry in own if entry.key is not None}
+    keys = {entry.key for entry in other_own_entries if entry.key is not None}
     if not keys:
         return []
-    known = shared.known
-    await known.catch_up(shared.storage, context)
+    inherited_messages = shared.known
+    await inherited_messages.catch_up(shared.storage, context)
     spans: list[Span] = []
     for key in keys:
-        for name in (key, hash_sensitive_key(key)):
-            row = known.under(name)
+        for name in (key, hash_sensitive_key(key)):  # a log may store a sensitive key as its hash
+            row = inherited_messages.under(name)
             if row is not None and row.version <= common:
                 spans.append((row.version, row.version))
     return spans
 
 
 async def _read_touched_messages(
-    storage: StorageBackend, context: str, common: int, spans: Sequence[Span], own: Sequence[Entry]
+    storage: StorageBackend,
+    context: str,
+    common: int,
+    spans: Sequence[Span],
+    other_own_entries: Sequence[Entry],
 ) -> list[Entry]:
     """Return the inherited messages in some spans, or all of them if the other side touched an inherited tool group.
 
-    `common` is the last version that both sides share, and `own` are the entries that only the other side has.
+    A tool group is merged as a whole, and its messages may be anywhere up to `common`, the last version that both sides
+    share.
     """
     touched: list[Entry] = []
     for first, last in diff.merge_nearby_spans(spans):
         for message in await storage.read(context, at=last, after=first - 1, kinds=(Kind.MESSAGE,)):
             if any(start <= message.version <= end for start, end in spans):
                 touched.append(message)
-    opened = {entry.group for entry in own if any(isinstance(part, ToolCall) for part in entry.parts)}
+    opened = {
+        entry.group for entry in other_own_entries if any(isinstance(part, ToolCall) for part in entry.parts)
+    }
     touches_group = any(message.group is not None for message in touched)
-    answers_group = any(entry.group is not None and entry.group not in opened for entry in own)
+    answers_group = any(entry.group is not None and entry.group not in opened for entry in other_own_entries)
     if not common or not (touches_group or answers_group):
         return touched
     return await storage.read(context, at=common, kinds=(Kind.MESSAGE,))
@@ -231,21 +238,21 @@ async def _read_log(
 def _describe_merge(
     shared: SharedSession, side: Side, sides: _Sides, plan: Plan, strategy: MergeStrategy, *, dry_run: bool
 ) -> Merged:
-    """Describe a plan, each entry as it may leave."""
+    """Describe a plan; each entry is redacted by the redactor of its own session."""
     ours, theirs = shared.redactor, side.shared.redactor
     # Added entries, each with the version at which it is read.
     added = [(slot.entry.version, slot.current) for slot in plan.added]
-    changed: list[tuple[Entry, Entry]] = []
+    changes: list[tuple[Entry, Entry]] = []
     for edit in plan.edits:
-        if edit.slot.current is None:
+        if edit.slot.current is None:  # the message was inactive here, so its edit is new to the reader
             added.append((edit.content.version, edit.content))
         else:
-            changed.append((edit.slot.current, edit.content))
-    for one in plan.added_facts:
-        if one.superseded:
-            changed.append((one.superseded[0], one.fact))
+            changes.append((edit.slot.current, edit.content))
+    for added_fact in plan.added_facts:
+        if added_fact.superseded:
+            changes.append((added_fact.superseded[0], added_fact.fact))
         else:
-            added.append((one.fact.version, one.fact))
+            added.append((added_fact.fact.version, added_fact.fact))
     retracted = [slot.current or slot.entry for slot, _ in plan.retracted]
     for removed in plan.removed_facts:
         retracted += removed.facts
@@ -259,7 +266,8 @@ def _describe_merge(
         dry_run=dry_run,
         appended=tuple(theirs.redact_entries([entry for _, entry in added if entry is not None])),
         changed=tuple(
-            Change(before=ours.redact_entry(old), after=theirs.redact_entry(new)) for old, new in changed
+            Change(before=ours.redact_entry(previous), after=theirs.redact_entry(updated))
+            for previous, updated in changes
         ),
         retracted=tuple(ours.redact_entries(retracted)),
         conflicts=tuple(_redact_conflict(conflict, ours, theirs) for conflict in plan.conflicts),
@@ -282,9 +290,9 @@ def _redact_conflict(conflict: MergeConflict, ours: Redactor, theirs: Redactor) 
 async def _build_drafts(
     shared: SharedSession, side: Side, sides: _Sides, plan: Plan, strategy: MergeStrategy
 ) -> tuple[tuple[Draft, ...], Drafts]:
-    """Return all drafts that a plan appends, and those of the plan itself.
+    """Return all drafts that a merge appends, and apart from that the drafts of the plan alone.
 
-    Beside these, all drafts include the retirement of facts made from replaced messages, and the record of the merge.
+    All drafts are those of the plan, the retirement of facts made from replaced messages, and the record of the merge.
     """
     context, version = sides.context.id, sides.head.version
     same_counter = sides.context.counter == sides.other.counter
@@ -313,6 +321,7 @@ async def _notify_followers(
     if writer.note(context, delivered):
         await writer.index(context, delivered)
     ids = frozenset(entry.id for entry in replaced)
+    # The record of the merge is the last of its drafts; the receipt also has those of other requests.
     record = delivered.receipt.ids[delivered.start + len(delivered.drafts) - 1]
     await retirement.propagate_to_profile(
         shared.storage, shared.namespace, retirement.Rewrite((), ids), record

@@ -32,7 +32,7 @@ class Terms:
     version: int
     strategy: str
     now: datetime
-    #: Counts a draft as this side counts, and redacts content that must not be stored here.
+    #: Returns a draft with its tokens counted by this side's counter and its content redacted for this side.
     clean: Callable[[Draft], Draft]
 
 
@@ -54,16 +54,16 @@ def build_merge_drafts(plan: Plan, ours: Log, theirs: Log, terms: Terms) -> Draf
 
 def build_merge_record(plan: Plan, ours: Log, theirs: Log, terms: Terms) -> Draft:
     """Return the record of a merge: which logs this side has seen by then, and up to which version."""
-    seen: dict[str, Json] = {}
-    for name in sorted({*ours.seen, *theirs.seen}):
-        seen[name] = max(ours.seen.get(name, 0), theirs.seen.get(name, 0))
+    seen_versions: dict[str, Json] = {}
+    for context_id in sorted({*ours.seen, *theirs.seen}):
+        seen_versions[context_id] = max(ours.seen.get(context_id, 0), theirs.seen.get(context_id, 0))
     data: dict[str, Json] = {
         "reason": MERGED,
         "session": terms.session,
         "context": theirs.context,
         "version": terms.version,
         "strategy": terms.strategy,
-        SEEN: seen,
+        SEEN: seen_versions,
     }
     if plan.kept:
         data[KEPT] = [entry.id for entry in plan.kept]
@@ -71,11 +71,11 @@ def build_merge_record(plan: Plan, ours: Log, theirs: Log, terms: Terms) -> Draf
 
 
 def _build_retraction(
-    replaces: Iterable[Span], sources: Iterable[str], data: Mapping[str, Json], now: datetime
+    replaces: Iterable[Span], sources: Iterable[str], data: Mapping[str, Json], created_at: datetime
 ) -> Draft:
     return Draft(
         kind=Kind.RETRACTION,
-        created_at=now,
+        created_at=created_at,
         origin=Origin.DERIVED,
         replaces=tuple(replaces),
         sources=tuple(sources),
@@ -103,7 +103,7 @@ class _DraftBuilder:
         drafts: list[Draft] = []
         for _, draft in by_version:
             draft = self._terms.clean(draft)
-            if draft.key in self._keys:
+            if draft.key in self._keys:  # a log has each key once: this side's entry keeps it
                 draft = replace(draft, key=None)
             elif draft.key is not None:
                 self._keys.add(draft.key)
@@ -133,6 +133,7 @@ class _DraftBuilder:
         entry, content = edit.slot.entry, edit.content
         previous = edit.slot.current or entry
         spans = {*single_spans((entry, previous)), *_replaced_spans(previous)}
+        # Cite the message where the content was first written too: its erasure must reach this edit.
         is_copy = self._theirs.origin(content) != (content.context, content.version)
         original = content.sources[-1:] if is_copy else ()
         return replace(
@@ -144,17 +145,17 @@ class _DraftBuilder:
             data=EMPTY,  # it is not from a list that a sync compared with this side
         )
 
-    def _copy_fact(self, added: AddedFact) -> Draft:
+    def _copy_fact(self, added_fact: AddedFact) -> Draft:
         """Return a fact of the other side that supersedes ours, and replaces copies of it that an undone merge left."""
-        fact, ours = added.fact, self._ours
+        fact, ours = added_fact.fact, self._ours
         origin = self._theirs.origin(fact)
-        undone = [one for one in ours.facts if ours.is_undone(one) and ours.origin(one) == origin]
+        undone_copies = [copy for copy in ours.facts if ours.is_undone(copy) and ours.origin(copy) == origin]
         messages = [id for id in fact.sources if not id.startswith("f_")]
         originals = [id for id in fact.sources if id.startswith("f_")]
         return replace(
             self._draft_from_entry(fact),
             key=None,
-            replaces=single_spans([*added.superseded, *undone]),
+            replaces=single_spans([*added_fact.superseded, *undone_copies]),
             sources=(*messages, fact.id, *originals),
             data=self._translate_data(fact.data),
         )
@@ -173,10 +174,13 @@ class _DraftBuilder:
         """Return the data of a fact or a retraction with the ids that demoted messages have on this side."""
         if "demotes" not in data:
             return data
-        return {**data, "demotes": [[self._plan.ids.get(id, id), good] for id, good in data["demotes"]]}
+        # Each demoted message with the spans of its text that are still valid.
+        demoted = [[self._plan.ids.get(id, id), valid_spans] for id, valid_spans in data["demotes"]]
+        return {**data, "demotes": demoted}
 
     def _build_retractions(self) -> list[Draft]:
         """Return one retraction for each reason: a retraction of the other side, or none for replaced tool groups."""
+        # By the id of the other side's retraction; the empty id is that of the replaced tool groups, which have none.
         reasons: dict[str, Entry | None] = {}
         spans: dict[str, set[Span]] = {}
         replaced_ids: set[str] = set()
@@ -198,12 +202,12 @@ class _DraftBuilder:
         for id, reason in reasons.items():
             sources: Sequence[str] = sorted(replaced_ids)
             data: Mapping[str, Json] = {"reason": REPLACED}
-            now = self._terms.now
+            created_at = self._terms.now
             if reason is not None:
                 sources = (*reason.sources, reason.id)
                 data = {**self._translate_data(reason.data), MERGED: reason.data.get(MERGED, reason.id)}
-                now = reason.created_at
-            drafts.append(_build_retraction(sorted(spans[id]), sources, data, now))
+                created_at = reason.created_at
+            drafts.append(_build_retraction(sorted(spans[id]), sources, data, created_at))
         return drafts
 
     def _find_episodes(self) -> dict[int, str | None]:
@@ -229,34 +233,36 @@ def _replaced_spans(entry: Entry) -> tuple[Span, ...]:
     return entry.replaces if entry.kind is Kind.MESSAGE else ()
 
 
-# ── where it comes in the log ───────────────────────────────────────────────────────────────────────────────────────
+# ── episodes ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def assign_episodes(
     drafts: Sequence[Draft], episodes: Mapping[int, str | None], tail: Tail
 ) -> tuple[tuple[Draft, ...], Tail]:
-    """Place drafts after the end of a log; return them and the new end.
+    """Assign episodes to drafts that are appended to a log; return the drafts and the new end of the log.
 
-    The first added episode continues the one that is open, else it begins a new one; every other is new. It ends with
-    its last added message.
+    The first episode of the drafts continues the log's open episode, if there is one; each further episode is new. If
+    an episode was closed on the other side, its last added message closes it here.
     """
     placed = list(drafts)
-    added = [index for index, draft in enumerate(drafts) if draft.kind is Kind.MESSAGE and not draft.replaces]
-    if not added:
+    added_indexes = [
+        index for index, draft in enumerate(drafts) if draft.kind is Kind.MESSAGE and not draft.replaces
+    ]
+    if not added_indexes:
         return tuple(drafts), tail
     continues = bool(tail.episode) and tail.closed is None
-    first = tail.episode if continues else tail.episode + 1
-    ordinals = {episode: first + number for number, episode in enumerate(episodes)}
-    last_of_episode = {drafts[index].episode: index for index in added}
+    first_ordinal = tail.episode if continues else tail.episode + 1
+    ordinals = {episode: first_ordinal + number for number, episode in enumerate(episodes)}
+    last_of_episode = {drafts[index].episode: index for index in added_indexes}
     last_time = tail.last
-    for index in added:
+    for index in added_indexes:
         draft = drafts[index]
         is_last = last_of_episode[draft.episode] == index
         closes = episodes[draft.episode] if is_last else None
         placed[index] = replace(draft, episode=ordinals[draft.episode], closes=closes)
         last_time = max(last_time, to_microseconds(draft.created_at))
-    newest = placed[added[-1]]
-    turns = sum(placed[index].episode == newest.episode for index in added)
+    newest = placed[added_indexes[-1]]
+    turns = sum(placed[index].episode == newest.episode for index in added_indexes)
     if newest.episode == tail.episode:
         turns += tail.turns
     end = replace(tail, episode=newest.episode, turns=turns, last=last_time, closed=newest.closes)

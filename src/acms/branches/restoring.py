@@ -34,7 +34,7 @@ Batch = list[tuple[int, Entry]]
 """The entries of one append, each with the number of its line."""
 
 _HEADER = '{"acms":'
-"""How the first line of an export begins."""
+"""The beginning of the first line of an export."""
 
 
 async def restore(
@@ -44,16 +44,17 @@ async def restore(
     name: str = "export",
     progress: Progress | None = None,
 ) -> Context:
-    """Write an exported context verbatim; goes on after the last version that is already stored.
+    """Write an exported context verbatim, after the last version that is already stored.
 
-    All of it is checked first, also every hash; then nothing is stored when something is wrong. `name` is the name of
-    the file in errors. `ValidationError` names the line and the field that the API would refuse too, `TooLargeError` a
-    limit, `CorruptRecordError` the line that is no export, does not count on from the one before, or is missing at the
-    end; `ConflictError` when the id or the key is taken by another log, or the parent of a fork is not there.
+    The whole export is checked first, including every hash: if anything is wrong, nothing is stored. `name` is the name
+    of the file in errors. Raises `ValidationError` for a field that the API would refuse too, with its line;
+    `TooLargeError` for an exceeded limit; `CorruptRecordError` for a line that is no export or does not follow the one
+    before, and for missing lines at the end; and `ConflictError` if another log has the id or the key, or if the parent
+    of a fork is not in the store.
     """
-    async with _make_rereadable(lines, name) as read:
-        await check_exports(storage, [read()], name)
-        return await write_export(storage, read(), name, progress=progress)
+    async with _make_rereadable(lines, name) as read_lines:
+        await check_exports(storage, [read_lines()], name)
+        return await write_export(storage, read_lines(), name, progress=progress)
 
 
 @asynccontextmanager
@@ -119,14 +120,14 @@ async def check_exports(
 
     Without `instructions` a message that would instruct a model is refused.
     """
-    known: dict[str, Context] = {}
+    checked_contexts: dict[str, Context] = {}
     for lines in exports:
         reader = _Reader(lines, name)
         context = reader.context
-        chain = await _check_parent(storage, context, known, reader.header)
-        if context.id in known:
+        chain = await _check_parent(storage, context, checked_contexts, reader.header)
+        if context.id in checked_contexts:
             raise CorruptRecordError(f"{reader.header}: {context.id} is in this file twice")
-        known[context.id] = context
+        checked_contexts[context.id] = context
         version = context.fork or 0
         for count, batch in enumerate(reader.batches(), 1):
             _check_batch(batch, chain, version, name)
@@ -136,19 +137,20 @@ async def check_exports(
             if count % 64 == 0:  # a few milliseconds of work: let other tasks run
                 await asyncio.sleep(0)
         reader.check_end()
-    return list(known.values())
+    return list(checked_contexts.values())
 
 
 async def _check_parent(
-    storage: StorageBackend, context: Context, known: dict[str, Context], header: str
+    storage: StorageBackend, context: Context, checked_contexts: dict[str, Context], header: str
 ) -> bytes | None:
-    """Check that a fork belongs to its parent; return the chain value that its own entries follow.
+    """Check that a fork belongs to its parent; return the chain value that its own entries follow, or None.
 
-    None when the parent comes from the same file: then the store compares it.
+    It is None if the parent is in the same file, because its entries are not stored yet. The store then compares the
+    chain when the fork is written.
     """
     if context.parent is None:
         return encoding.genesis_hash(context.id)
-    parent = known.get(context.parent) or await find_context(storage, context.parent)
+    parent = checked_contexts.get(context.parent) or await find_context(storage, context.parent)
     if parent is None:
         raise ConflictError(
             f"{header}: the parent {context.parent} is not here", options=("restore it first",)
@@ -157,23 +159,24 @@ async def _check_parent(
     inherited = (parent.root, parent.namespace, append_rules.lineage_of_fork(parent.id, parent.lineage, fork))
     if (context.root, context.namespace, context.lineage) != inherited:
         raise CorruptRecordError(f"{header}: {context.id} is no fork of {parent.id} as it is here")
-    if parent.id in known or not fork:
+    if parent.id in checked_contexts or not fork:
         return None
     newest = await storage.read(parent.id, at=fork, newest=1, deleted=True)
     return newest[0].chain if newest else None
 
 
 def _check_batch(batch: Batch, chain: bytes | None, version: int, name: str) -> None:
-    """Check the hashes of one append; `chain` is the chain value before it, or None when it is not known.
+    """Check the hashes of one append; `chain` is the chain value before it, or None if it is unknown.
 
-    `version` is the last one before it. Without a chain value only the digests of the entries can be checked.
+    `version` is the last version before the append. Without a chain value, problems of the chain are ignored and only
+    the digests of the entries are checked.
     """
     entries = [entry for _, entry in batch]
     line_of = {entry.version: number for number, entry in batch}
-    for wrong, what in encoding.verify_chain(entries, head=chain or b"", version=version):
-        if chain is not None or "chain" not in what:
-            line = line_of.get(wrong, batch[0][0])
-            raise CorruptRecordError(f"line {line} of the {name}, version {wrong}: {what}")
+    for problem_version, problem in encoding.verify_chain(entries, head=chain or b"", version=version):
+        if chain is not None or "chain" not in problem:
+            line = line_of.get(problem_version, batch[0][0])
+            raise CorruptRecordError(f"line {line} of the {name}, version {problem_version}: {problem}")
 
 
 def _refuse_instructions(batch: Batch, name: str) -> None:
@@ -220,6 +223,7 @@ class _Reader:
         with limits.locate_errors(f"{self._name}:{number}"):
             validate_context(self.context)
         self._start = self.context.fork or 0
+        # The numbers of messages and tokens that a fork inherits are known only from its first entry.
         self._counters = Counters() if self.context.parent is None else None
         #: The last version and chain value so far.
         self._last: tuple[int, bytes] = (self._start, b"")
@@ -231,9 +235,9 @@ class _Reader:
                 yield entry
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the entries of one append at a time, as (line, entry); half an append could not be checked.
+        """Yield the entries of one append at a time, each with its line number; half an append cannot be checked.
 
-        An append at the end is left out if the log should end elsewhere: it may be cut off.
+        If the log should end at another version, the last append is left out, because it may be cut off.
         """
         batch: Batch = []
         size = 0
@@ -248,8 +252,8 @@ class _Reader:
             batch.append((number, entry))
             size += len(line)
             if len(batch) > limits.RECORDS or size > limits.IMPORT_BYTES:
-                where = f"{self._name}:{number}"
-                raise TooLargeError("is of an append that is too long to be held in memory", field=where)
+                position = f"{self._name}:{number}"
+                raise TooLargeError("is of an append that is too long to be held in memory", field=position)
             self._last = (entry.version, entry.chain)
             if number % PAGE == 0:
                 self._report()
@@ -272,35 +276,38 @@ class _Reader:
 
     def _report(self) -> None:
         if self._progress is not None:
-            done = self._last[0] - self._start
-            total = done if self._end is None else self._end[0] - self._start
-            self._progress(done, max(total, done))
+            read_count = self._last[0] - self._start
+            total = read_count if self._end is None else self._end[0] - self._start
+            self._progress(read_count, max(total, read_count))
 
     def _count(self, number: int, entry: Entry) -> None:
         """Raise `CorruptRecordError` for an entry of another context, or one that does not follow the one before."""
-        where = f"line {number} of the {self._name}"
+        position = f"line {number} of the {self._name}"
         if entry.context != self.context.id:
-            raise CorruptRecordError(f"{where}: version {entry.version} does not belong to {self.context.id}")
+            raise CorruptRecordError(
+                f"{position}: version {entry.version} does not belong to {self.context.id}"
+            )
         if self._counters is None:
             self._counters = Counters.before(entry)
-        for what in self._counters.add(entry):
-            raise CorruptRecordError(f"{where}, version {entry.version}: {what}")
+        for problem in self._counters.add(entry):
+            raise CorruptRecordError(f"{position}, version {entry.version}: {problem}")
 
     def _parse(self, number: int, line: str, parse: Callable[[dict[str, Json]], T]) -> T:
         """Parse the object of a line; `CorruptRecordError` names the line."""
-        where = f"line {number} of the {self._name}"
+        position = f"line {number} of the {self._name}"
         try:
             value = limits.parse_json(line, f"{self._name}:{number}", parse_constant=_refuse_constant)
         except ValueError as error:
-            raise CorruptRecordError(f"{where} is not JSON: {error}") from error
+            raise CorruptRecordError(f"{position} is not JSON: {error}") from error
         if not isinstance(value, dict):
-            raise CorruptRecordError(f"{where} is not a JSON object")
+            raise CorruptRecordError(f"{position} is not a JSON object")
+        # Such characters can be in parsed JSON only by an escape, because the line itself is UTF-8 without NUL.
         if "\\u" in line and not all(map(_is_storable_text, _iter_texts(value))):
-            raise CorruptRecordError(f"{where} holds a NUL character or half a character")
+            raise CorruptRecordError(f"{position} holds a NUL character or half a character")
         try:
             return parse(cast("dict[str, Json]", value))
         except CorruptRecordError as error:
-            raise CorruptRecordError(f"{where}: {error}") from error
+            raise CorruptRecordError(f"{position}: {error}") from error
 
 
 def _refuse_constant(name: str) -> Json:

@@ -1,8 +1,9 @@
 """A three-way merge: find the changes of the other side since this one last saw it, and those that conflict.
 
-Each side is compared with its state as the other one last saw it; for a fork that was never merged, the fork point.
-An entry is the same on both sides if it was first written at the same position. A message is identified by its *slot*:
-the position at which it was first written. Messages are decided one by one, or by tool group; facts by their address
+Each side is compared with its *base*: its state as the other side last saw it, which is the fork point for a fork that
+was never merged. "Ours" is the side that is merged into, "theirs" the other one. An entry is the same on both sides if
+it was first written at the same position; for a message this position is its *slot*. Messages are decided one by one,
+or by tool group (the messages of parallel tool calls and their results); facts by their address (subject and attribute)
 if it holds one value, else one by one. Pure; `merge_drafts` turns a plan into log entries.
 """
 
@@ -34,12 +35,12 @@ class Slot:
 
     @property
     def changed(self) -> bool:
-        """Whether its content is not the one that the other side knows."""
+        """Whether the message has another content than the other side last saw, or was kept in a conflict."""
         return self.is_kept or message_comparison_key(self.current) != message_comparison_key(self.base)
 
     @property
     def moved(self) -> bool:
-        """Whether it has become active or inactive since."""
+        """Whether the message became active or inactive since the other side last saw it."""
         return (self.current is None) != (self.base is None)
 
     @property
@@ -129,16 +130,16 @@ class Log:
 
     def _find_active(self, entry: Entry, replacements: Replacements) -> Entry | None:
         """Return the message that is active at the position of an entry, or None."""
-        by = replacements.replaced_by(entry.version)
-        if by is not None:
-            found = self.replacing.get(by)
+        replacing_version = replacements.replaced_by(entry.version)
+        if replacing_version is not None:
+            active = self.replacing.get(replacing_version)
         elif self.is_undone(entry):
-            found = None
+            active = None
         else:
-            found = entry
-        if found is None or found.kind is not Kind.MESSAGE or found.state is not State.LIVE:
+            active = entry
+        if active is None or active.kind is not Kind.MESSAGE or active.state is not State.LIVE:
             return None
-        return found
+        return active
 
     def origin(self, entry: Entry) -> Origin:
         """Return where an entry was first written."""
@@ -150,26 +151,29 @@ class Log:
 
     def find_retraction(self, entry: Entry) -> Entry | None:
         """Return the retraction that made an entry inactive, or None if there is none."""
-        found = self.replacing.get(self.replacements.replaced_by(entry.version) or 0)
-        return found if found is not None and found.kind is Kind.RETRACTION else None
+        replacing_entry = self.replacing.get(self.replacements.replaced_by(entry.version) or 0)
+        if replacing_entry is None or replacing_entry.kind is not Kind.RETRACTION:
+            return None
+        return replacing_entry
 
 
 def find_touched_spans(replacing: Sequence[Entry], common: int) -> list[Span]:
     """Return the spans up to the common version that a side's own entries made inactive or active again.
 
-    An entry that is made inactive gives back the spans that it had replaced, so these are followed too.
+    `replacing` are all entries of the side that replace others. An entry that is made inactive makes the spans that it
+    had replaced active again, so these are followed too.
     """
     pending = [span for entry in replacing if entry.version > common for span in entry.replaces]
-    found: set[Span] = set()
+    touched: set[Span] = set()
     while pending:
         span = pending.pop()
-        if span in found:
+        if span in touched:
             continue
-        found.add(span)
+        touched.add(span)
         for entry in replacing:
             if span[0] <= entry.version <= span[1]:
                 pending += entry.replaces
-    return sorted((first, min(last, common)) for first, last in found if first <= common)
+    return sorted((first, min(last, common)) for first, last in touched if first <= common)
 
 
 # ── what a merge does ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -181,11 +185,11 @@ class _Pair:
 
     theirs: Slot | None
     ours: Slot | None
-    #: Whether this side has seen it. If it has no slot for it, it has left it out.
+    #: Whether this side has seen the message. If it has no slot for it, it has left the message out.
     seen_here: bool
-    #: Whether only the caller's key says that both are the same.
+    #: Whether both are paired only because they have the same key of the caller.
     by_key: bool = False
-    #: Whether the other side had the same content under the same key, as forks did that did not know inherited ones.
+    #: Whether the other side has the same content twice under one key, as forks of older releases may have.
     repeated: bool = False
 
     @property
@@ -205,15 +209,16 @@ class _Pair:
 
     @property
     def changed_there(self) -> bool:
-        """Whether the other side changed it, and this side has another content."""
-        if self.theirs is None:  # left out there, although it was seen
+        """Whether the other side changed the message, and this side has another content."""
+        # The other side saw the message and left it out: for this side that is a removal.
+        if self.theirs is None:
             return self.ours is not None and None not in (self.ours.current, self.ours.base)
         return self.theirs.changed and not self.same_content
 
     @property
     def changed_here(self) -> bool:
-        """Whether this side changed it."""
-        if self.ours is None:
+        """Whether this side changed the message."""
+        if self.ours is None:  # this side saw the message and left it out
             return self.seen_here and self.theirs is not None and self.theirs.base is not None
         return self.ours.changed
 
@@ -278,7 +283,7 @@ class Plan:
 
 
 def plan_merge(ours: Log, theirs: Log, strategy: MergeStrategy) -> Plan:
-    """Decide what becomes of everything the other side changed."""
+    """Compare two sides and decide each change of the other side: take it, leave it, or report a conflict."""
     ours.compare(theirs.seen)
     theirs.compare(ours.seen)
     plan = Plan()
@@ -332,7 +337,7 @@ class _MessageMerge:
                 self._record_names(pair.theirs.entry, pair.ours.entry)
         for pairs in groups.values():
             changed_there = [pair for pair in pairs if pair.changed_there]
-            if changed_there and not all(pair.repeated for pair in pairs):
+            if changed_there and not all(pair.repeated for pair in pairs):  # a repeat would be a second copy
                 self._decide(pairs, changed_there)
 
     def _record_names(self, theirs: Entry, ours: Entry) -> None:
@@ -361,10 +366,10 @@ class _MessageMerge:
             self._matched.add(match)
             ours = self._ours.slots.get(match)
             repeats_first = message_comparison_key(first.current) == message_comparison_key(slot.current)
-            repeated = ours is None and first is not slot and repeats_first
+            is_repeat = ours is None and first is not slot and repeats_first
             seen_here = vector_covers(self._ours.seen, origin)
             pair = _Pair(
-                theirs=slot, ours=ours, seen_here=seen_here, by_key=match != origin, repeated=repeated
+                theirs=slot, ours=ours, seen_here=seen_here, by_key=match != origin, repeated=is_repeat
             )
             pairs.append(pair)
         return pairs
@@ -456,7 +461,7 @@ class _MessageMerge:
             if ours is None:
                 if pair.theirs is not None and content is not None:
                     plan.added.append(pair.theirs)
-            elif content is None:
+            elif content is None:  # the other side removed the message
                 if ours.current is not None:
                     reason = None
                     if pair.theirs is not None:
@@ -478,7 +483,7 @@ def _is_moved_on_both_sides(
 
 
 def _is_trace_of_undone(log: Log, slot: Slot) -> bool:
-    """Return whether a slot is only the trace of a merge that was undone."""
+    """Return whether a slot is left over from a merge that was undone: the message was never active since."""
     return slot.current is None and slot.base is None and log.is_undone(slot.entry)
 
 
@@ -510,12 +515,12 @@ class _FactMerge:
 
     def _single_value_addresses(self) -> set[Address]:
         """Return the addresses that hold one value at a time."""
-        found: set[Address] = set()
+        addresses: set[Address] = set()
         for log in (self._ours, self._theirs):
             for fact in (*log.current_facts.in_force, *log.base_facts.in_force):
                 if fact.data.get("cardinality") == "one" and has_address(address_of(fact)):
-                    found.add(address_of(fact))
-        return found
+                    addresses.add(address_of(fact))
+        return addresses
 
     def _decide_address(self, address: Address) -> None:
         """Decide an address that holds one value: take the other side's value if only that side changed it.
@@ -534,11 +539,11 @@ class _FactMerge:
         changed_here = our_contents != _contents_of(ours_base)
         if changed_here and not self._resolve_conflict(theirs_base, ours, theirs, superseded):
             return
-        added = [fact for fact in theirs if fact_comparison_key(fact) not in our_contents]
-        for fact in added:
+        added_facts = [fact for fact in theirs if fact_comparison_key(fact) not in our_contents]
+        for fact in added_facts:
             # The first one supersedes all of ours.
-            self._plan.added_facts.append(AddedFact(fact, superseded if fact is added[0] else ()))
-        if not added:
+            self._plan.added_facts.append(AddedFact(fact, superseded if fact is added_facts[0] else ()))
+        if not added_facts:
             reasons = _present(self._theirs.find_retraction(fact) for fact in theirs_base)
             self._plan.removed_facts.append(RemovedFacts(superseded, reasons[0] if reasons else None))
 
@@ -550,7 +555,7 @@ class _FactMerge:
         #: Facts of this side that a fact of the other side supersedes, by its id.
         superseded_by: dict[str, list[Entry]] = {}
         #: Ids of facts of the other side that do not replace ours.
-        refused: set[str] = set()
+        refused_ids: set[str] = set()
         for fact in removed:
             theirs = _find_successor(self._theirs.current_facts, fact)
             ours, ours_base = self._find_our_successors(fact)
@@ -565,7 +570,7 @@ class _FactMerge:
             else:
                 theirs_wins = self._resolve_conflict([fact], current, _present([theirs]), current)
             if not theirs_wins:
-                refused.update(entry.id for entry in _present([theirs]))
+                refused_ids.update(entry.id for entry in _present([theirs]))
             elif theirs is not None:
                 superseded_by.setdefault(theirs.id, []).extend(current)
             else:
@@ -573,7 +578,7 @@ class _FactMerge:
                 self._plan.removed_facts.append(RemovedFacts(current, reason))
         for fact in added:
             superseded = tuple(superseded_by.get(fact.id, ()))
-            if not superseded and (fact.id in refused or self._is_known(fact)):
+            if not superseded and (fact.id in refused_ids or self._is_known(fact)):
                 self._plan.agreed = True
             else:
                 self._plan.added_facts.append(AddedFact(fact, superseded))
@@ -599,9 +604,10 @@ class _FactMerge:
         theirs: Sequence[Entry],
         superseded: Sequence[Entry],
     ) -> bool:
-        """Record a conflict about facts; return whether the other side wins. `superseded` are ours that would end.
+        """Record a conflict about facts; return whether the other side wins.
 
-        Content of low trust never supersedes facts of protected origin, whatever the strategy is.
+        `superseded` are the facts of this side that would then be superseded. Content of low trust never supersedes
+        facts of protected origin, whatever the strategy is.
         """
         resolution, reason = _resolution_of_strategy(self._strategy), ""
         their_trust = trust.lowest_trust(map(trust.trust_of_entry, theirs or base))
@@ -639,10 +645,10 @@ def _contents_of(facts: Iterable[Entry]) -> set[Hashable]:
 
 
 def _find_successor(facts: FactHistory, fact: Entry) -> Entry | None:
-    """Return the active fact that is a fact or supersedes it, or None if there is none."""
+    """Return a fact itself if it is active, else the active fact that supersedes it, or None if it was retracted."""
     for active in facts.in_force:
         if active.version == fact.version:
             return active
-        if any(old.version == fact.version for old in facts.chain(active)):
+        if any(previous.version == fact.version for previous in facts.chain(active)):
             return active
     return None

@@ -29,21 +29,21 @@ from acms.ports import HasOwnValues, StorageBackend
 
 __all__ = ["Closing", "build_witness", "check_witness", "count_known", "record_witness"]
 
-_RECORDS = "witness/"
-"""How the keys of the store's own records of witnesses begin."""
-_FILE = "witness"
-"""In place of a context: a problem of the file itself."""
+_RECORD_PREFIX = "witness/"
+"""Prefix of the keys under which the store records witnesses."""
+_WITNESS_FILE = "witness"
+"""Stands in a `Problem` where the id of a context would be: the problem is in the witness file itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
     """The line that closes a witness."""
 
-    #: Random, the same in every witness that follows on the first one in a file.
+    #: Random id of the witness file; it stays the same each time the file is renewed.
     witness: str
-    #: Counts from 1.
+    #: How often the file was written, from 1.
     number: int
-    #: Digest of the witness before this one; None of the first.
+    #: Digest of the previous witness in this file, or None in the first one.
     before: str | None
     #: SHA-256 of all other lines and of the three fields above.
     digest: str
@@ -53,9 +53,9 @@ class Closing:
 
 
 async def build_witness(
-    storage: StorageBackend, contexts: AsyncIterable[Context], before: Sequence[str] = ()
+    storage: StorageBackend, contexts: AsyncIterable[Context], previous_lines: Sequence[str] = ()
 ) -> list[str]:
-    """Return the lines of a new witness of some contexts; `before` is the witness that it replaces."""
+    """Return the lines of a new witness of some contexts; `previous_lines` is the witness that it replaces."""
     lines: list[str] = []
     async for context in contexts:
         head = await storage.head(context.id)
@@ -71,34 +71,35 @@ async def build_witness(
             "chain": head.chain.hex(),
         }
         lines.append(json.dumps(record, ensure_ascii=False))
-    last = _parse_closing_line(before)
-    if last is None:
-        witness, number, digest = draw_token(os.urandom, 16), 1, None
+    previous = _parse_closing_line(previous_lines)
+    if previous is None:
+        witness_id, number, digest = draw_token(os.urandom, 16), 1, None
     else:
-        witness, number, digest = last.witness, last.number + 1, last.digest
-    closing = {"witness": witness, "number": number, "before": digest}
-    closing["digest"] = _compute_digest(lines, witness, number, digest)
+        witness_id, number, digest = previous.witness, previous.number + 1, previous.digest
+    closing = {"witness": witness_id, "number": number, "before": digest}
+    closing["digest"] = _compute_digest(lines, witness_id, number, digest)
     return [*lines, json.dumps(closing)]
 
 
 async def record_witness(storage: StorageBackend, lines: Sequence[str]) -> bool:
-    """Let the store record a witness, once its file is written; False if it keeps no records or is read-only.
+    """Record in the store that a witness was written; return False if the store keeps no records or is read-only.
 
-    An interruption between the two is no problem: the file says which record it follows on.
+    Call it after the file is written. An interruption between the two is no problem: the file says which record it
+    follows on.
     """
     closing = _parse_closing_line(lines)
     if closing is None or not isinstance(storage, HasOwnValues):
         return False
     data: Json = {"number": closing.number, "digest": closing.digest}
     try:
-        await storage.own_values().set(f"{_RECORDS}{closing.witness}", data)
+        await storage.own_values().set(f"{_RECORD_PREFIX}{closing.witness}", data)
     except StorageReadOnlyError:
         return False
     return True
 
 
 async def count_known(storage: StorageBackend) -> int:
-    """Return how many witnesses the store has recorded, each counted once."""
+    """Return how many witness files the store has recorded. Each counts once, however often it was renewed."""
     return len(await _read_records(storage))
 
 
@@ -120,9 +121,12 @@ async def check_witness(storage: StorageBackend, witness: Sequence[str]) -> list
             context, version, chain = str(record["context"]), int(record["version"]), str(record["chain"])
         except (ValueError, TypeError, KeyError) as error:
             raise ValidationError("is no line of a witness", field=f"line {number}") from error
-        found = await _check_context(storage, context, record)
-        found += await _check_log(storage, context, version, chain)
-        problems += [Problem(context=context, version=version, what=f"witness: {what}") for what in found]
+        descriptions = await _check_context(storage, context, record)
+        descriptions += await _check_log(storage, context, version, chain)
+        problems += [
+            Problem(context=context, version=version, what=f"witness: {description}")
+            for description in descriptions
+        ]
     return problems
 
 
@@ -130,38 +134,42 @@ async def _check_closing(
     storage: StorageBackend, lines: Sequence[str], closing: Closing | None
 ) -> list[Problem]:
     """Check that a witness file matches its closing line, and the closing line what the store recorded."""
-    known = await _read_records(storage)
+    records = await _read_records(storage)
     problem = None
     if not lines:
         problem = "is empty"
     elif closing is None:
-        if known:
+        if records:
             problem = "has no closing line, and the store has recorded witnesses that have one"
     elif closing.digest != _compute_digest(lines[:-1], closing.witness, closing.number, closing.before):
         problem = "was changed: its lines do not fit its closing line"
-    elif known:
-        problem = _compare_record(closing, known.get(closing.witness))
+    elif records:
+        problem = _compare_record(closing, records.get(closing.witness))
     if problem is None:
         return []
-    return [Problem(context=_FILE, version=0 if closing is None else closing.number, what=problem)]
+    return [Problem(context=_WITNESS_FILE, version=0 if closing is None else closing.number, what=problem)]
 
 
-def _compare_record(closing: Closing, known: Mapping[str, Json] | None) -> str | None:
-    """Compare a closing line with the record of the newest witness of its name; return the problem, or None."""
-    if known is None:
+def _compare_record(closing: Closing, record: Mapping[str, Json] | None) -> str | None:
+    """Compare a closing line with the store's record of the same witness; return the problem, or None."""
+    if record is None:
         return "is not one that the store has recorded"
-    number, digest = known["number"], known["digest"]
+    number, digest = record["number"], record["digest"]
     if closing.number < number:
         return f"was rolled back: it is number {closing.number}, and the store has recorded {number}"
     if closing.number == number:
         return None if closing.digest == digest else "is not the one that the store has recorded"
-    if closing.number == number + 1 and closing.before == digest:  # the record was interrupted
+    # The file is written before its record. If that was interrupted, the file is one number ahead of the store.
+    if closing.number == number + 1 and closing.before == digest:
         return None
     return f"is number {closing.number}, and the store has recorded {number}: the store was rolled back"
 
 
 async def _check_context(storage: StorageBackend, id: str, record: Mapping[str, Json]) -> list[str]:
-    """Return where a context differs from its record; a witness of an earlier release has fewer fields."""
+    """Return how a context differs from its record. Fields that the record lacks are not compared.
+
+    A witness that an earlier release wrote has fewer fields.
+    """
     context = await find_context(storage, id)
     if context is None:
         return []  # its log is missing too, which is reported once
@@ -177,49 +185,50 @@ async def _check_context(storage: StorageBackend, id: str, record: Mapping[str, 
     rev = record.get("settings_rev")
     if rev is not None and context.settings_rev < rev:
         problems.append(f"the settings are at revision {context.settings_rev} and were at {rev}: rolled back")
+    # ACMS raises the revision with every change. The seal covers the fields above too, which are reported already.
     elif rev == context.settings_rev and record.get("seal") != compute_seal(context) and not problems:
         problems.append("the settings were changed by something else than ACMS")
     return problems
 
 
 async def _check_log(storage: StorageBackend, context: str, version: int, chain: str) -> list[str]:
-    """Return the problem if a log does not have an entry at a version with a chain value."""
+    """Return the problem if a log has no entry at this version with this chain hash, or an empty list."""
     try:
-        if version == 0:
+        if version == 0:  # the log was empty: it is enough that it exists
             await storage.context(context)
             return []
-        found = await storage.read(context, after=version - 1, before=version + 1, deleted=True)
+        entries = await storage.read(context, after=version - 1, before=version + 1, deleted=True)
     except (SessionNotFoundError, GoneError):
         return ["the store does not hold this log"]
     except ACMSError as error:
         return [f"cannot be read: {error}"]
-    if not found:
+    if not entries:
         return ["the log ends before this version: it was cut, or the store was rolled back"]
-    if found[0].chain.hex() != chain:
+    if entries[0].chain.hex() != chain:
         return ["the chain hash is another one: the store was rolled back and written to, or swapped"]
     return []
 
 
 async def _read_records(storage: StorageBackend) -> dict[str, Mapping[str, Json]]:
-    """Return what the store recorded of the newest witness of each name."""
+    """Return the store's record of the newest witness of each file, by the random id of the witness."""
     if not isinstance(storage, HasOwnValues):
         return {}
     values = storage.own_values()
-    found: dict[str, Mapping[str, Json]] = {}
+    records: dict[str, Mapping[str, Json]] = {}
     after: str | None = None
     while True:
-        page = await values.list(_RECORDS, after=after, limit=PAGE)
+        page = await values.list(_RECORD_PREFIX, after=after, limit=PAGE)
         for entry in page.entries:
             value = await values.get(entry.key)
             if value is not None:
-                found[entry.key.removeprefix(_RECORDS)] = value.data
+                records[entry.key.removeprefix(_RECORD_PREFIX)] = value.data
         if page.next_after is None:
-            return found
+            return records
         after = page.next_after
 
 
 def _parse_closing_line(lines: Sequence[str]) -> Closing | None:
-    """Return the closing line of a witness; None if it has none."""
+    """Return the last line of a witness, which closes it; None if the last line is another one."""
     try:
         closing = json.loads(lines[-1])
         return Closing(

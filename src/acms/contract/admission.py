@@ -33,6 +33,7 @@ class Terms:
 
     #: The stricter of the request's and the tenant's mode.
     mode: Privacy
+    #: The entities that the request asks for.
     gaze: tuple[str, ...]
     tokens_max: int
     now: datetime
@@ -96,7 +97,7 @@ def admit_candidates(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
         if not pending:
             break
         rounds += 1
-        if rounds > ROUNDS:
+        if rounds > ROUNDS:  # redacting all of them ends the loop, however the choices change
             pending = {candidate.id for candidate in pool} - redacted_ids
         redacted_ids |= pending
         remaining = _redact_pending(pool, pending, redactors)
@@ -105,8 +106,8 @@ def admit_candidates(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
         pool = remaining
         if not has_changed:
             break
-    shown = {fragment.id for fragment in selection.fragments}
-    by_id = {candidate.id: candidate for candidate in pool if candidate.id in shown}
+    shown_ids = {fragment.id for fragment in selection.fragments}
+    by_id = {candidate.id: candidate for candidate in pool if candidate.id in shown_ids}
     release_in_chunks(pool)
     shown_modes = [modes[by_id[fragment.id].privacy] for fragment in selection.fragments]
     advice = policy(
@@ -168,10 +169,12 @@ def _without_blocked(
     return pool, withheld
 
 
-def best_candidates(candidates: Iterable[Candidate], most: int) -> tuple[list[Candidate], tuple[str, ...]]:
+def best_candidates(
+    candidates: Iterable[Candidate], max_count: int
+) -> tuple[list[Candidate], tuple[str, ...]]:
     """Return the best of some candidates, by claimed relevance and then freshness, and the ids of the others."""
     ordered = sorted(candidates, key=_best_first)
-    return ordered[:most], tuple(candidate.id for candidate in ordered[most:])
+    return ordered[:max_count], tuple(candidate.id for candidate in ordered[max_count:])
 
 
 def _best_first(candidate: Candidate) -> tuple[float, float, str, str]:
@@ -201,9 +204,9 @@ def build_ledger(admitted: Admitted, beyond: Sequence[str] = ()) -> Ledger:
             by_id[verdict.id] = verdict
         return by_id
 
-    candidates = weighed.single + withheld + len(beyond)
-    shown = len(admitted.selection.fragments)
-    return Ledger(build_verdicts, omitted=candidates - shown)
+    candidates = weighed.unique_count + withheld + len(beyond)
+    shown_count = len(admitted.selection.fragments)
+    return Ledger(build_verdicts, omitted=candidates - shown_count)
 
 
 def _omission_verdict(id: str, rule: str, reason: str) -> Verdict:
@@ -229,14 +232,14 @@ def _is_sensitive_id(id: str, mode: Privacy) -> bool:
     return any(span.kind != "phone" for span in redact_text(id, mode).spans)
 
 
-def redact_excerpt(part: str, whole: str, mode: Privacy) -> str | None:
+def redact_excerpt(excerpt_text: str, full_text: str, mode: Privacy) -> str | None:
     """Redact an excerpt of a text; return None if the excerpt still has a part of a secret of the whole text.
 
     Redaction rules do not recognise half a key, but half a key must not be shown either.
     """
-    excerpt = redact_text(part, mode).text
-    for span in redact_text(whole, mode).spans:
-        secret = whole[span.start : span.end]
+    excerpt = redact_text(excerpt_text, mode).text
+    for span in redact_text(full_text, mode).spans:
+        secret = full_text[span.start : span.end]
         for start in range(max(1, len(secret) - REVEALING + 1)):
             if secret[start : start + REVEALING] in excerpt:
                 return None
@@ -246,9 +249,9 @@ def redact_excerpt(part: str, whole: str, mode: Privacy) -> str | None:
 class _Redactor:
     """Redacts the candidates of a reply in one mode."""
 
-    def __init__(self, mode: Privacy, asked: frozenset[str]) -> None:
+    def __init__(self, mode: Privacy, requested_names: frozenset[str]) -> None:
         self._mode = mode
-        self._asked = asked
+        self._requested_names = requested_names
         #: Whether names hold something sensitive: many items share the same names.
         self._sensitive_names: dict[str, bool] = {}
 
@@ -304,10 +307,10 @@ class _Redactor:
         if is_sensitive:
             return False
         name = name.lower()
-        if name in self._asked or not any(name in secret for secret in secrets):
+        if name in self._requested_names or not any(name in secret for secret in secrets):
             return True
         return any(name in text for text in texts)
 
 
-def _removed_texts(before: str, after: Redacted) -> list[str]:
-    return [before[span.start : span.end].lower() for span in after.spans]
+def _removed_texts(original: str, redacted: Redacted) -> list[str]:
+    return [original[span.start : span.end].lower() for span in redacted.spans]

@@ -132,7 +132,7 @@ class CEO:
         conflict often, that reply carries the warning `PARTIAL_DATA`.
         """
         intent = _intent_of_text(said)
-        request = sent = self._build_request(intent, privacy, risk, request_id)
+        request = current_request = self._build_request(intent, privacy, risk, request_id)
         start = self._clock()
         cache = self.cache
         notices = () if cache is None else cache.notices()
@@ -141,21 +141,21 @@ class CEO:
         replies: list[RenderReply] = []
         while True:
             attempt = len(tried) + 1
-            reply = await self._acs.render(sent, action=action, attempt=attempt, cache=cache)
+            reply = await self._acs.render(current_request, action=action, attempt=attempt, cache=cache)
             error = reply.error
             code = None if error is None else error.code
-            tried.append(Tried(id=sent.id, attempt=attempt, action=action, code=code))
+            tried.append(Tried(id=current_request.id, attempt=attempt, action=action, code=code))
             if action is Action.EXPLICIT_L1_EXPANSION:
                 reply = _add_expansion_warning(reply)
             replies.append(reply)
             if error is None or attempt >= error.max_attempts:
                 break
             left_ms = request.time_ms - (self._clock() - start) * 1000
-            done = [previous.action for previous in tried if previous.action is not None]
-            action = pick(error, request, left=left_ms, done=done)
+            tried_actions = [previous.action for previous in tried if previous.action is not None]
+            action = pick(error, request, left=left_ms, done=tried_actions)
             if action is None:
                 break
-            sent = replace(request, id=self._ids(), time_ms=max(ATTEMPT_MS, left_ms))
+            current_request = replace(request, id=self._ids(), time_ms=max(ATTEMPT_MS, left_ms))
         final = _add_warnings(_choose_reply(replies), notices)
         applied = None if cache is None else cache.receive(final, gaze=gaze_of_request(request))
         return Outcome(intent=intent, request=request, reply=final, tried=tuple(tried), applied=applied)
@@ -177,7 +177,7 @@ class CEO:
             request_id = self._ids()
         return RenderRequest(
             id=message_id,
-            request_id=parse_text(request_id, "request_id", least=1, most=512),
+            request_id=parse_text(request_id, "request_id", min_chars=1, max_chars=512),
             intent=intent.goal,
             tokens_max=tokens_max,
             time_ms=time_ms,
@@ -201,19 +201,21 @@ def pick(
         excluded.update(_RETRIES)
     if request.risk is RiskLevel.HIGH or request.privacy is Privacy.BLOCK:
         excluded.add(Action.EXPLICIT_L1_EXPANSION)
-    allowed = [action for action in PREFERENCE if action in offered and action not in excluded]
-    return allowed[0] if allowed else None
+    candidates = [action for action in PREFERENCE if action in offered and action not in excluded]
+    return candidates[0] if candidates else None
 
 
 def _choose_reply(replies: Sequence[RenderReply]) -> RenderReply:
     """Return the last reply; after a failure the newest one with the most context."""
     if replies[-1].error is None:
         return replies[-1]
-    return max(reversed(replies), key=lambda reply: len(reply.fragments or ()))
+    return max(
+        reversed(replies), key=lambda reply: len(reply.fragments or ())
+    )  # reversed: of equals the newest
 
 
 def _intent_of_text(text: str) -> Intent:
-    if not parse_text(text, "text", least=1, most=100_000).strip():
+    if not parse_text(text, "text", min_chars=1, max_chars=100_000).strip():
         raise ValidationError("must not be blank", field="text")
     return classify_intent(text)
 
@@ -228,5 +230,5 @@ def _add_expansion_warning(reply: RenderReply) -> RenderReply:
 
 def _add_warnings(reply: RenderReply, notices: tuple[Notice, ...]) -> RenderReply:
     """Return a reply with more warnings, each once."""
-    missing = tuple(notice for notice in notices if notice not in reply.warnings)
-    return replace(reply, warnings=(*reply.warnings, *missing)) if missing else reply
+    new_notices = tuple(notice for notice in notices if notice not in reply.warnings)
+    return replace(reply, warnings=(*reply.warnings, *new_notices)) if new_notices else reply

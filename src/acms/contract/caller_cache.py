@@ -96,7 +96,7 @@ class KVCache:
         counter: TokenCounter | None = None,
         shorten: Callable[[str, int], str] | None = None,
     ) -> None:
-        self._capacity = parse_integer(capacity, "capacity", least=1, most=1_000_000)
+        self._capacity = parse_integer(capacity, "capacity", minimum=1, maximum=1_000_000)
         self._counter = counter or Quarters()
         self._shorten = shorten
         self._units: dict[str, Kept] = {}
@@ -130,7 +130,7 @@ class KVCache:
 
     def held(self) -> tuple[CachedKey, ...]:
         """Return the keys with their costs, benefits and ages as of the next turn; never a text."""
-        return tuple(one.held(self._turn + 1) for one in self._units.values())
+        return tuple(unit.held(self._turn + 1) for unit in self._units.values())
 
     def notices(self) -> tuple[Notice, ...]:
         """Return the warnings for the next reply: `PARTIAL_DATA` while conflicts are frequent."""
@@ -150,10 +150,10 @@ class KVCache:
 
     def get(self, key: str) -> Kept | None:
         """Return the fragment under a key and count it as used in this turn; None if there is none."""
-        found = self._units.get(key)
-        if found is not None:
-            found = self._units[key] = replace(found, used=self._turn)
-        return found
+        unit = self._units.get(key)
+        if unit is not None:
+            unit = self._units[key] = replace(unit, used=self._turn)
+        return unit
 
     def put(
         self,
@@ -230,7 +230,7 @@ class KVCache:
         variants: Iterable[Variant],
     ) -> None:
         """Put a fragment into `units` as the newest one, used in a turn; a pin on its key stays."""
-        previous = units.pop(parse_text(key, "key", least=1, most=4096), None)  # the newest is last
+        previous = units.pop(parse_text(key, "key", min_chars=1, max_chars=4096), None)  # the newest is last
         if cost is None:
             cost = 0 if text is None else self._counter.count(text)
         units[key] = Kept(
@@ -239,7 +239,7 @@ class KVCache:
             text=text,
             entities=tuple(entities),
             cost=parse_integer(cost, "cost"),
-            benefit=float(parse_number(benefit, "benefit", least=0, most=1)),
+            benefit=float(parse_number(benefit, "benefit", minimum=0, maximum=1)),
             used=turn,
             pinned=previous is not None and previous.pinned,
             variants=() if text is None else tuple(variants),
@@ -276,9 +276,10 @@ class KVCache:
         """Return a fragment with a shorter text under the same key, or unchanged if there is no shorter text."""
         if unit.compressed or not unit.text:
             return unit
-        own_tokens = max(1, self._counter.count(unit.text))
+        own_tokens = max(1, self._counter.count(unit.text))  # as this cache counts
         # The engine may count tokens differently: `scale` converts its tokens into those of this cache.
         scale = own_tokens / unit.cost if unit.cost else 1.0
+        # At most half, and less than what counts as large: otherwise the next policy would compress it again.
         budget = int(min((unit.cost or own_tokens) // 2, LARGE - 1) * scale)
         text = "" if self._shorten is None else self._shorten(unit.text, budget)
         if text and self._counter.count(text) < own_tokens:
@@ -307,7 +308,7 @@ class KVCache:
             "capacity": self._capacity,
             "turn": self._turn,
             "conflicts": [[turn, had] for turn, had in self._conflicts.items()],
-            "units": [nouns.encode_noun(one, wire=False) for one in self._units.values()],
+            "units": [nouns.encode_noun(unit, wire=False) for unit in self._units.values()],
         }
 
     @classmethod
@@ -322,7 +323,7 @@ class KVCache:
         body = Fields(data, "", _STATE)
         if body.value("version", None) != 1:
             raise ValidationError("must be 1: another release wrote this state", field="version")
-        cache = cls(capacity=body.integer("capacity", least=1), counter=counter, shorten=shorten)
+        cache = cls(capacity=body.integer("capacity", minimum=1), counter=counter, shorten=shorten)
         cache._turn = body.integer("turn")
         for item, path in body.objects("conflicts"):
             if not isinstance(item, Sequence) or isinstance(item, str | bytes) or len(item) != 2:
@@ -335,11 +336,11 @@ class KVCache:
         return cache
 
 
-def _estimate_benefit(fragment: Fragment, asked: frozenset[str]) -> float:
-    if not asked:
+def _estimate_benefit(fragment: Fragment, requested_names: frozenset[str]) -> float:
+    if not requested_names:
         return UNJUDGED
-    own = {name.strip().lower() for name in fragment.entities}
-    return UNJUDGED + OVERLAP * len(own & asked) / len(asked)
+    own_names = {name.strip().lower() for name in fragment.entities}
+    return UNJUDGED + OVERLAP * len(own_names & requested_names) / len(requested_names)
 
 
 def _evict_excess(units: dict[str, Kept], turn: int, capacity: int) -> tuple[str, ...]:
@@ -347,7 +348,7 @@ def _evict_excess(units: dict[str, Kept], turn: int, capacity: int) -> tuple[str
     excess = max(0, len(units) - capacity)
     unpinned = [unit.held(turn) for unit in units.values() if not unit.pinned]
     unpinned.sort(key=eviction_sort_key)
-    keys = tuple(held.key for held in unpinned[:excess])
+    keys = tuple(cached_key.key for cached_key in unpinned[:excess])
     for key in keys:
         del units[key]
     return keys
@@ -364,12 +365,12 @@ def _parse_fragment(data: object, path: str) -> Kept:
         cost = variant.integer("cost_tokens")
         variants.append(Variant(lod=lod, text=variant.text("text"), cost_tokens=cost))
     return Kept(
-        key=body.text("key", least=1, most=4096),
+        key=body.text("key", min_chars=1, max_chars=4096),
         lod=body.choice(Lod, "lod"),
         text=None if text is None else body.text("text"),
         entities=body.strings("entities"),
         cost=body.integer("cost"),
-        benefit=float(body.number("benefit", least=0, most=1)),
+        benefit=float(body.number("benefit", minimum=0, maximum=1)),
         used=body.integer("used"),
         pinned=body.value("pinned") is True,
         compressed=body.value("compressed") is True,

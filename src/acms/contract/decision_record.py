@@ -64,72 +64,73 @@ class Weighed:
     scores: array[float] = field(default_factory=_empty_array)
     #: The published benefit.
     benefits: array[float] = field(default_factory=_empty_array)
-    #: The number of requested entities it covers, its recency, its citation score, its claimed relevance or NaN.
-    own: array[float] = field(default_factory=_empty_array)
-    recency: array[float] = field(default_factory=_empty_array)
-    citation: array[float] = field(default_factory=_empty_array)
-    claimed: array[float] = field(default_factory=_empty_array)
+    #: Number of requested entities that a candidate covers, its recency, its citation score, and its claimed relevance
+    #: or NaN if it claims none.
+    covered_counts: array[float] = field(default_factory=_empty_array)
+    recencies: array[float] = field(default_factory=_empty_array)
+    citation_scores: array[float] = field(default_factory=_empty_array)
+    relevances: array[float] = field(default_factory=_empty_array)
     #: Number of requested entities.
-    asked: int = 0
+    requested_count: int = 0
     #: Tokens of the budget that are unused.
     remaining: int = 0
-    quality: bool = True
+    is_quality: bool = True
 
     def too_large(self) -> bool:
         """Return whether a candidate was left out because it did not fit the budget."""
         return BUDGET in self.rules
 
     @cached_property
-    def single(self) -> int:
+    def unique_count(self) -> int:
         """Number of rows with a unique id."""
         return len(self.ids) - self.rules.count(DUPLICATE)
 
     @cached_property
     def by_score(self) -> Mapping[str, float]:
         """Scores by id, as of before the choice."""
-        return dict(zip(self.ids[: self.single], self.scores, strict=False))
+        return dict(zip(self.ids[: self.unique_count], self.scores, strict=False))
 
     @cached_property
     def by_benefit(self) -> Mapping[str, float]:
         """Published benefits by id."""
-        return dict(zip(self.ids[: self.single], self.benefits, strict=False))
+        return dict(zip(self.ids[: self.unique_count], self.benefits, strict=False))
 
     @cached_property
-    def left(self) -> tuple[Rejected, ...]:
+    def rejected(self) -> tuple[Rejected, ...]:
         """The rejected candidates, best score first, then the duplicates."""
         # Sorting is stable: ties keep the better rank.
-        rows = sorted(range(self.single), key=lambda row: -self.scores[row])
-        rows += range(self.single, len(self.ids))
-        rejected: list[Rejected] = []
+        rows = sorted(range(self.unique_count), key=lambda row: -self.scores[row])
+        rows += range(self.unique_count, len(self.ids))
+        rejections: list[Rejected] = []
         for row in rows:
             rule = self.rules[row]
             if rule != SHOWN:
                 score, cost = self.scores[row], self.costs[row]
-                rejected.append(Rejected(self.ids[row], RULES[rule], _REASONS[rule], score, cost))
-        return tuple(rejected)
+                rejections.append(Rejected(self.ids[row], RULES[rule], _REASONS[rule], score, cost))
+        return tuple(rejections)
 
     def parts(self, row: int) -> dict[str, float]:
         """Return the contribution of each signal to a candidate's benefit, which is their sum."""
-        covered_share = self.own[row] / self.asked if self.asked else 0.0
-        relevance = self.claimed[row]
-        if not self.quality or isnan(relevance):
-            scale = covered_share if self.quality and covered_share else 1.0
+        covered_share = self.covered_counts[row] / self.requested_count if self.requested_count else 0.0
+        relevance = self.relevances[row]
+        if not self.is_quality or isnan(relevance):
+            scale = covered_share if self.is_quality and covered_share else 1.0
             return {
                 "overlap": OVERLAP * covered_share,
-                "recency": RECENCY * self.recency[row] * scale,
-                "citation": CITATION * self.citation[row] * scale,
+                "recency": RECENCY * self.recencies[row] * scale,
+                "citation": CITATION * self.citation_scores[row] * scale,
             }
-        weight_of_relevance = JUDGED if self.asked else 1.0
+        weight_of_relevance = JUDGED if self.requested_count else 1.0
         return {
             "relevance": relevance * (1 - CITATION) * weight_of_relevance,
             "overlap": (1 - CITATION) * (1 - weight_of_relevance) * covered_share,
-            "citation": relevance * CITATION * self.citation[row],
+            "citation": relevance * CITATION * self.citation_scores[row],
         }
 
     def verdicts(self) -> Iterator[Verdict]:
         """Yield a verdict on each candidate; duplicates of an id are counted in its reason."""
-        duplicates = Counter(self.ids[self.single :])
-        for row in range(self.single):
+        duplicates = Counter(self.ids[self.unique_count :])
+        for row in range(self.unique_count):
             id, rule = self.ids[row], self.rules[row]
             parts = self.parts(row)
             yield Verdict(

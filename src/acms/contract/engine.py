@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cache as once
+from functools import cache as run_once
 from functools import partial
 from importlib import import_module
 from time import perf_counter
@@ -64,8 +64,8 @@ MAX_ATTEMPTS = 64
 MAX_CHARACTERS = 16_000_000
 """Characters of candidates that are kept for the next attempt."""
 LEAD_SECONDS = 0.015
-"""Time before its deadline at which a reply stops choosing: the choosing thread still holds the interpreter, and on a
-busy machine each turn of the event loop waits for it and for a processor."""
+"""Time before its deadline at which a reply gives up choosing. On a busy machine the event loop needs this time to get
+the interpreter back from the choosing thread."""
 _LAYERS_BY_ACTION: Mapping[Action | None, Sequence[Layer]] = {
     Action.RETURN_L4_ONLY: (Layer.L4,),
     Action.EXPLICIT_L1_EXPANSION: (Layer.L1, Layer.L4),
@@ -99,28 +99,28 @@ class _Rendering(NamedTuple):
     #: Its redacted request_id, for the log.
     id: str
     #: When it began, and when answers are due, in seconds of the event loop's clock.
-    began: float
-    until: float
+    start: float
+    answers_due: float
     #: The answers of an earlier attempt at the same request.
-    earlier: _Attempt | None
+    earlier_attempt: _Attempt | None
     #: Under which answers are read, one slice of one answer at a time.
-    reading: asyncio.Lock
+    reading_lock: asyncio.Lock
     #: The entries of the caller's cache, and its capacity in keys.
     cache: tuple[CachedKey, ...]
     capacity: int | None
 
     def log(self, name: str, *, level: int = logging.DEBUG, **fields: object) -> None:
         """Log an event of this request: ids, counts and milliseconds since it began, never a text."""
-        ms = round(1000 * (asyncio.get_running_loop().time() - self.began), 3)
+        ms = round(1000 * (asyncio.get_running_loop().time() - self.start), 3)
         log_event(level, name, request_id=self.id, attempt=self.attempt, ms=ms, **fields)
 
     def left_ms(self) -> float:
         """Return the milliseconds until answers are due."""
-        return (self.until - asyncio.get_running_loop().time()) * 1000
+        return (self.answers_due - asyncio.get_running_loop().time()) * 1000
 
 
 class _Pile:
-    """Answers for the choice; the engine releases them after it."""
+    """The answers to choose from, released in chunks afterwards: freeing many objects at once blocks other threads."""
 
     def __init__(self, answers: dict[int, Answer], *, reusable: bool) -> None:
         self._answers = answers
@@ -192,7 +192,7 @@ class ACS:
         _preload_rules()
         if sessions:
             _load_memory()
-        self._count("load")
+        self._count("load")  # loads the vocabulary now, not during the first reply
         self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
 
     async def render(
@@ -216,7 +216,7 @@ class ACS:
         attempt = validation.validate_integer(attempt, "attempt", least=1, most=self._max_attempts)
         chosen_action = None if action is None else Action.of(action)
         mode = strictest_mode(parsed.privacy, self._privacy)
-        held = parse_cache_keys(cache)
+        cached_keys = parse_cache_keys(cache)
         earlier = self._attempts.get(parsed.request_id)
         if earlier is not None and (earlier.intent, earlier.mode) != (parsed.intent, mode):
             earlier = None  # an attempt with another intent or privacy mode cannot be continued
@@ -227,11 +227,11 @@ class ACS:
             action=chosen_action,
             attempt=attempt,
             id=redact_text(parsed.request_id, Privacy.REDACT).text,
-            began=began,
-            until=began + max(0.0, seconds_for_sources),
-            earlier=earlier,
-            reading=asyncio.Lock(),
-            cache=held,
+            start=began,
+            answers_due=began + max(0.0, seconds_for_sources),
+            earlier_attempt=earlier,
+            reading_lock=asyncio.Lock(),
+            cache=cached_keys,
             capacity=cache.capacity if isinstance(cache, ListsKeys) else None,
         )
         with correlation(rendering.id) if correlation_id.get() is None else nullcontext():
@@ -309,12 +309,12 @@ class ACS:
         pile = _Pile(everything, reusable=is_reusable or is_minimal)
         del answers, everything  # the pile holds the last reference and releases it in chunks
         began = self._timer()
-        chosen = await self._choose(rendering, pile)
-        if chosen is None:
+        choice = await self._choose(rendering, pile)
+        if choice is None:
             self._remember(rendering, pile.take())
             message = "there was no time left to choose from what was found"
             return self._build_error(rendering, Code.DEADLINE_EXCEEDED, message, outcomes, 0)
-        admitted, ledger = chosen
+        admitted, ledger = choice
         planner_ms = round(1000 * (self._timer() - began), 3)
         _log_choice(rendering, admitted, collected, planner_ms)
         if not is_minimal:
@@ -360,7 +360,7 @@ class ACS:
             """Return the request for sources other than sessions, with a redacted intent, and a memory per session."""
             redacted_intent = redact_text(request.intent, _privacy_of_query(mode)).text
             redacted = replace(request, intent=redacted_intent)
-            sessions = [provider.source for provider in self._providers if provider.own]
+            sessions = [provider.source for provider in self._providers if provider.is_session]
             memories = {id(session): Memory(session, request, mode) for session in sessions}
             return replace(redacted, entities=gaze_of_request(redacted)), memories
 
@@ -377,7 +377,7 @@ class ACS:
             "plan.built",
             providers=len(calls),
             not_asked=len(answers),
-            until_ms=round((rendering.until - rendering.began) * 1000),
+            until_ms=round((rendering.answers_due - rendering.start) * 1000),
         )
         answers |= await self._ask(rendering, calls, memories)
         retries: dict[int, Call] = {}
@@ -406,7 +406,7 @@ class ACS:
         if any(call.request.expansion for call in calls.values()):
             rendering.log("expansion.used", asked_for=rendering.action is Action.EXPLICIT_L1_EXPANSION)
         answers = await ask_providers(
-            list(calls.values()), memories, rendering.reading, until=rendering.until
+            list(calls.values()), memories, rendering.reading_lock, until=rendering.answers_due
         )
         for answer in answers:
             for name, level, fields in replying.log_records_for_answer(answer):
@@ -423,15 +423,15 @@ class ACS:
         if rendering.request.experience_top_k == 0:
             layers.discard(Layer.L4)
         indexes = [index for index, provider in enumerate(self._providers) if provider.layer in layers]
-        if rendering.earlier is None or action in (
+        if rendering.earlier_attempt is None or action in (
             None,
             Action.RETURN_L4_ONLY,
             Action.SKIP_EXPERIENCE_PATH,
         ):
             return indexes
-        earlier = rendering.earlier.answers
-        answered = {index for index, answer in earlier.items() if answer.code is None}
-        unanswered = [index for index in indexes if index not in answered]
+        earlier_answers = rendering.earlier_attempt.answers
+        answered_indexes = {index for index, answer in earlier_answers.items() if answer.code is None}
+        unanswered = [index for index in indexes if index not in answered_indexes]
         if action is Action.EXPLICIT_L1_EXPANSION:
             return [index for index in indexes if index in unanswered or self._layer(index) is Layer.L1]
         return unanswered or indexes
@@ -475,10 +475,12 @@ class ACS:
         if provider.layer is Layer.L4 and request.experience_top_k is not None:
             top_k = min(recovery.MAX_TOP_K, max(1, request.experience_top_k))
         if previous is not None or is_reduced:
-            earlier = previous
-            if earlier is None and rendering.earlier is not None:
-                earlier = rendering.earlier.answers.get(index)
-            top_k = recovery.reduce_top_k(top_k if earlier is None else earlier.call.request.top_k)
+            earlier_answer = previous
+            if earlier_answer is None and rendering.earlier_attempt is not None:
+                earlier_answer = rendering.earlier_attempt.answers.get(index)
+            top_k = recovery.reduce_top_k(
+                top_k if earlier_answer is None else earlier_answer.call.request.top_k
+            )
         suffix = ""
         if previous is not None:
             suffix = f"#{rendering.attempt}.2"
@@ -504,7 +506,7 @@ class ACS:
     def _slice_ms(self, rendering: _Rendering, provider: Provider, *, is_reduced: bool) -> float:
         """Return the time limit of a call in milliseconds, or 0 if the provider must not be queried."""
         left_ms, time_ms = rendering.left_ms(), rendering.request.time_ms
-        if provider.own:
+        if provider.is_session:
             return max(0.0, left_ms)
         if not is_reduced:
             return recovery.slice_ms(provider.deadline_ms, provider.layer, time_ms, left_ms)
@@ -516,16 +518,16 @@ class ACS:
 
     def _reused_answers(self, rendering: _Rendering, answers: Mapping[int, Answer]) -> dict[int, Answer]:
         """Return the answers of an earlier attempt that this one does not request again."""
-        if rendering.earlier is None or rendering.action in (None, Action.SKIP_EXPERIENCE_PATH):
+        if rendering.earlier_attempt is None or rendering.action in (None, Action.SKIP_EXPERIENCE_PATH):
             return {}
         only_l4 = rendering.action is Action.RETURN_L4_ONLY
         reused: dict[int, Answer] = {}
-        for index, earlier in rendering.earlier.answers.items():
-            if only_l4 and earlier.call.provider.layer is not Layer.L4:
+        for index, earlier_answer in rendering.earlier_attempt.answers.items():
+            if only_l4 and earlier_answer.call.provider.layer is not Layer.L4:
                 continue
             answer = answers.get(index)
             if answer is None or (only_l4 and answer.code is not None):
-                reused[index] = earlier
+                reused[index] = earlier_answer
         return reused
 
     def _remember(self, rendering: _Rendering, answers: Mapping[int, Answer]) -> None:
@@ -554,7 +556,7 @@ class ACS:
             shares = [session.external_share for session in self._sessions()]
             terms = Terms(
                 mode=rendering.mode,
-                gaze=gaze_of_request(request, known=names),
+                gaze=gaze_of_request(request, known_names=names),
                 tokens_max=request.tokens_max,
                 now=moment,
                 count=self._count,
@@ -572,15 +574,15 @@ class ACS:
             return admitted, build_ledger(admitted, beyond)
 
         # A reply may take 5 % longer than asked for, but at least 25 ms.
-        deadline = rendering.began + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000
+        deadline = rendering.start + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000
         seconds = deadline - asyncio.get_running_loop().time() - LEAD_SECONDS
         try:
             async with asyncio.timeout(max(0.0, seconds)):
-                chosen = await off_loop(choose, pile.size)
+                choice = await off_loop(choose, pile.size)
         except TimeoutError:
             return None  # the answers stay available for the next attempt
         await pile.release()
-        return chosen
+        return choice
 
     # ── saying what happened ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -606,7 +608,10 @@ class ACS:
 
 
 def _build_manifest(reply: RenderReply, budget: int) -> Manifest:
-    fragments = [(one.id, one.source.value, one.lod.value, one.cost_tokens) for one in reply.fragments or ()]
+    fragments = [
+        (fragment.id, fragment.source.value, fragment.lod.value, fragment.cost_tokens)
+        for fragment in reply.fragments or ()
+    ]
     return manifest_of_reply(fragments, reply.ledger, budget=budget)
 
 
@@ -630,14 +635,14 @@ def _log_choice(rendering: _Rendering, admitted: Admitted, collected: int, plann
         )
 
 
-@once
+@run_once
 def _preload_rules() -> None:
     """Load the rules, the stemmer and other data that would take half of the first reply's time."""
     extract_entities("load")
     redact_text("password: load; token=load, mail me@example.com or +49 30 1234567", Privacy.REDACT)
 
 
-@once
+@run_once
 def _load_memory() -> None:
     """Import the modules that a first recall needs."""
     for name in ("confidence", "candidates", "companions", "index_cache"):

@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterator
 from acms.contract.schema import RenderRequest
 from acms.text.tokenizer import content_term
 
-MOST = 64
+MAX_ENTITIES = 64
 """Entities of one text: more than any request asks for."""
-LONGEST = 128
+MAX_ENTITY_CHARS = 128
 """Characters of an entity: a longer word is data."""
-READ = 20_000
+MAX_TEXT_CHARS = 20_000
 """Characters of a text that are read, which takes some 10 ms."""
 
 _REDACTED = re.compile(r"\[REDACTED: [a-z_]+\]")
@@ -32,33 +32,33 @@ _RUN_CHARACTERS = (
 _RUN = re.compile(f"[{_RUN_CHARACTERS}]+")
 _RUN_OR_REST = re.compile(f"[{_RUN_CHARACTERS}]+|[^{_RUN_CHARACTERS}]+")
 #: Verbs that state the task, not the topic, at the start of an intent.
-_ASKING = frozenset(
+_TASK_VERBS = frozenset(
     """add build compare create debug describe design explain explore find fix give help how implement investigate list
     make please remember search show summarise summarize tell understand use what write""".split()
 )
 
 
 def extract_entities(text: str) -> tuple[str, ...]:
-    """Return the entities of a text, in lower case, in the order of first mention, `MOST` at most.
+    """Return the entities of a text, in lower case, in the order of first mention, `MAX_ENTITIES` at most.
 
     If there are more, names (words with capitals, digits, or several parts) take precedence over plain words. Redaction
     marks have no entities.
     """
     is_name: dict[str, bool] = {}
-    without_marks = _REDACTED.sub(" ", text[:READ])
+    without_marks = _REDACTED.sub(" ", text[:MAX_TEXT_CHARS])
     for piece in _PIECE.findall(without_marks):
         for entity, is_name_here in _entities_of_piece(piece):
             is_name[entity] = is_name.get(entity, False) or is_name_here
     names_first = sorted(is_name, key=lambda entity: not is_name[entity])  # stable: else in order of mention
-    chosen = set(names_first[:MOST])
-    return tuple(entity for entity in is_name if entity in chosen)
+    kept_entities = set(names_first[:MAX_ENTITIES])
+    return tuple(entity for entity in is_name if entity in kept_entities)
 
 
-def gaze_of_request(request: RenderRequest, *, known: Collection[str] = ()) -> tuple[str, ...]:
+def gaze_of_request(request: RenderRequest, *, known_names: Collection[str] = ()) -> tuple[str, ...]:
     """Return the entities a request asks for: the stated ones, otherwise those extracted from its intent.
 
-    A slug such as `debug_memory_leak` is split into its words. `known` are entity names that candidates use. If the
-    words of a known name are adjacent in the intent, the name replaces them: "memory leak" becomes `memory_leak`.
+    A slug such as `debug_memory_leak` is split into its words. `known_names` are entity names that candidates use. If
+    the words of a known name are adjacent in the intent, the name replaces them: "memory leak" becomes `memory_leak`.
     """
     if request.entities is not None:
         stated = dict.fromkeys(map(normalize_entity, request.entities))
@@ -70,12 +70,12 @@ def gaze_of_request(request: RenderRequest, *, known: Collection[str] = ()) -> t
         if is_slug:
             intent = " ".join(parts)
     entities = list(extract_entities(intent))
-    words = [word.lower() for word in _WORD.findall(intent[:READ])]
+    words = [word.lower() for word in _WORD.findall(intent[:MAX_TEXT_CHARS])]
     if len(entities) > 1:
-        begins_with_verb = entities[0] in _ASKING and words[:1] == entities[:1]
+        begins_with_verb = entities[0] in _TASK_VERBS and words[:1] == entities[:1]
         if begins_with_verb:
             del entities[0]
-    return _join_known_names(entities, words, known) if known else tuple(entities)
+    return _join_known_names(entities, words, known_names) if known_names else tuple(entities)
 
 
 def normalize_entity(name: str) -> str:
@@ -107,11 +107,11 @@ def _entities_of_identifier(piece: str) -> Iterator[tuple[str, bool]]:
     for word in _WORD.findall(piece):
         parts += _split_word(word)
     is_entity = len(parts) > 1 or _is_meaningful(lowered)
-    if is_entity and not lacks_spaces and len(lowered) <= LONGEST:
+    if is_entity and not lacks_spaces and len(lowered) <= MAX_ENTITY_CHARS:
         yield lowered, True
     meaningful = [part for part in parts if _is_meaningful(part)]
     if len(parts) > 1 and len(meaningful) < 2 and min(map(len, parts)) < 3:
-        return  # the only meaningful part of "OAuth" or "v1.2" would be another word
+        return  # the only meaningful part of "OAuth" or "v1.2" would be a word of another meaning
     for part in meaningful:
         if part != lowered or lacks_spaces:
             yield part, False
@@ -132,46 +132,46 @@ def _split_word(word: str) -> Iterator[str]:
         is_one_word = not _RUN.match(part) or len(part) <= 4  # a short run is one word
         if is_one_word:
             yield part.lower()
-        else:
+        else:  # without spaces between words, every pair of characters may be a word
             yield from (part[start : start + 2] for start in range(len(part) - 1))
 
 
 def _is_meaningful(word: str) -> bool:
     """Return whether a word is meaningful by itself."""
     if not word.isascii():
-        return len(word) <= LONGEST
-    return 1 < len(word) <= LONGEST and content_term(word) != 0
+        return len(word) <= MAX_ENTITY_CHARS
+    return 1 < len(word) <= MAX_ENTITY_CHARS and content_term(word) != 0
 
 
-def _join_known_names(entities: list[str], words: list[str], known: Collection[str]) -> tuple[str, ...]:
+def _join_known_names(entities: list[str], words: list[str], known_names: Collection[str]) -> tuple[str, ...]:
     """Return the entities with known names in place of their words.
 
     A word that also occurs outside a known name is kept.
     """
-    names = _find_known_names(words, known)
+    names = _find_known_names(words, known_names)
     if not names:
         return tuple(entities)
     name_by_first_word: dict[str, str] = {}
-    covered: set[int] = set()
+    covered_indexes: set[int] = set()
     for start, (name, length) in sorted(names.items()):
         name_by_first_word.setdefault(words[start], name)
-        covered.update(range(start, start + length))
-    inside = {words[index] for index in covered}
-    outside = {word for index, word in enumerate(words) if index not in covered}
-    joined: list[str] = []
+        covered_indexes.update(range(start, start + length))
+    words_inside = {words[index] for index in covered_indexes}
+    words_outside = {word for index, word in enumerate(words) if index not in covered_indexes}
+    entities_and_names: list[str] = []
     for entity in entities:
         if entity in name_by_first_word:
-            joined.append(name_by_first_word[entity])
-        if entity in outside or entity not in inside:
-            joined.append(entity)
-    joined += [name for _, (name, _) in sorted(names.items())]
-    return tuple(dict.fromkeys(joined))
+            entities_and_names.append(name_by_first_word[entity])
+        if entity in words_outside or entity not in words_inside:
+            entities_and_names.append(entity)
+    entities_and_names += [name for _, (name, _) in sorted(names.items())]
+    return tuple(dict.fromkeys(entities_and_names))
 
 
-def _find_known_names(words: list[str], known: Collection[str]) -> dict[int, tuple[str, int]]:
+def _find_known_names(words: list[str], known_names: Collection[str]) -> dict[int, tuple[str, int]]:
     """Return {index of the first word: (name, number of words)} for known names of several words, longest first."""
     name_by_parts: dict[tuple[str, ...], str] = {}
-    for name in sorted(set(map(normalize_entity, known))):
+    for name in sorted(set(map(normalize_entity, known_names))):
         parts: list[str] = []
         for word in _WORD.findall(name):
             parts += _split_word(word)
@@ -181,12 +181,12 @@ def _find_known_names(words: list[str], known: Collection[str]) -> dict[int, tup
     for index, word in enumerate(words):
         indexes_by_word.setdefault(word, []).append(index)
     names: dict[int, tuple[str, int]] = {}
-    covered: set[int] = set()
+    covered_indexes: set[int] = set()
     for parts_of_name in sorted(name_by_parts, key=lambda parts: (-len(parts), parts)):
         length = len(parts_of_name)
         for start in indexes_by_word.get(parts_of_name[0], ()):
             span = range(start, start + length)
-            if tuple(words[start : start + length]) == parts_of_name and covered.isdisjoint(span):
-                covered.update(span)
+            if tuple(words[start : start + length]) == parts_of_name and covered_indexes.isdisjoint(span):
+                covered_indexes.update(span)
                 names[start] = name_by_parts[parts_of_name], length
     return names

@@ -124,16 +124,16 @@ def classify_intent(text: str) -> Intent:
     total = sum(map(len, verbs.values()))
     matches: set[tuple[int, str]] = set()
     for table in (verbs, domains, complexities, urgencies, risks):
-        for found in table.values():
-            matches.update(found)
+        for row_matches in table.values():
+            matches.update(row_matches)
     return Intent(
         goal=goal,
         verb=verb if total else Verb.SEARCH,
         confidence=len(verbs[verb]) / total if total else 0.0,
         domain=domain if domains[domain] else Domain.GENERAL,
-        complexity=next((row for row, found in complexities.items() if found), Complexity.MEDIUM),
-        urgency=next((row for row, found in urgencies.items() if found), Urgency.MEDIUM),
-        risk=next((row for row, found in risks.items() if found), RiskLevel.MEDIUM),
+        complexity=next((row for row, row_matches in complexities.items() if row_matches), Complexity.MEDIUM),
+        urgency=next((row for row, row_matches in urgencies.items() if row_matches), Urgency.MEDIUM),
+        risk=next((row for row, row_matches in risks.items() if row_matches), RiskLevel.MEDIUM),
         keywords=tuple(dict.fromkeys(word for _, word in sorted(matches))),
     )
 

@@ -93,10 +93,10 @@ def parse_cache_keys(cache: ListsKeys | Iterable[CachedKey | str] | None) -> tup
         raise ValidationError("must be a cache or a list of keys", field="cache")
     by_key: dict[str, CachedKey] = {}
     for index, entry in enumerate(entries):
-        held = CachedKey(entry) if isinstance(entry, str) else entry
-        if not isinstance(held, CachedKey):
+        cached_key = CachedKey(entry) if isinstance(entry, str) else entry
+        if not isinstance(cached_key, CachedKey):
             raise ValidationError("must be a key", field=f"cache[{index}]")
-        by_key.setdefault(held.key, held)
+        by_key.setdefault(cached_key.key, cached_key)
     return tuple(by_key.values())
 
 
@@ -149,9 +149,9 @@ def policy(
     units = _collect_keys(selected, benefits or {}, parse_cache_keys(cache))
     safe_keys = [key for key in units if safe(key)]
     texts = [fragment.text for fragment in selected if fragment.text is not None]
-    allowed = set(safe_keys) - find_quoting_keys(safe_keys, texts)
-    pins = _choose_pins(selected, _normalize_names(gaze), tokens_max, allowed)
-    unpinned = [unit for key, unit in units.items() if key not in pins and key in allowed]
+    allowed_keys = set(safe_keys) - find_quoting_keys(safe_keys, texts)
+    pins = _choose_pins(selected, _normalize_names(gaze), tokens_max, allowed_keys)
+    unpinned = [unit for key, unit in units.items() if key not in pins and key in allowed_keys]
     compress = [unit for unit in unpinned if _is_compressible(unit)]
     compress.sort(key=lambda unit: (-unit.cost, unit.key))
     evictable = [unit for unit in unpinned if not _is_compressible(unit)]
@@ -180,8 +180,8 @@ def _choose_evictions(
     by_score = sorted(evictable, key=eviction_sort_key)
     evict = {unit.key for unit in by_score if _is_obsolete(unit, keys_of_reply, pinned)}
     excess = max(0, total - len(evict) - to_remain)
-    others = [unit.key for unit in by_score if unit.key not in evict]
-    evict.update(others[:excess])
+    other_keys = [unit.key for unit in by_score if unit.key not in evict]
+    evict.update(other_keys[:excess])
     return [unit.key for unit in by_score if unit.key in evict]
 
 
@@ -193,7 +193,7 @@ def _is_obsolete(unit: CachedKey, keys_of_reply: Collection[str], pinned: Iterab
     """Return whether a key is stale, or not in the reply and redundant with a pinned one."""
     if _score_for_eviction(unit) >= STALE:
         return True
-    return unit.key not in keys_of_reply and any(_is_redundant(unit, other) for other in pinned)
+    return unit.key not in keys_of_reply and any(_is_redundant(unit, pin) for pin in pinned)
 
 
 def eviction_sort_key(unit: CachedKey) -> tuple[float, int, str]:
@@ -208,34 +208,38 @@ def _score_for_eviction(unit: CachedKey) -> float:
 def _collect_keys(
     selected: Iterable[Fragment], benefits: Mapping[str, float], cache: Iterable[CachedKey]
 ) -> dict[str, CachedKey]:
-    """Return every key of the reply and of the cache; values from the reply take precedence."""
-    cached = {held.key: held for held in cache}
+    """Return all keys of the reply and of the cache; values from the reply take precedence."""
+    cached_keys = {cached_key.key: cached_key for cached_key in cache}
     units: dict[str, CachedKey] = {}
     for fragment in selected:
-        known = cached.get(fragment.id)
-        benefit = benefits.get(fragment.id, known.benefit if known else 0.0)
+        cached_key = cached_keys.get(fragment.id)
+        # A key that is no longer rated keeps the benefit that it had in the cache.
+        benefit = benefits.get(fragment.id, cached_key.benefit if cached_key else 0.0)
         units[fragment.id] = CachedKey(
             fragment.id, fragment.lod, fragment.cost_tokens, benefit, 0, fragment.entities
         )
-    for key, held in cached.items():
+    for key, cached_key in cached_keys.items():
         if key not in units:
-            units[key] = held._replace(benefit=benefits.get(key, held.benefit))
+            units[key] = cached_key._replace(benefit=benefits.get(key, cached_key.benefit))
     return units
 
 
 def _choose_pins(
-    selected: Iterable[Fragment], asked: frozenset[str], tokens_max: int, allowed: Collection[str]
+    selected: Iterable[Fragment],
+    requested_names: frozenset[str],
+    tokens_max: int,
+    allowed_keys: Collection[str],
 ) -> list[str]:
     """Return the keys to pin: overviews (macro), and micro fragments that cover a requested entity.
 
-    One may cost `PIN_SHARE` of the tokens, and all together `PINS_SHARE`.
+    A single pin may cost `PIN_SHARE` of the tokens, and all pins together `PINS_SHARE`.
     """
     pins: list[str] = []
     total = 0
     for fragment in selected:
-        covers = not asked.isdisjoint(_normalize_names(fragment.entities))
+        covers = not requested_names.isdisjoint(_normalize_names(fragment.entities))
         is_active = fragment.lod is Lod.MACRO or (fragment.lod is Lod.MICRO and covers)
-        if not is_active or fragment.text is None or fragment.id not in allowed:
+        if not is_active or fragment.text is None or fragment.id not in allowed_keys:
             continue
         if fragment.cost_tokens > PIN_SHARE * tokens_max:
             continue
@@ -248,8 +252,8 @@ def _choose_pins(
 
 def _is_redundant(unit: CachedKey, pinned: CachedKey) -> bool:
     """Return whether a pinned key covers this one: all its entities, at least its detail, at least its benefit."""
-    own = _normalize_names(unit.entities)
-    if not own or not own <= _normalize_names(pinned.entities):
+    own_names = _normalize_names(unit.entities)
+    if not own_names or not own_names <= _normalize_names(pinned.entities):
         return False
     return unit.lod.rank <= pinned.lod.rank and unit.benefit <= pinned.benefit
 

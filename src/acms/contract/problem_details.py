@@ -103,7 +103,7 @@ TITLES: Mapping[int, str] = {
 """Titles of the statuses, independent of the occurrence."""
 
 CODE = re.compile(r"\w\(|\w=|\bacms[ .][a-z]|(^|\s)--[a-z]|\b[a-z]{2,}_[a-z]+|\bPrompt\b|event loop|os\.fork")
-"""Words of a program or of the shell, no ids (m_…): they are of no use to who calls over HTTP."""
+"""Words of Python code or of a shell, but no ids (m_…). Options with such words are useless to a caller over HTTP."""
 
 _TRANSLATIONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), translation)
@@ -252,14 +252,14 @@ def _parse_members(error: ACMSError, problem: Mapping[str, Json]) -> dict[str, A
     """Return the attributes of an error that only its class has, such as the invalid field."""
     match error:
         case ValidationError():
-            first = next(iter(_list_or_empty(problem.get("errors"))), None)
-            return {"field": str(first.get("field", "")) if isinstance(first, dict) else ""}
+            first_error = next(iter(_list_or_empty(problem.get("errors"))), None)
+            return {"field": str(first_error.get("field", "")) if isinstance(first_error, dict) else ""}
         case TokenBudgetExceededError():
             budget, required = _int_or_zero(problem.get("budget")), _int_or_zero(problem.get("required"))
             members: dict[str, Any] = {"budget": budget, "required": required}
             if isinstance(error, FitError):
-                tried = tuple(str(step) for step in _list_or_empty(problem.get("tried")))
-                members.update(over=required - budget, where=str(problem.get("where", "")), tried=tried)
+                tried_steps = tuple(str(step) for step in _list_or_empty(problem.get("tried")))
+                members.update(over=required - budget, where=str(problem.get("where", "")), tried=tried_steps)
             return members
         case MergeConflictError():
             conflicts = _list_or_empty(problem.get("conflicts"))

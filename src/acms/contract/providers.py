@@ -47,7 +47,7 @@ CHARS = 4_000_000
 """Characters of all texts of one answer: a thousand times what a model reads of it."""
 READING_SECONDS = 0.002
 """Seconds that reading answers holds the event loop at a time, regardless of their number."""
-LEAST_GRACE, GRACE = 0.005, 0.05
+MIN_GRACE, GRACE = 0.005, 0.05
 """Least and most seconds that a cancelled call has to clean up, and that a call closed by force has to end."""
 
 
@@ -85,7 +85,7 @@ class Provider:
     #: None uses the default of the layer.
     deadline_ms: float | None = None
     #: A session of the caller, which is trusted.
-    own: bool = False
+    is_session: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ def build_providers(sources: Sequence[object]) -> tuple[Provider, ...]:
         if isinstance(source, View):
             name = redact_text(source.session_id, Privacy.REDACT).text  # it appears in logs and messages
             for layer in (Layer.L2, Layer.L4):
-                providers.append(Provider(name=name, layer=layer, source=source, own=True))
+                providers.append(Provider(name=name, layer=layer, source=source, is_session=True))
         else:
             providers.append(_build_provider(source))
     return tuple(providers)
@@ -184,25 +184,25 @@ async def ask_providers(
     all_pending = [_Pending(call, begin=begin, until=until) for call in calls]
     tasks = [asyncio.create_task(_call_provider(pending, memories, reading)) for pending in all_pending]
     waiting = dict(zip(tasks, all_pending, strict=True))
-    late: set[asyncio.Task[Answer]] = set()
+    late_tasks: set[asyncio.Task[Answer]] = set()
     try:
         while waiting:
             seconds = min(pending.end for pending in waiting.values()) - loop.time()
             await asyncio.wait(waiting, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
-            now = loop.time()
+            current_time = loop.time()
             for task, pending in tuple(waiting.items()):
-                if not task.done() and pending.end > now:
+                if not task.done() and pending.end > current_time:
                     continue
                 if not task.done():
                     task.cancel()
-                    late.add(task)
+                    late_tasks.add(task)
                 pending.note_end()
                 del waiting[task]
     finally:
-        await _cancel_tasks(tasks, max(LEAST_GRACE, min(GRACE, until - loop.time())))
+        await _cancel_tasks(tasks, max(MIN_GRACE, min(GRACE, until - loop.time())))
     answers: list[Answer] = []
     for task, pending in zip(tasks, all_pending, strict=True):
-        answer = _answer_of_task(task, pending.call, task in late)
+        answer = _answer_of_task(task, pending.call, task in late_tasks)
         answers.append(replace(answer, took_ms=pending.took_ms or 0.0))
     return answers
 
@@ -240,7 +240,7 @@ async def _cancel_tasks(tasks: Sequence[asyncio.Task[Answer]], grace: float) -> 
         task.add_done_callback(_retrieve_exception)
     if unfinished:
         _, unfinished = await asyncio.wait(unfinished, timeout=grace)
-    for _ in range(2):
+    for _ in range(2):  # a coroutine may swallow the first attempt
         if not unfinished:
             return
         for task in unfinished:
@@ -248,7 +248,7 @@ async def _cancel_tasks(tasks: Sequence[asyncio.Task[Answer]], grace: float) -> 
             with suppress(Exception):
                 coroutine.close()  # also ends a coroutine that swallows the cancellation
             task.cancel()
-        _, unfinished = await asyncio.wait(unfinished, timeout=LEAST_GRACE)
+        _, unfinished = await asyncio.wait(unfinished, timeout=MIN_GRACE)
 
 
 def _retrieve_exception(task: asyncio.Task[Any]) -> None:
@@ -257,9 +257,9 @@ def _retrieve_exception(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-def _answer_of_task(task: asyncio.Task[Answer], call: Call, late: bool) -> Answer:
-    """Return the answer of a call, or an answer with the code of its failure; `late` if its time was over."""
-    if late or not task.done():
+def _answer_of_task(task: asyncio.Task[Answer], call: Call, is_late: bool) -> Answer:
+    """Return the answer of a call, or an answer with the code of its failure; `is_late` if its time was over."""
+    if is_late or not task.done():
         if task.done() and not task.cancelled():
             task.exception()  # retrieved, so asyncio does not log it
         return Answer(call=call, code=Code.PROVIDER_TIMEOUT, abandoned=not task.done())
@@ -268,7 +268,8 @@ def _answer_of_task(task: asyncio.Task[Answer], call: Call, late: bool) -> Answe
     error = task.exception()
     if error is None:
         return task.result()
-    description = safe_error(error) if call.provider.own else type(error).__name__
+    # The message of a foreign source may quote the query, so only the class of its error is shown.
+    description = safe_error(error) if call.provider.is_session else type(error).__name__
     return Answer(call=call, code=_code_of_error(error), transient=_is_transient(error), error=description)
 
 
@@ -276,6 +277,7 @@ def _is_transient(error: BaseException) -> bool:
     """Return whether an immediate retry may succeed."""
     if isinstance(error, ConnectionError):
         return True
+    # A provider over HTTP has retried by itself before it raises a `ProviderError`.
     return isinstance(error, ACMSError) and error.retryable and not isinstance(error, ProviderError)
 
 
@@ -305,7 +307,7 @@ _BY_STATUS: Mapping[object, Code] = {
 async def _call_provider(pending: _Pending, memories: Mapping[int, Memory], reading: asyncio.Lock) -> Answer:
     """Ask one provider: a session's memory by a recall, any other by its `search`."""
     call = pending.call
-    if call.provider.own:
+    if call.provider.is_session:
         memory = memories[id(call.provider.source)]
         # Half of the time is for waiting for vectors, the rest for the recall. The value applies to this task alone.
         half_seconds = call.slice_ms / 1000 / 2
@@ -317,9 +319,9 @@ async def _call_provider(pending: _Pending, memories: Mapping[int, Memory], read
     if inspect.isawaitable(response):
         response = await response
     pending.note_answer()
-    held = [response]
-    del response  # the reader releases it in chunks
-    return await _read_answer(held, call, reading, stop=pending.stop)
+    response_holder = [response]
+    del response  # the reader must hold the only reference, so that it can free the response in chunks
+    return await _read_answer(response_holder, call, reading, stop=pending.stop)
 
 
 # ── reading an answer ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -347,7 +349,7 @@ def _split_response(response: object, request_id: str) -> tuple[ProviderResponse
     if not isinstance(body, Mapping):
         raise ValidationError("must be an object", field="response")
     candidates = parse_list(
-        body.get("candidates"), "candidates", f"a list of at most {ITEMS} candidates", most=ITEMS
+        body.get("candidates"), "candidates", f"a list of at most {ITEMS} candidates", max_items=ITEMS
     )
     names = [field.name for field in fields(ProviderResponse)]
     frame: dict[str, object] = {name: body[name] for name in names if name in body}
@@ -374,9 +376,9 @@ class _Reader:
         #: Candidates that contained a text although `block` allows none.
         self.disobeyed = 0
 
-    def read(self, raw: object) -> None:
+    def read(self, raw_candidate: object) -> None:
         """Read the next candidate; raise `ValidationError` if the answer is too large."""
-        body = _candidate_to_mapping(raw)
+        body = _candidate_to_mapping(raw_candidate)
         try:
             candidate = parse_candidate(body, "candidates")
         except ValidationError:
@@ -399,20 +401,22 @@ class _Reader:
             self.unread.append(text[:SNIPPET])
 
 
-async def _read_answer(held: list[Any], call: Call, reading: asyncio.Lock, *, stop: float) -> Answer:
-    """Take the response out of the list `held` and parse its candidates.
+async def _read_answer(
+    response_holder: list[Any], call: Call, reading: asyncio.Lock, *, stop: float
+) -> Answer:
+    """Take the response out of the list `response_holder` and parse its candidates.
 
     Concurrent readers take turns. Candidates not parsed at `stop`, in the loop's time, are left out, and the answer is
     partial. Raises `ValidationError` if the whole response is invalid: no candidates, another request's id, too large.
     """
-    frame, raw_candidates = _split_response(held.pop(), call.request.request_id)
+    frame, raw_candidates = _split_response(response_holder.pop(), call.request.request_id)
     reader = _Reader(call.request)
     position = 0
     clock = asyncio.get_running_loop().time
-    while position < len(raw_candidates) and (position == 0 or clock() < stop):
+    while position < len(raw_candidates) and (position == 0 or clock() < stop):  # always some candidates
         async with reading:
-            until = perf_counter() + READING_SECONDS
-            while position < len(raw_candidates) and perf_counter() < until:
+            pause_at = perf_counter() + READING_SECONDS
+            while position < len(raw_candidates) and perf_counter() < pause_at:
                 reader.read(raw_candidates[position])
                 raw_candidates[position] = None  # frees its memory
                 position += 1

@@ -14,7 +14,7 @@ from acms.model import Privacy
 
 DEFAULTS = {Layer.L2: 300.0, Layer.L1: 400.0, Layer.L4: 50.0, Layer.CACHED: 50.0}
 """Default time limit of a provider by layer, in milliseconds (published)."""
-LEAST_MS = 20.0
+MIN_MS = 20.0
 """Milliseconds; a provider with less time is not queried."""
 MAX_TOP_K = 100
 """Items that one provider is asked for."""
@@ -32,7 +32,7 @@ class Outcome(NamedTuple):
     #: Number of its candidates.
     found: int = 0
     #: True for a session, which has no deadline of its own.
-    own: bool = False
+    is_session: bool = False
 
 
 class Situation(NamedTuple):
@@ -57,15 +57,15 @@ def reserve_ms(time_ms: float) -> float:
 
 def slice_ms(deadline_ms: float | None, layer: Layer, time_ms: float, left_ms: float) -> float:
     """Return a provider's time limit in milliseconds, or 0 if it must not be queried."""
-    usual = DEFAULTS[layer] if deadline_ms is None else deadline_ms
-    limit = min(usual, 0.6 * time_ms, left_ms)  # one provider never takes the whole time
-    return limit if limit >= LEAST_MS else 0.0
+    own_limit_ms = DEFAULTS[layer] if deadline_ms is None else deadline_ms
+    limit = min(own_limit_ms, 0.6 * time_ms, left_ms)  # one provider never takes the whole time
+    return limit if limit >= MIN_MS else 0.0
 
 
 def retry_slice_ms(previous_ms: float, left_ms: float) -> float:
     """Return a provider's time limit in a retry with reduced scope, in milliseconds, or 0 if it must not be queried."""
-    limit = min(previous_ms * 4 / 3, left_ms)
-    return limit if limit >= LEAST_MS else 0.0
+    limit = min(previous_ms * 4 / 3, left_ms)  # a third more time, for fewer items
+    return limit if limit >= MIN_MS else 0.0
 
 
 def reduce_top_k(top_k: int) -> int:
@@ -75,8 +75,8 @@ def reduce_top_k(top_k: int) -> int:
 
 def primary_failed(outcomes: Sequence[Outcome]) -> bool:
     """Return whether L2 providers were queried and none of them answered."""
-    project = [one for one in outcomes if one.layer is Layer.L2]
-    return bool(project) and all(one.code is not None for one in project)
+    project_outcomes = [outcome for outcome in outcomes if outcome.layer is Layer.L2]
+    return bool(project_outcomes) and all(outcome.code is not None for outcome in project_outcomes)
 
 
 def select_error_code(outcomes: Sequence[Outcome], risk: RiskLevel, *, obtained: bool) -> Code | None:
@@ -85,23 +85,25 @@ def select_error_code(outcomes: Sequence[Outcome], risk: RiskLevel, *, obtained:
     A failed provider alone is not an error. It is one if nothing was obtained, or if the risk is high and no L2
     provider has answered.
     """
-    failed = [outcome for outcome in outcomes if outcome.code is not None]
-    if not failed:
+    failures = [outcome for outcome in outcomes if outcome.code is not None]
+    if not failures:
         return None
     is_too_risky = risk is RiskLevel.HIGH and primary_failed(outcomes)
     if obtained and not is_too_risky:
         return None
-    layers = {outcome.layer for outcome in failed}
-    if len(failed) < len(outcomes) or len(layers) == 1:
-        return find_main_failure(failed).code
-    if all(outcome.code is Code.DEADLINE_EXCEEDED for outcome in failed):
+    layers = {outcome.layer for outcome in failures}
+    if len(failures) < len(outcomes) or len(layers) == 1:  # a single failure explains the outcome
+        return find_main_failure(failures).code
+    if all(outcome.code is Code.DEADLINE_EXCEEDED for outcome in failures):
         return Code.DEADLINE_EXCEEDED
     return Code.ALL_PROVIDERS_FAILED
 
 
-def find_main_failure(failed: Sequence[Outcome]) -> Outcome:
+def find_main_failure(failures: Sequence[Outcome]) -> Outcome:
     """Return the most important failure: of an L2 provider first, then in the order of the sources."""
-    return min(failed, key=lambda one: (one.layer is not Layer.L2, one.code is Code.DEADLINE_EXCEEDED))
+    return min(
+        failures, key=lambda outcome: (outcome.layer is not Layer.L2, outcome.code is Code.DEADLINE_EXCEEDED)
+    )
 
 
 _FAILURES = {
@@ -115,18 +117,18 @@ _FAILURES = {
 def describe_outcome(outcome: Outcome) -> str:
     """Describe the failure of a provider, without any text from its answer."""
     failure = _FAILURES.get(outcome.code or Code.PROVIDER_ERROR, "failed")
-    if outcome.code is Code.PROVIDER_TIMEOUT and not outcome.own:
+    if outcome.code is Code.PROVIDER_TIMEOUT and not outcome.is_session:
         failure += f" ({outcome.slice_ms:.0f} ms budgeted)"
     return f"{outcome.layer} provider {outcome.name!r} {failure}"
 
 
 def describe_outcomes(outcomes: Sequence[Outcome]) -> str:
     """Describe every failed provider."""
-    return "; ".join(describe_outcome(one) for one in outcomes if one.code is not None)
+    return "; ".join(describe_outcome(outcome) for outcome in outcomes if outcome.code is not None)
 
 
 #: The options for each error code, most useful first.
-_OFFERS = {
+_ACTIONS_OF_CODE = {
     Code.PROVIDER_TIMEOUT: (
         Action.RETRY_WITH_REDUCED_SCOPE,
         Action.EXPLICIT_L1_EXPANSION,
@@ -164,7 +166,7 @@ _RETRIABLE = frozenset(
 def build_envelope(code: Code, message: str, situation: Situation) -> ErrorEnvelope:
     """Return the error of a reply, with every option that could succeed."""
     options: list[Option] = []
-    for action in _OFFERS.get(code, ()):
+    for action in _ACTIONS_OF_CODE.get(code, ()):
         hint = _find_hint(action, code, situation)
         if hint:
             options.append(Option(action=action, hint=hint))
@@ -190,17 +192,17 @@ def _find_hint(action: Action, code: Code, situation: Situation) -> str:
         case Action.RETRY_WITH_REDUCED_SCOPE:
             return _find_retry_hint(left_ms, situation)
         case Action.EXPLICIT_L1_EXPANSION:
-            used = any(outcome.layer is Layer.L1 for outcome in situation.outcomes)
-            has_l1 = Layer.L1 in situation.layers and not used
-            if not has_l1 or situation.mode is Privacy.BLOCK or left_ms < LEAST_MS:
+            was_used = any(outcome.layer is Layer.L1 for outcome in situation.outcomes)
+            has_l1 = Layer.L1 in situation.layers and not was_used
+            if not has_l1 or situation.mode is Privacy.BLOCK or left_ms < MIN_MS:
                 return ""
             return "Skip L2 and ask L1, knowledge from outside of the project; tell the user"
         case Action.RETURN_L4_ONLY:
             return _find_experience_hint(situation)
         case Action.RETURN_MINIMAL:
             count = situation.collected
-            what = f"the {count} items collected so far" if count else "an empty context"
-            return f"Stop here and return {what}"
+            result = f"the {count} items collected so far" if count else "an empty context"
+            return f"Stop here and return {result}"
         case _:
             is_repeated = code is Code.INTERNAL and situation.attempt > 1
             return "" if is_repeated else "Ask once more, unchanged"
@@ -208,11 +210,11 @@ def _find_hint(action: Action, code: Code, situation: Situation) -> str:
 
 def _find_retry_hint(left_ms: float, situation: Situation) -> str:
     """Return the hint for a retry with reduced scope, or "" if there is no failure or no time for it."""
-    failed = [outcome for outcome in situation.outcomes if outcome.code is not None]
-    if not failed:
+    failures = [outcome for outcome in situation.outcomes if outcome.code is not None]
+    if not failures:
         return ""
-    main = find_main_failure(failed)
-    limit_ms = max(0.0, left_ms) if main.own else retry_slice_ms(main.slice_ms, left_ms)
+    main = find_main_failure(failures)
+    limit_ms = max(0.0, left_ms) if main.is_session else retry_slice_ms(main.slice_ms, left_ms)
     if not limit_ms:
         return ""
     top_k = reduce_top_k(main.top_k)
@@ -223,7 +225,7 @@ def _find_experience_hint(situation: Situation) -> str:
     """Return the hint for returning experience alone, or "" if there is none or the request excluded it."""
     if Layer.L4 not in situation.layers or situation.request.experience_top_k == 0:
         return ""
-    asked = [outcome for outcome in situation.outcomes if outcome.layer is Layer.L4]
-    if asked and not any(outcome.found for outcome in asked):
+    experience_outcomes = [outcome for outcome in situation.outcomes if outcome.layer is Layer.L4]
+    if experience_outcomes and not any(outcome.found for outcome in experience_outcomes):
         return ""
     return "Return what was learned from past tasks, and nothing else"

@@ -97,60 +97,62 @@ def _texts_to_count(candidates: Iterable[Candidate]) -> Iterator[str]:
 
 
 def _is_preferred(item: Item, other: Item) -> bool:
-    """Return whether the first of two items with the same id is the one to keep."""
-    mine, theirs = (-item.stamp, item.key[2]), (-other.stamp, other.key[2])
-    if mine != theirs:
-        return mine < theirs
+    """Return whether `item` is to be kept rather than `other`, which has the same id: the newer, then the cheaper."""
+    item_key, other_key = (-item.stamp, item.key[2]), (-other.stamp, other.key[2])
+    if item_key != other_key:
+        return item_key < other_key
     return repr(item.candidate) < repr(other.candidate)  # arbitrary but deterministic
 
 
-def _build_item(candidate: Candidate, counted: Iterator[int], upwards: bool) -> Item:
+def _build_item(candidate: Candidate, token_counts: Iterator[int], upwards: bool) -> Item:
     """Return an item with the renditions of a candidate, the least detailed first.
 
-    `counted` yields the tokens of its text and then of its variants. A rendition that is not cheaper than a more
+    `token_counts` yields the tokens of its text and then of its variants. A rendition that is not cheaper than a more
     detailed one is left out.
     """
     text, lod, cost = candidate.text, candidate.lod, candidate.cost_tokens
     if text is not None:
-        cost = max(cost, next(counted))
+        cost = max(cost, next(token_counts))
     if text is None or not candidate.variants:
         return Item(candidate, (lod,), (text,), (cost,))
     own_rank = _RANK[lod]
-    by_rank = _cheapest_variants(candidate.variants, counted)
+    by_rank = _cheapest_variants(candidate.variants, token_counts)
     by_rank[own_rank] = cost, text
     if not upwards:
         del by_rank[own_rank + 1 :]
-    chosen: list[tuple[int, int, str]] = []  # rank, cost and text, the most detailed first
+    renditions: list[tuple[int, int, str]] = []  # rank, cost and text, the most detailed first
     for rank in reversed(range(len(by_rank))):
         rendition = by_rank[rank]
         if rendition is None:
             continue
         rendition_cost, rendition_text = rendition
-        if not chosen or rendition_cost < chosen[-1][1]:
-            chosen.append((rank, rendition_cost, rendition_text))
-    chosen.reverse()
-    ranks = [rank for rank, _, _ in chosen]
-    costs = [rendition_cost for _, rendition_cost, _ in chosen]
-    # The worth of a shorter rendition falls more slowly than its tokens.
+        if not renditions or rendition_cost < renditions[-1][1]:
+            renditions.append((rank, rendition_cost, rendition_text))
+    renditions.reverse()
+    ranks = [rank for rank, _, _ in renditions]
+    costs = [rendition_cost for _, rendition_cost, _ in renditions]
+    # A shorter rendition loses worth more slowly than tokens: half the text has more than half of the worth.
     shares = [*[(shorter_cost / costs[-1]) ** 0.7 for shorter_cost in costs[:-1]], 1.0]
     return Item(
         candidate,
         tuple([_LODS[rank] for rank in ranks]),
-        tuple([rendition_text for _, _, rendition_text in chosen]),
+        tuple([rendition_text for _, _, rendition_text in renditions]),
         tuple(costs),
         tuple(shares),
         ranks.index(own_rank) if own_rank in ranks else len(ranks) - 1,
     )
 
 
-def _cheapest_variants(variants: Iterable[Variant], counted: Iterator[int]) -> list[tuple[int, str] | None]:
+def _cheapest_variants(
+    variants: Iterable[Variant], token_counts: Iterator[int]
+) -> list[tuple[int, str] | None]:
     """Return (cost, text) of the cheapest variant of each level of detail, at the index of its rank."""
     cheapest: list[tuple[int, str] | None] = [None, None, None]
     for variant in variants:
         rank = _RANK[variant.lod]
-        rendition = max(variant.cost_tokens, next(counted)), variant.text
-        known = cheapest[rank]
-        if known is None or rendition < known:
+        rendition = max(variant.cost_tokens, next(token_counts)), variant.text
+        cheapest_so_far = cheapest[rank]
+        if cheapest_so_far is None or rendition < cheapest_so_far:
             cheapest[rank] = rendition
     return cheapest
 

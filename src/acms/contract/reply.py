@@ -22,7 +22,7 @@ def outcome_of_answer(answer: Answer) -> Outcome:
         slice_ms=call.slice_ms,
         code=answer.code,
         found=len(answer.candidates),
-        own=call.provider.own,
+        is_session=call.provider.is_session,
     )
 
 
@@ -47,26 +47,28 @@ def log_records_for_answer(answer: Answer) -> Iterator[tuple[str, int, dict[str,
         yield "privacy.violation", logging.WARNING, {"provider": name, "candidates": answer.disobeyed}
 
 
-def count_candidates(answers: Mapping[int, Answer], most: int | None) -> int:
-    """Return the number of candidates to choose from, with at most `most` units of experience."""
+def count_candidates(answers: Mapping[int, Answer], max_experience: int | None) -> int:
+    """Return the number of candidates to choose from, with at most `max_experience` units of experience."""
     total = experience = 0
     for answer in answers.values():
         total += len(answer.candidates)
         experience += len(answer.candidates) if _is_experience(answer) else 0
-    excess = 0 if most is None else max(0, experience - most)
+    excess = 0 if max_experience is None else max(0, experience - max_experience)
     return total - excess
 
 
-def merge_candidates(answers: Iterable[Answer], most: int | None) -> tuple[list[Candidate], tuple[str, ...]]:
-    """Return the candidates to choose from, with the best `most` units of experience, and the ids of other units."""
+def merge_candidates(
+    answers: Iterable[Answer], max_experience: int | None
+) -> tuple[list[Candidate], tuple[str, ...]]:
+    """Return the candidates to choose from, and the ids of the units of experience beyond the best `max_experience`."""
     candidates: list[Candidate] = []
     experience: list[Candidate] = []
     for answer in answers:
         group = experience if _is_experience(answer) else candidates
         group += answer.candidates
     beyond: tuple[str, ...] = ()
-    if most is not None and len(experience) > most:
-        experience, beyond = best_candidates(experience, most)
+    if max_experience is not None and len(experience) > max_experience:
+        experience, beyond = best_candidates(experience, max_experience)
     return candidates + experience, beyond
 
 

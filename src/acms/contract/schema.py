@@ -164,11 +164,11 @@ class RenderRequest:
         intent, entities = _parse_intent(body.value("intent"), lenient)
         top_k = budgets.value("experience_top_k", None)
         return cls(
-            id=_parse_uuid(body.text("id", most=64)),
-            request_id=body.text("request_id", least=1, most=512),
+            id=_parse_uuid(body.text("id", max_chars=64)),
+            request_id=body.text("request_id", min_chars=1, max_chars=512),
             intent=intent,
-            tokens_max=math.floor(budgets.number("tokens_max", least=0, most=100_000_000)),
-            time_ms=budgets.number("time_ms", above=0, most=86_400_000),
+            tokens_max=math.floor(budgets.number("tokens_max", minimum=0, maximum=100_000_000)),
+            time_ms=budgets.number("time_ms", greater_than=0, maximum=86_400_000),
             risk=risk,
             privacy=body.choice(Privacy, "privacy_mode", "allow"),
             experience_top_k=None if top_k is None else budgets.integer("experience_top_k"),
@@ -416,15 +416,17 @@ class ProviderResponse:
     def of(cls, data: object) -> ProviderResponse:
         """Parse the JSON of a response; raise `ValidationError` with the name of an invalid field."""
         body = Fields(data)
-        candidates = body.objects("candidates", expected=f"a list of at most {ITEMS} candidates", most=ITEMS)
-        warnings = body.objects("warnings", (), "a list of warnings", most=ITEMS)
+        candidates = body.objects(
+            "candidates", expected=f"a list of at most {ITEMS} candidates", max_items=ITEMS
+        )
+        warnings = body.objects("warnings", (), "a list of warnings", max_items=ITEMS)
         partial = body.value("partial", False)
         if not isinstance(partial, bool):
             raise ValidationError("must be true or false", field="partial")
         return cls(
-            request_id=body.text("request_id", least=1, most=512),
+            request_id=body.text("request_id", min_chars=1, max_chars=512),
             candidates=tuple(parse_candidate(item, path) for item, path in candidates),
-            latency_ms=body.number("latency_ms", 0, least=0),
+            latency_ms=body.number("latency_ms", 0, minimum=0),
             warnings=tuple(_parse_notice(item, path) for item, path in warnings),
             partial=partial,
         )
@@ -447,10 +449,10 @@ def _parse_intent(value: object, lenient: bool) -> tuple[str, tuple[str, ...] | 
     """Return the goal of an intent and its stated entities, None if it states none."""
     if lenient and isinstance(value, Mapping):
         body = Fields(value, "intent")
-        goal = body.text("goal", least=1, most=100_000)
+        goal = body.text("goal", min_chars=1, max_chars=100_000)
         is_stated = body.value("entities", None) is not None
         return goal, body.strings("entities") if is_stated else None
-    intent = parse_text(value, "intent", least=1, most=100_000)
+    intent = parse_text(value, "intent", min_chars=1, max_chars=100_000)
     if not intent.strip():
         raise ValidationError("must not be blank", field="intent")
     return intent, None
@@ -462,18 +464,18 @@ def parse_candidate(data: object, path: str) -> Candidate:
     text = body.value("text", None)
     timestamp = body.value("timestamp", None)
     relevance = body.value("relevance", None)
-    variants = body.objects("variants", (), f"a list of at most {len(Lod)} variants", most=len(Lod))
+    variants = body.objects("variants", (), f"a list of at most {len(Lod)} variants", max_items=len(Lod))
     return Candidate(
-        id=body.text("id", least=1, most=512),
+        id=body.text("id", min_chars=1, max_chars=512),
         source=body.choice(Layer, "source"),
         lod=body.choice(Lod, "lod", Lod.MICRO),
-        text=None if text is None else body.text("text", most=SNIPPET),
-        entities=body.strings("entities", most=NAMES),
+        text=None if text is None else body.text("text", max_chars=SNIPPET),
+        entities=body.strings("entities", max_items=NAMES),
         cost_tokens=body.integer("cost_tokens"),
         timestamp=None if timestamp is None else _parse_moment(timestamp, f"{path}.timestamp"),
-        citations=body.strings("citations", (), most=NAMES),
+        citations=body.strings("citations", (), max_items=NAMES),
         variants=tuple(_parse_variant(item, item_path) for item, item_path in variants),
-        relevance=None if relevance is None else float(body.number("relevance", least=0, most=1)),
+        relevance=None if relevance is None else float(body.number("relevance", minimum=0, maximum=1)),
         privacy=body.choice(Privacy, "privacy", Privacy.ALLOW),
     )
 
@@ -482,7 +484,7 @@ def _parse_variant(data: object, path: str) -> Variant:
     body = Fields(data, path)
     return Variant(
         lod=body.choice(Lod, "lod"),
-        text=body.text("text", most=SNIPPET),
+        text=body.text("text", max_chars=SNIPPET),
         cost_tokens=body.integer("cost_tokens", 0),
     )
 
@@ -491,7 +493,7 @@ def _parse_moment(value: object, field: str) -> datetime:
     """Return a time in UTC from a `datetime` or from a text in RFC 3339; both must have a time zone."""
     moment = value
     if not isinstance(moment, datetime):
-        text = parse_text(value, field, most=64)
+        text = parse_text(value, field, max_chars=64)
         try:
             moment = datetime.fromisoformat(text)
         except ValueError as error:
@@ -503,7 +505,7 @@ def _parse_moment(value: object, field: str) -> datetime:
 
 def _parse_notice(data: object, path: str) -> Notice:
     body = Fields(data, path)
-    return Notice(code=body.text("code", most=128), message=body.text("message", "", most=4096))
+    return Notice(code=body.text("code", max_chars=128), message=body.text("message", "", max_chars=4096))
 
 
 OBJECT = 200

@@ -52,7 +52,7 @@ from acms.contract.schema import Candidate, Fragment, Purpose, RiskLevel
 Profile: TypeAlias = Literal["published", "quality"]
 PROFILES: tuple[Profile, ...] = ("published", "quality")
 
-AGAIN = 0.5
+COVERED_WEIGHT = 0.5
 """Weight of an entity that is already covered, relative to a new one."""
 POWER = 3
 """When sets are compared, an item's worth is its benefit raised to this power: the best are needed far more often."""
@@ -73,9 +73,9 @@ class Selection:
     weighed: Weighed = field(default_factory=Weighed)
 
     @property
-    def left(self) -> tuple[Rejected, ...]:
+    def rejected(self) -> tuple[Rejected, ...]:
         """The rejected candidates, best score first."""
-        return self.weighed.left
+        return self.weighed.rejected
 
     @property
     def scores(self) -> Mapping[str, float]:
@@ -112,36 +112,36 @@ def select_fragments(
     Of candidates with the same id the newest counts, and of equally new ones the cheapest.
     """
     is_quality = profile == "quality"
-    asked = frozenset([name.strip().lower() for name in gaze])
+    requested_names = frozenset([name.strip().lower() for name in gaze])
     items, duplicates = normalize_candidates(candidates, counts or partial(map, count), upwards=is_quality)
     _sort_items(items)
-    _read_signals(items, asked, now.timestamp(), risk)
+    _read_signals(items, requested_names, now.timestamp(), risk)
     benefits = array("d", [OVERLAP * item.overlap + item.static for item in items])
 
     def choose(offered: Sequence[Item]) -> _Run:
         if is_quality:
-            return _run_quality_profile(offered, len(asked), tokens_max)
+            return _run_quality_profile(offered, len(requested_names), tokens_max)
         return _run_published_profile(offered, [benefits[item.rank] for item in offered], tokens_max)
 
     run = _limit_external_share(items, choose, tokens_max, external_share)
-    taken = run.taken
+    chosen_items = run.chosen
     if order == "lod":
-        taken = sorted(taken, key=lambda pair: pair[0].lods[pair[1]].rank)
-    fragments = tuple(_build_fragment(item, rendition) for item, rendition in taken)
-    covered = frozenset[str]().union(*(item.entities for item, _ in taken))
-    used = sum(fragment.cost_tokens for fragment in fragments)
+        chosen_items = sorted(chosen_items, key=lambda pair: pair[0].lods[pair[1]].rank)
+    fragments = tuple(_build_fragment(item, rendition) for item, rendition in chosen_items)
+    covered_names = frozenset[str]().union(*(item.entities for item, _ in chosen_items))
+    used_tokens = sum(fragment.cost_tokens for fragment in fragments)
     weighed = replace(
         _record_decisions(items, duplicates, run),
         benefits=benefits,
-        asked=len(asked),
-        remaining=max(0, tokens_max - used),
-        quality=is_quality,
+        requested_count=len(requested_names),
+        remaining=max(0, tokens_max - used_tokens),
+        is_quality=is_quality,
     )
     release_in_chunks(items)
     return Selection(
         fragments=fragments,
-        used_tokens=used,
-        coverage=len(covered) / len(asked) if asked else None,
+        used_tokens=used_tokens,
+        coverage=len(covered_names) / len(requested_names) if requested_names else None,
         weighed=weighed,
     )
 
@@ -155,16 +155,18 @@ def _sort_items(items: list[Item]) -> None:
     items.sort(key=key)  # fast, because the sorted chunks are only merged
 
 
-def _read_signals(items: Sequence[Item], asked: frozenset[str], moment: float, risk: RiskLevel) -> None:
+def _read_signals(
+    items: Sequence[Item], requested_names: frozenset[str], moment: float, risk: RiskLevel
+) -> None:
     """Set the rank and the signals of each item: coverage, recency, citations, claimed relevance."""
     for rank, item in enumerate(items):
         item.rank = rank
         candidate = item.candidate
-        if asked and candidate.entities:
-            covered = asked.intersection(map(str.lower, candidate.entities))
-            if covered:
-                item.entities = covered
-                item.overlap = len(covered) / len(asked)
+        if requested_names and candidate.entities:
+            covered_names = requested_names.intersection(map(str.lower, candidate.entities))
+            if covered_names:
+                item.entities = covered_names
+                item.overlap = len(covered_names) / len(requested_names)
         item.recency = recency = recency_of_age(moment - item.stamp)
         item.citation = citation = score_citations(candidate, risk)
         item.claimed = clamp_relevance(candidate)
@@ -178,10 +180,10 @@ _Chosen: TypeAlias = tuple[Item, int]
 class _Run(NamedTuple):
     """The outcome of a profile."""
 
-    #: Items with the index of their rendition, in the order of choice.
-    taken: list[_Chosen]
+    #: The chosen items, each with the index of its rendition, in the order of choice.
+    chosen: list[_Chosen]
     #: Ranks of the items below the floor.
-    floored: Sequence[int] = ()
+    below_floor: Sequence[int] = ()
     #: Ranks of external items that were left out because of the external share.
     beyond_share: Collection[int] = ()
 
@@ -191,10 +193,11 @@ def _limit_external_share(
 ) -> _Run:
     """Choose items; if external text exceeds its share while other relevant text is left out, choose again with less.
 
-    In the second choice only external items within the share take part. The others fill tokens that are still free.
+    External text may come from anybody, so it must not crowd out other answers. In the second choice only external
+    items within the share take part. The others fill tokens that are still free.
     """
     run = choose(items)
-    external = [(item, rendition) for item, rendition in run.taken if item.candidate.external]
+    external = [(item, rendition) for item, rendition in run.chosen if item.candidate.external]
     external_tokens = int(share * tokens_max)
     if _sum_costs(external) <= external_tokens or not _omits_answers(items, run):
         return run
@@ -207,19 +210,19 @@ def _limit_external_share(
     run = choose([item for item in items if not item.candidate.external or item.rank in admitted])
     excess = [item for item, _ in external if item.rank not in admitted]
     if not _omits_answers(items, run):
-        more = _fill_remaining(excess, tokens_max - _sum_costs(run.taken))
-        run = run._replace(taken=[*run.taken, *more])
-    taken = {item.rank for item, _ in run.taken}
-    return run._replace(beyond_share=[item.rank for item in excess if item.rank not in taken])
+        filling_items = _fill_remaining(excess, tokens_max - _sum_costs(run.chosen))
+        run = run._replace(chosen=[*run.chosen, *filling_items])
+    taken_ranks = {item.rank for item, _ in run.chosen}
+    return run._replace(beyond_share=[item.rank for item in excess if item.rank not in taken_ranks])
 
 
-def _sum_costs(taken: Iterable[_Chosen]) -> int:
-    return sum(item.costs[rendition] for item, rendition in taken)
+def _sum_costs(chosen_items: Iterable[_Chosen]) -> int:
+    return sum(item.costs[rendition] for item, rendition in chosen_items)
 
 
 def _omits_answers(items: Sequence[Item], run: _Run) -> bool:
     """Return whether relevant text that is not external is left out."""
-    decided = {item.rank for item, _ in run.taken}.union(run.floored)
+    decided = {item.rank for item, _ in run.chosen}.union(run.below_floor)
     for item in items:
         is_relevant = item.entities or item.claimed
         if is_relevant and not item.candidate.external and item.rank not in decided:
@@ -251,11 +254,11 @@ def _record_decisions(items: Sequence[Item], duplicates: Sequence[Item], run: _R
     rules = bytearray([BUDGET]) * len(items) + bytearray([DUPLICATE]) * len(ordered_duplicates)
     lods = bytearray([LOD[item.lods[0]] for item in rows])
     costs = [item.costs[0] for item in rows]
-    for rank in run.floored:
+    for rank in run.below_floor:
         rules[rank] = IRRELEVANT
     for rank in run.beyond_share:
         rules[rank] = EXTERNAL
-    for item, rendition in run.taken:
+    for item, rendition in run.chosen:
         rules[item.rank] = SHOWN
         lods[item.rank] = LOD[item.lods[rendition]]
         costs[item.rank] = item.costs[rendition]
@@ -266,10 +269,10 @@ def _record_decisions(items: Sequence[Item], duplicates: Sequence[Item], run: _R
         layers=bytearray([LAYER[item.candidate.source] for item in rows]),
         costs=costs,
         scores=array("d", [item.score for item in rows]),
-        own=array("d", [len(item.entities) for item in rows]),
-        recency=array("d", [item.recency for item in items]),
-        citation=array("d", [item.citation for item in items]),
-        claimed=array("d", [nan if item.claimed is None else item.claimed for item in rows]),
+        covered_counts=array("d", [len(item.entities) for item in rows]),
+        recencies=array("d", [item.recency for item in items]),
+        citation_scores=array("d", [item.citation for item in items]),
+        relevances=array("d", [nan if item.claimed is None else item.claimed for item in rows]),
     )
 
 
@@ -281,13 +284,13 @@ def _run_published_profile(items: Sequence[Item], benefits: Sequence[float], tok
     for item, benefit in zip(items, benefits, strict=True):
         item.score = compute_score(benefit, item.costs[item.offered])
     remaining = tokens_max
-    taken: list[_Chosen] = []
+    chosen_items: list[_Chosen] = []
     for item in sorted(items, key=attrgetter("score"), reverse=True):  # stable: of equals the better rank
         if item.costs[0] <= remaining:
             rendition = _find_fitting_rendition(item.costs[: item.offered + 1], remaining)
             remaining -= item.costs[rendition]
-            taken.append((item, rendition))
-    return _Run(taken)
+            chosen_items.append((item, rendition))
+    return _Run(chosen_items)
 
 
 # ── quality ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -298,11 +301,14 @@ def _run_quality_profile(items: Sequence[Item], size: int, tokens_max: int) -> _
 
     `size` is the number of requested entities.
     """
-    tiers, fill, floored = _split_tiers(items, size)
-    taken: list[_Chosen] = []
+    tiers, filling_items, ranks_below_floor = _split_tiers(items, size)
+    chosen_items: list[_Chosen] = []
     for tier in tiers:
-        taken += _choose_best(tier, tokens_max - _sum_costs(taken))
-    return _Run(taken + _fill_remaining(fill, tokens_max - _sum_costs(taken)), floored)
+        chosen_items += _choose_best(tier, tokens_max - _sum_costs(chosen_items))
+    return _Run(
+        chosen_items + _fill_remaining(filling_items, tokens_max - _sum_costs(chosen_items)),
+        ranks_below_floor,
+    )
 
 
 def _fill_remaining(items: Sequence[Item], remaining: int) -> list[_Chosen]:
@@ -310,13 +316,13 @@ def _fill_remaining(items: Sequence[Item], remaining: int) -> list[_Chosen]:
 
     Each item is taken in its most detailed rendition that fits.
     """
-    taken: list[_Chosen] = []
+    chosen_items: list[_Chosen] = []
     for item in sorted(items, key=_filling_order):
         if item.costs[0] <= remaining:
             rendition = _find_fitting_rendition(item.costs, remaining)
             remaining -= item.costs[rendition]
-            taken.append((item, rendition))
-    return taken
+            chosen_items.append((item, rendition))
+    return chosen_items
 
 
 def _filling_order(item: Item) -> tuple[bool, float, int]:
@@ -330,24 +336,25 @@ def _split_tiers(items: Sequence[Item], size: int) -> tuple[list[list[Item]], li
     """
     claims = [item.claimed or 0.0 for item in items if item.candidate.purpose is not Purpose.FILL]
     best = max(claims, default=0.0)
-    floor = 0.2 * best * best  # least relevance of an item that covers no requested entity
+    # The least relevance of an item that covers no requested entity; it is lower if even the best claim is low.
+    floor = 0.2 * best * best
     relevant: list[Item] = []
-    others: list[Item] = []
-    fill: list[Item] = []
-    floored: list[int] = []
+    other_items: list[Item] = []
+    filling_items: list[Item] = []
+    ranks_below_floor: list[int] = []
     for item in items:
         _set_benefit(item, size)
         purpose = item.candidate.purpose
         is_wanted = bool(item.entities) or not size
         if item.claimed is not None and not (is_wanted or purpose or item.claimed >= floor):
-            floored.append(item.rank)
+            ranks_below_floor.append(item.rank)
         elif purpose is Purpose.FILL:
-            fill.append(item)
+            filling_items.append(item)
         elif is_wanted or item.claimed is not None:
             relevant.append(item)
         else:
-            others.append(item)
-    return [relevant, others], fill, floored
+            other_items.append(item)
+    return [relevant, other_items], filling_items, ranks_below_floor
 
 
 def _set_benefit(item: Item, size: int) -> None:
@@ -366,31 +373,32 @@ def _set_benefit(item: Item, size: int) -> None:
     item.score = compute_score(item.benefit, item.costs[-1])
 
 
-def _marginal_benefit(item: Item, covered: set[str]) -> float:
+def _marginal_benefit(item: Item, covered_names: set[str]) -> float:
     """Return the benefit that an item adds, given the entities covered so far."""
     if not item.entities:
         return item.static
-    already_covered = len(item.entities & covered)
-    return item.static + item.weight * (len(item.entities) - (1 - AGAIN) * already_covered)
+    already_covered = len(item.entities & covered_names)
+    return item.static + item.weight * (len(item.entities) - (1 - COVERED_WEIGHT) * already_covered)
 
 
 def _choose_best(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     """Return the best of three ways to fill the budget: by score, by worth per token, the single best item."""
     by_score = _choose_by_score(items, tokens_max)
     has_all = len(by_score) == len(items)
+    # If everything fits in full detail, no other way can be better.
     if has_all and all(rendition == len(item.costs) - 1 for item, rendition in by_score):
         return by_score
     by_density = _sort_by_gain(_choose_by_density(items, tokens_max))
     return max(by_score, by_density, _choose_single(items, tokens_max), key=_worth_of_set)
 
 
-def _worth_of_set(taken: Sequence[_Chosen]) -> float:
+def _worth_of_set(chosen_items: Sequence[_Chosen]) -> float:
     """Return the total worth of a set, which is ordered by score, best first."""
-    covered: set[str] = set()
+    covered_names: set[str] = set()
     total = 0.0
-    for item, rendition in taken:
-        total += _marginal_benefit(item, covered) ** POWER * item.shares[rendition]
-        covered |= item.entities
+    for item, rendition in chosen_items:
+        total += _marginal_benefit(item, covered_names) ** POWER * item.shares[rendition]
+        covered_names |= item.entities
     return round(total, DIGITS)
 
 
@@ -413,28 +421,28 @@ def _choose_by_score(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     The gain of an item only shrinks as others are chosen, so a score that is still the best after it is recomputed is
     the best of all (lazy evaluation: Minoux 1978).
     """
-    covered: set[str] = set()
+    covered_names: set[str] = set()
     # The smallest element of a heap comes first, so scores are negated.
     heap = [(-item.score, item.rank, item) for item in items]
     heapify(heap)
     cheapest = min((item.costs[0] for item in items), default=0)
     remaining = tokens_max
-    taken: list[_Chosen] = []
+    chosen_items: list[_Chosen] = []
     while heap and remaining >= cheapest:
         negated_score, rank, item = heappop(heap)
         costs = item.costs
-        if costs[0] > remaining:
+        if costs[0] > remaining:  # never fits later either: the budget only shrinks
             continue
-        if item.entities and not covered.isdisjoint(item.entities):
-            score = compute_score(_marginal_benefit(item, covered), costs[-1])
+        if item.entities and not covered_names.isdisjoint(item.entities):
+            score = compute_score(_marginal_benefit(item, covered_names), costs[-1])
             if score < -negated_score:
                 heappush(heap, (-score, rank, item))
                 continue
         rendition = _find_fitting_rendition(costs, remaining)
         remaining -= costs[rendition]
-        covered |= item.entities
-        taken.append((item, rendition))
-    return taken
+        covered_names |= item.entities
+        chosen_items.append((item, rendition))
+    return chosen_items
 
 
 def _find_fitting_rendition(costs: Sequence[int], remaining: int) -> int:
@@ -445,19 +453,19 @@ def _find_fitting_rendition(costs: Sequence[int], remaining: int) -> int:
     return rendition
 
 
-def _sort_by_gain(taken: Sequence[_Chosen]) -> list[_Chosen]:
+def _sort_by_gain(chosen_items: Sequence[_Chosen]) -> list[_Chosen]:
     """Return the chosen items, best score first; a score counts the entities of better items as covered."""
-    covered: set[str] = set()
-    heap = [(-item.score, item.rank, item, rendition) for item, rendition in taken]
+    covered_names: set[str] = set()
+    heap = [(-item.score, item.rank, item, rendition) for item, rendition in chosen_items]
     heapify(heap)
     ordered: list[_Chosen] = []
     while heap:
         negated_score, rank, item, rendition = heappop(heap)
-        score = compute_score(_marginal_benefit(item, covered), item.costs[-1])
+        score = compute_score(_marginal_benefit(item, covered_names), item.costs[-1])
         if score < -negated_score:
             heappush(heap, (-score, rank, item, rendition))
             continue
-        covered |= item.entities
+        covered_names |= item.entities
         ordered.append((item, rendition))
     return ordered
 
@@ -468,7 +476,7 @@ _Step: TypeAlias = tuple[float, int, int, Item]
 
 def _choose_by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     """Choose greedily by worth per token: a new item, or more detail of a chosen one."""
-    covered: set[str] = set()
+    covered_names: set[str] = set()
     remaining = tokens_max
     #: Worth by rank; it shrinks when entities of an item are covered by others.
     worths = {item.rank: item.benefit**POWER for item in items}
@@ -476,16 +484,16 @@ def _choose_by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     heap = [step for step in steps if step is not None]
     heapify(heap)
     cheapest = min((item.costs[0] for item in items), default=0)
-    taken: dict[int, _Chosen] = {}
+    chosen_by_rank: dict[int, _Chosen] = {}
     while heap:
         loss, rank, rendition, item = heappop(heap)
-        chosen = taken[rank][1] if rank in taken else -1
-        if chosen < 0:
-            if remaining < cheapest:
+        current_rendition = chosen_by_rank[rank][1] if rank in chosen_by_rank else -1
+        if current_rendition < 0:
+            if remaining < cheapest:  # no new item fits, only more detail of chosen ones
                 continue
-            if item.entities and not covered.isdisjoint(item.entities):
-                worths[rank] = _marginal_benefit(item, covered) ** POWER
-        step = _find_next_step(item, chosen, remaining, worths[rank])
+            if item.entities and not covered_names.isdisjoint(item.entities):
+                worths[rank] = _marginal_benefit(item, covered_names) ** POWER
+        step = _find_next_step(item, current_rendition, remaining, worths[rank])
         if step is None:
             continue
         # If the step is worth less than when it was pushed, or no longer fits, others come first.
@@ -493,29 +501,29 @@ def _choose_by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
         if updated_loss > loss or updated_rendition != rendition:
             heappush(heap, step)
             continue
-        tokens_of_chosen = item.costs[chosen] if chosen >= 0 else 0
+        tokens_of_chosen = item.costs[current_rendition] if current_rendition >= 0 else 0
         remaining -= item.costs[rendition] - tokens_of_chosen
-        covered |= item.entities
-        taken[rank] = item, rendition
-        more = _find_next_step(item, rendition, remaining, worths[rank])
-        if more is not None:
-            heappush(heap, more)
-    return list(taken.values())
+        covered_names |= item.entities
+        chosen_by_rank[rank] = item, rendition
+        next_step = _find_next_step(item, rendition, remaining, worths[rank])
+        if next_step is not None:
+            heappush(heap, next_step)
+    return list(chosen_by_rank.values())
 
 
-def _find_next_step(item: Item, chosen: int, remaining: int, worth: float) -> _Step | None:
+def _find_next_step(item: Item, current_rendition: int, remaining: int, worth: float) -> _Step | None:
     """Return the more detailed rendition of an item with the greatest gain per token, or None if none fits.
 
-    `chosen` is the index of the rendition chosen so far, or -1 for a new item, which also costs a frame. `worth` is the
-    worth of the item in full detail.
+    `current_rendition` is the index of the rendition chosen so far, or -1 for a new item, which also costs a frame.
+    `worth` is the worth of the item in full detail.
     """
     costs, shares = item.costs, item.shares
-    is_new = chosen < 0
-    chosen_share = 0.0 if is_new else shares[chosen]
-    chosen_cost = 0 if is_new else costs[chosen]
+    is_new = current_rendition < 0
+    chosen_share = 0.0 if is_new else shares[current_rendition]
+    chosen_cost = 0 if is_new else costs[current_rendition]
     frame_tokens = FRAME if is_new else 0
     best_gain, best_rendition = 0.0, -1
-    for rendition in range(chosen + 1, len(costs)):
+    for rendition in range(current_rendition + 1, len(costs)):
         extra_tokens = costs[rendition] - chosen_cost
         if extra_tokens > remaining:
             break

@@ -35,9 +35,9 @@ from acms.text.tokenizer import find_sentence_spans
 from acms.view import View
 from acms.write.episodes import is_mark
 
-TITLE = 100
+TITLE_CHARS = 100
 """Characters of a message's shortest rendition: one line."""
-PAST = 64
+MAX_PAST_EPISODES = 64
 """Newest episodes whose summaries are considered."""
 
 
@@ -58,16 +58,17 @@ class Recalled(NamedTuple):
     #: The best recalled items, within the budget less the share for the newest messages.
     answers: tuple[ContextItem, ...]
     #: The other recalled items, the newest messages, and further items.
-    rest: tuple[ContextItem, ...]
+    filling: tuple[ContextItem, ...]
 
 
-def _split_recalled(relevant: ContextItems, others: ContextItems, budget: int) -> Recalled:
+def _split_recalled(relevant: ContextItems, filling_items: ContextItems, budget: int) -> Recalled:
     """Split recalled items into answers, within `budget` tokens, and items that may fill the remaining tokens.
 
-    The relevant items with the best scores are the answers, at least one of them; `others` are only for filling.
+    The relevant items with the best scores are the answers, at least one of them; `filling_items` are only for filling.
     """
     excess = relevant.tokens - budget
     answers = {item.id for item in relevant}
+    # Drop the worst answers until the rest fits; at least one remains.
     for item in sorted(relevant, key=lambda item: (item.score, item.version)):
         if excess <= 0 or len(answers) == 1:
             break
@@ -77,7 +78,7 @@ def _split_recalled(relevant: ContextItems, others: ContextItems, budget: int) -
         relevant.context,
         relevant.version,
         tuple(item for item in relevant if item.id in answers),
-        tuple(item for item in (*relevant, *others) if item.id not in answers),
+        tuple(item for item in (*relevant, *filling_items) if item.id not in answers),
     )
 
 
@@ -105,7 +106,7 @@ class Memory:
         #: Tokens of the recall for filling candidates: shorter renditions of long messages may still fit.
         self._budget = max(4_000, request.tokens_max)
         self._mode = mode
-        self._asked = frozenset(gaze_of_request(request))
+        self._requested_names = frozenset(gaze_of_request(request))
         self._recalling = asyncio.Lock()
         self._recalled: Recalled | None = None
 
@@ -114,17 +115,19 @@ class Memory:
         recalled = await self._recall()
         storage = self._session.storage
         labels = await self._labels()
-        whole: list[Entry] = []
+        whole_log: list[Entry] = []
         if recalled.version and (await storage.head(recalled.context)).tokens <= self._tokens_max:
-            whole = await read_active_sequence(storage, recalled.context, recalled.version, None)
-        offered = [(item, Purpose.ANSWER) for item in recalled.answers]
-        offered += [(item, Purpose.FILL) for item in recalled.rest]
-        known = {entry.id for entry in whole}
-        further = await self._read_entries([item.id for item, _ in offered if item.id not in known])
+            whole_log = await read_active_sequence(storage, recalled.context, recalled.version, None)
+        offered_items = [(item, Purpose.ANSWER) for item in recalled.answers]
+        offered_items += [(item, Purpose.FILL) for item in recalled.filling]
+        known_ids = {entry.id for entry in whole_log}
+        further_entries = await self._read_entries(
+            [item.id for item, _ in offered_items if item.id not in known_ids]
+        )
 
         def build() -> Iterator[Candidate]:
-            rows = further | {entry.id: entry for entry in whole if _has_live_content(entry)}
-            for item, purpose in offered:
+            rows = further_entries | {entry.id: entry for entry in whole_log if _has_live_content(entry)}
+            for item, purpose in offered_items:
                 row = rows.pop(item.id, None)
                 candidate = None if row is None else self._item_candidate(item, row, purpose=purpose)
                 if candidate is not None:
@@ -132,36 +135,36 @@ class Memory:
             for row in rows.values():
                 yield self._message_candidate(row, labels.of(row))
 
-        size = _estimate_characters(whole) + _estimate_characters(further.values())
+        size = _estimate_characters(whole_log) + _estimate_characters(further_entries.values())
         return await off_loop(lambda: _collect_candidates(build()), size)
 
     async def experience(self) -> Collected:
         """Return the summaries of past episodes, and the candidates of other sessions of the namespace."""
-        own = await self._recall()
+        recalled = await self._recall()
         marks: list[Entry] = []
         labels = Labels()
-        if own.version:
+        if recalled.version:
             summaries = await self._session.storage.read(
-                own.context, at=own.version, kinds=(Kind.SUMMARY,), newest=PAST
+                recalled.context, at=recalled.version, kinds=(Kind.SUMMARY,), newest=MAX_PAST_EPISODES
             )
             marks = [entry for entry in summaries if is_mark(entry) and _has_live_content(entry)]
             labels = await self._labels()
-        others = await self._read_other_sessions(own)
+        foreign = await self._read_other_sessions(recalled)
 
         def build() -> Iterator[Candidate]:
             for row in marks:
                 yield self._episode_candidate(row, labels.of(row))
-            for item, row in others.items:
+            for item, row in foreign.items:
                 candidate = self._item_candidate(item, row, source=Layer.L4)
                 if candidate is not None:
                     yield candidate
-            for row, score in others.marks:
-                yield self._episode_candidate(row, others.labels[row.context].of(row), score)
+            for row, score in foreign.marks:
+                yield self._episode_candidate(row, foreign.labels[row.context].of(row), score)
 
-        rows = [*marks, *(row for _, row in others.items), *(row for row, _ in others.marks)]
+        rows = [*marks, *(row for _, row in foreign.items), *(row for row, _ in foreign.marks)]
         return await off_loop(lambda: _collect_candidates(build()), _estimate_characters(rows))
 
-    async def _read_other_sessions(self, own: Recalled) -> _OtherSessions:
+    async def _read_other_sessions(self, recalled_here: Recalled) -> _OtherSessions:
         """Recall facts, summaries, marked messages and summaries of episodes of other sessions of the namespace.
 
         The result is empty for the unnamed namespace, which unrelated callers share.
@@ -173,9 +176,11 @@ class Memory:
         recalled = await session.recall(
             self._query, token_budget=budget, scope="namespace", relevant_only=True
         )
-        search = Search(namespace=session.namespace, terms=tuple(self._query.split()), limit=PAST)
+        search = Search(
+            namespace=session.namespace, terms=tuple(self._query.split()), limit=MAX_PAST_EPISODES
+        )
         scores = {hit.id: hit.score for hit in await session.storage.search(search)}
-        foreign = await self._read_foreign_entries([*(item.id for item in recalled), *scores], own)
+        foreign = await self._read_foreign_entries([*(item.id for item in recalled), *scores], recalled_here)
         items: list[tuple[ContextItem, Entry]] = []
         for item in recalled:
             row = foreign.get(item.id)
@@ -186,27 +191,29 @@ class Memory:
         labels = await asyncio.gather(*map(self._labels_of, contexts))
         return _OtherSessions(items, marks, dict(zip(contexts, labels, strict=True)))
 
-    async def _read_foreign_entries(self, ids: Sequence[str], own: Recalled) -> dict[str, Entry]:
+    async def _read_foreign_entries(self, ids: Sequence[str], recalled_here: Recalled) -> dict[str, Entry]:
         """Return the entries with these ids that belong to other sessions and were not recalled here, by id."""
         rows = await self._read_entries(ids)
-        excluded = await self._excluded_versions(own, {row.context for row in rows.values()})
-        known = {item.id for item in (*own.answers, *own.rest)}
+        excluded = await self._excluded_versions(recalled_here, {row.context for row in rows.values()})
+        recalled_ids = {item.id for item in (*recalled_here.answers, *recalled_here.filling)}
         foreign: dict[str, Entry] = {}
         for id, row in rows.items():
-            if id not in known and row.version > excluded.get(row.context, 0):
+            if id not in recalled_ids and row.version > excluded.get(row.context, 0):
                 foreign[id] = row
         return foreign
 
-    async def _excluded_versions(self, own: Recalled, contexts: Collection[str]) -> dict[str, float]:
+    async def _excluded_versions(
+        self, recalled_here: Recalled, contexts: Collection[str]
+    ) -> dict[str, float]:
         """Return for some logs the version up to which their entries are excluded from experience.
 
         This excludes this log with the entries it inherits, profiles, and private or deleted sessions.
         """
         storage = self._session.storage
         excluded: dict[str, float] = {}
-        if own.version:
-            excluded = dict((await storage.context(own.context)).lineage)
-            excluded[own.context] = inf
+        if recalled_here.version:
+            excluded = dict((await storage.context(recalled_here.context)).lineage)
+            excluded[recalled_here.context] = inf
         for id in contexts:
             if id in excluded:
                 continue
@@ -232,12 +239,15 @@ class Memory:
                 )
                 token = patience.set(0.0)  # the first recall has waited for the vectors
                 try:
+                    # Messages after the query may fill the budget, but not the query itself, `turn[0]`.
                     exclude = [*turn[:1], *(item.id for item in relevant)]
-                    others = await recall(self._query, token_budget=self._budget, exclude=exclude)
+                    filling_items = await recall(self._query, token_budget=self._budget, exclude=exclude)
                 finally:
                     patience.reset(token)
                 tokens_for_newest = int(self._tokens_max / 8)  # reserved for the newest messages
-                self._recalled = _split_recalled(relevant, others, self._tokens_max - tokens_for_newest)
+                self._recalled = _split_recalled(
+                    relevant, filling_items, self._tokens_max - tokens_for_newest
+                )
             return self._recalled
 
     async def _current_turn(self) -> list[str]:
@@ -331,7 +341,7 @@ class Memory:
             external=trust.trust_of_entry(row) is Trust.EXTERNAL,
         )
         if mode is Privacy.BLOCK:
-            names = tuple(name for name in extract_entities(about + content) if name in self._asked)
+            names = tuple(name for name in extract_entities(about + content) if name in self._requested_names)
             return replace(candidate, entities=names, privacy=mode)
         redacted: str | None = None
         if content != row.content:
@@ -375,11 +385,11 @@ def _has_live_content(row: Entry) -> bool:
 
 def _build_variants(text: str, lod: Lod) -> tuple[Variant, ...]:
     """Return shorter renditions of a long text: its first line and its first sentences, each with the label."""
-    if len(text) < 4 * TITLE or lod is Lod.MACRO:
+    if len(text) < 4 * TITLE_CHARS or lod is Lod.MACRO:
         return ()
     label = label_of(text)
     text = text.removesuffix(label)
-    title = Variant(lod=Lod.MACRO, text=preview_text(text, TITLE) + label, cost_tokens=0)
+    title = Variant(lod=Lod.MACRO, text=preview_text(text, TITLE_CHARS) + label, cost_tokens=0)
     if lod is Lod.MICRO:
         return (title,)
     end = 0
@@ -387,7 +397,7 @@ def _build_variants(text: str, lod: Lod) -> tuple[Variant, ...]:
         if stop > len(text) // 3:
             break
         end = stop
-    if end <= TITLE:
+    if end <= TITLE_CHARS:
         return (title,)
     summary = f"{text[:end].rstrip()} […]{label}"
     return (title, Variant(lod=Lod.MICRO, text=summary, cost_tokens=0))

@@ -33,12 +33,14 @@ def serialize_noun(noun: object, *unless_empty: str, **names: Json) -> dict[str,
     return wire
 
 
-def parse_text(value: object, field: str, *, least: int = 0, most: int = CHARS) -> str:
-    """Return a string after checking its length in characters, and that it has no NUL and no lone surrogates."""
+def parse_text(value: object, field: str, *, min_chars: int = 0, max_chars: int = CHARS) -> str:
+    """Return a string; raise `ValidationError` for a wrong type or length, a NUL character or a lone surrogate."""
     if not isinstance(value, str):
         raise ValidationError(f"must be a string, not {type(value).__name__}", field=field)
-    if not least <= len(value) <= most:
-        raise ValidationError(f"must have {least} to {most} characters, has {len(value)}", field=field)
+    if not min_chars <= len(value) <= max_chars:
+        raise ValidationError(
+            f"must have {min_chars} to {max_chars} characters, has {len(value)}", field=field
+        )
     if "\0" in value:
         raise ValidationError("must not contain a NUL character", field=field)
     if not value.isascii():
@@ -50,24 +52,29 @@ def parse_text(value: object, field: str, *, least: int = 0, most: int = CHARS) 
 
 
 def parse_number(
-    value: object, field: str, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
+    value: object,
+    field: str,
+    *,
+    minimum: float = -math.inf,
+    greater_than: float = -math.inf,
+    maximum: float = math.inf,
 ) -> float:
-    """Return a number after checking that it is finite, from `least` to `most`, and greater than `above`."""
+    """Return a number; raise `ValidationError` unless it is finite and within the bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValidationError(f"must be a number, not {type(value).__name__}", field=field)
     is_finite = isinstance(value, int) or math.isfinite(value)  # an int may be too large for a float
-    if not is_finite or not least <= value <= most or value <= above:
-        bound = f"more than {above:g}" if above > least else f"at least {least:g}"
-        raise ValidationError(f"must be {bound} and at most {most:g}", field=field)
+    if not is_finite or not minimum <= value <= maximum or value <= greater_than:
+        limit_text = f"more than {greater_than:g}" if greater_than > minimum else f"at least {minimum:g}"
+        raise ValidationError(f"must be {limit_text} and at most {maximum:g}", field=field)
     return value
 
 
 class Fields:
     """The fields of an object on the wire; errors name a field with its path."""
 
-    def __init__(self, value: object, path: str = "", known: Sequence[str] | None = None) -> None:
-        """Validate an object; fields other than `known` are refused, unless that is None."""
-        self._body = parse_object(value, path, known or (), known is None)
+    def __init__(self, value: object, path: str = "", known_fields: Sequence[str] | None = None) -> None:
+        """Validate an object; fields other than `known_fields` are refused, unless that is None."""
+        self._body = parse_object(value, path, known_fields or (), known_fields is None)
         self._path = f"{path}." if path else ""
 
     def value(self, name: str, default: object = ...) -> object:
@@ -77,54 +84,56 @@ class Fields:
             raise ValidationError("is required", field=self._path + name)
         return value
 
-    def text(self, name: str, default: object = ..., *, least: int = 0, most: int = CHARS) -> str:
+    def text(self, name: str, default: object = ..., *, min_chars: int = 0, max_chars: int = CHARS) -> str:
         """Return a string field."""
-        return parse_text(self.value(name, default), self._path + name, least=least, most=most)
+        return parse_text(
+            self.value(name, default), self._path + name, min_chars=min_chars, max_chars=max_chars
+        )
 
     def number(self, name: str, default: object = ..., **bounds: float) -> float:
         """Return a number field; for the bounds see `parse_number`."""
         return parse_number(self.value(name, default), self._path + name, **bounds)
 
-    def integer(self, name: str, default: object = ..., *, least: int = 0) -> int:
+    def integer(self, name: str, default: object = ..., *, minimum: int = 0) -> int:
         """Return an integer field."""
-        return parse_integer(self.value(name, default), self._path + name, least=least)
+        return parse_integer(self.value(name, default), self._path + name, minimum=minimum)
 
-    def strings(self, name: str, default: object = ..., *, most: int = ITEMS) -> tuple[str, ...]:
+    def strings(self, name: str, default: object = ..., *, max_items: int = ITEMS) -> tuple[str, ...]:
         """Return a field with a list of strings."""
-        return parse_strings(self.value(name, default), self._path + name, most=most)
+        return parse_strings(self.value(name, default), self._path + name, max_items=max_items)
 
     def choice(self, kind: type[E], name: str, default: object = ...) -> E:
         """Return a field with a member of an enumeration."""
         return one_of(kind, self.value(name, default), self._path + name)
 
     def objects(
-        self, name: str, default: object = ..., expected: str = "a list", *, most: float = math.inf
+        self, name: str, default: object = ..., expected: str = "a list", *, max_items: float = math.inf
     ) -> list[tuple[object, str]]:
         """Return the items of a list field, each with its path."""
         path = self._path + name
-        items = parse_list(self.value(name, default), path, expected, most=most)
+        items = parse_list(self.value(name, default), path, expected, max_items=max_items)
         return [(item, f"{path}[{index}]") for index, item in enumerate(items)]
 
 
-def parse_integer(value: object, field: str, *, least: int = 0, most: int = 100_000_000) -> int:
+def parse_integer(value: object, field: str, *, minimum: int = 0, maximum: int = 100_000_000) -> int:
     """Validate an integer within bounds; 3.0 is an integer, as in JSON Schema."""
-    found = parse_number(value, field, least=least, most=most)
-    if found != int(found):
+    number = parse_number(value, field, minimum=minimum, maximum=maximum)
+    if number != int(number):
         raise ValidationError("must be an integer", field=field)
-    return int(found)
+    return int(number)
 
 
-def parse_strings(value: object, field: str, *, most: int = ITEMS) -> tuple[str, ...]:
-    """Validate a list of at most `most` strings."""
-    items = parse_list(value, field, f"a list of at most {most} strings", most=most)
-    return tuple(parse_text(item, f"{field}[{index}]", most=4096) for index, item in enumerate(items))
+def parse_strings(value: object, field: str, *, max_items: int = ITEMS) -> tuple[str, ...]:
+    """Validate a list of at most `max_items` strings."""
+    items = parse_list(value, field, f"a list of at most {max_items} strings", max_items=max_items)
+    return tuple(parse_text(item, f"{field}[{index}]", max_chars=4096) for index, item in enumerate(items))
 
 
 def parse_list(
-    value: object, field: str, expected: str = "a list", *, most: float = math.inf
+    value: object, field: str, expected: str = "a list", *, max_items: float = math.inf
 ) -> Sequence[object]:
-    """Validate a list of at most `most` items; `expected` describes it in the error."""
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) > most:
+    """Validate a list of at most `max_items` items; `expected` describes it in the error."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) > max_items:
         raise ValidationError(f"must be {expected}", field=field)
     return value
 
@@ -143,10 +152,10 @@ def parse_object(value: object, field: str, names: Sequence[str], lenient: bool)
     return value
 
 
-def require_field(body: Mapping[str, object], name: str, within: str = "") -> object:
+def require_field(body: Mapping[str, object], name: str, parent_path: str = "") -> object:
     """Return a required field."""
     if name not in body:
-        raise ValidationError("is required", field=within + name)
+        raise ValidationError("is required", field=parent_path + name)
     return body[name]
 
 

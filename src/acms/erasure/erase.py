@@ -46,6 +46,7 @@ from acms.storage.sessions import count_erased
 from acms.storage.traces import LEAST
 
 T = TypeVar("T")
+RemainingKind = Literal["source", "statement", "copy"]
 
 LOOK_AGAIN = timedelta(days=1)
 """Retry interval of a job that waits for people, such as one under legal hold."""
@@ -95,6 +96,7 @@ async def erase_entries(
     links: list[Link] = []
     for batch in _split_batches(list(ids)):
         for id, entry in zip(batch, await storage.get(batch), strict=True):
+            # An id of an entry that this context does not read is unknown here; it may still be a key.
             if entry is None or _owner_of_version(reader, entry.version) != entry.context:
                 if by_key is None:
                     by_key = await _find_entries_by_key(storage, reader, ids)
@@ -245,14 +247,14 @@ class _Erasing:
             cascaded=tuple(cascaded),
             contexts=contexts,
             residue=tuple(residue),
-            verified=verify and not remaining,
+            verified=verify and not remaining,  # what remains may repeat the erased content
             proof=proof.determine_proof_level(self._storage, rewriting, texts) if verify else None,
             rewritten=() if rewriting is None else rewriting.rewritten,
             unreached=proof.describe_unreached_data(self._storage, rewriting),
         )
 
     async def _erase_links(self, *, verify: bool) -> list[Link]:
-        """Erase entries until no new citations appear; return all that are erased."""
+        """Erase the entries and those derived from them, also by other tasks meanwhile; return all that are erased."""
         while True:
             links = await self._find_links()
             pending = [link for link in links if link.id not in self._blank_ids]
@@ -266,7 +268,7 @@ class _Erasing:
             await self._blank(pending)
 
     async def _find_links(self) -> list[Link]:
-        """Return the entries to erase in the current state of the logs, the requested ones first."""
+        """Return the requested entries and those derived from them, as the logs are now; the requested ones first."""
         await self._read_lineage(self._requested)
         self._blank_ids.update(link.id for link in self._derived if link.state is State.ERASED)
         return list((await self._collect_affected(self._requested)).links.values())
@@ -289,10 +291,10 @@ class _Erasing:
         followed: set[str] = set()
         while True:
             reached.spread(self._derived)
-            new = [link for link in reached.links.values() if link.id not in followed]
-            if not new:
+            new_links = [link for link in reached.links.values() if link.id not in followed]
+            if not new_links:
                 return reached
-            for link in new:
+            for link in new_links:
                 followed.add(link.id)
                 if link.kind is Kind.MESSAGE:
                     for run in link.runs:
@@ -314,9 +316,8 @@ class _Erasing:
     ) -> None:
         """Add a run of entries of one owner, which `cause` led to."""
         owner, first, last = run
-        for entry in await self._storage.read(
-            owner, after=first - 1, before=last + 1, kinds=kinds, deleted=True
-        ):
+        rows = await self._storage.read(owner, after=first - 1, before=last + 1, kinds=kinds, deleted=True)
+        for entry in rows:
             reached.add(await self._link(entry), cause.id)
             if entry.state is State.ERASED:
                 self._blank_ids.add(entry.id)
@@ -331,12 +332,13 @@ class _Erasing:
 
     async def _check_holds(self, links: Sequence[Link]) -> None:
         """Raise `LegalHoldError` if a context that reads one of these is under legal hold."""
-        oldest: dict[str, int] = {}
+        oldest: dict[str, int] = {}  # lowest version to erase, by owner
         for link in links:
             oldest[link.owner] = min(link.version, oldest.get(link.owner, link.version))
         readers: list[Context] = []
         for context in self._contexts.values():
-            inherits = any(owner in oldest and oldest[owner] <= upto for owner, upto in context.lineage)
+            # The lineage has the last version that a fork inherits from each ancestor.
+            inherits = any(owner in oldest and oldest[owner] <= last for owner, last in context.lineage)
             if inherits or context.id in oldest:
                 readers.append(context)
         hold = await _find_legal_hold(self._storage, readers)
@@ -356,7 +358,7 @@ class _Erasing:
         """Return the facts stated by hand whose value occurs in a message to be erased."""
         erased_ids = {link.id for link in links}
         fact_ids: list[str] = []
-        for link in self._derived:
+        for link in self._derived:  # a fact without sources was stated by hand
             if link.kind is Kind.FACT and not link.sources and link.id not in erased_ids:
                 fact_ids.append(link.id)
         values: list[tuple[Entry, tuple[str, ...]]] = []
@@ -366,13 +368,13 @@ class _Erasing:
                 values.append((fact, value))
         if not values:
             return []
-        found: list[Remaining] = []
+        statements: list[Remaining] = []
         for message in await self._get_live([link.id for link in links if link.kind is Kind.MESSAGE]):
             text = fold_text(message.content)
             for fact, value in values:
                 if mentions_value(text, value):
-                    found.append(_make_remaining(fact, "statement", message.id))
-        return found
+                    statements.append(_make_remaining(fact, "statement", message.id))
+        return statements
 
     async def _find_remaining(self, links: Sequence[Link]) -> tuple[Remaining, ...]:
         """Return every remaining entry that repeats erased content."""
@@ -392,7 +394,7 @@ class _Erasing:
         """Return the originals of erased copies, and everything derived from these originals."""
         # Id of an entry that repeats erased content → id of the erased entry.
         erased_of = {link.id: link.id for link in links}
-        found: list[Remaining] = []
+        remaining: list[Remaining] = []
         pending = list(links)
         while pending:
             originals: dict[str, Link] = {}
@@ -414,8 +416,8 @@ class _Erasing:
                 erased_of[link.id] = erased_of[start]
                 pending.append(link)
                 if link.state is State.LIVE:
-                    found.append(_make_remaining(link, "copy", erased_of[link.id]))
-        return found
+                    remaining.append(_make_remaining(link, "copy", erased_of[link.id]))
+        return remaining
 
     async def _iter_originals(self, links: Sequence[Link]) -> AsyncIterator[tuple[Link, str]]:
         """Yield the direct originals of some entries, each with the id of its copy.
@@ -461,11 +463,11 @@ class _Erasing:
             return []
         await self._read_lineage(messages)
         reached = await self._collect_affected(messages)
-        found: list[Remaining] = []
+        remaining: list[Remaining] = []
         for link in reached.links.values():
             if link.kind is Kind.MESSAGE and link.state is State.LIVE:
-                found.append(_make_remaining(link, "source", fact_of[reached.start[link.id]]))
-        return found
+                remaining.append(_make_remaining(link, "source", fact_of[reached.start[link.id]]))
+        return remaining
 
     async def _find_repeats(self) -> list[Remaining]:
         """Return the tenant's messages with the same content and the same time or key as a blanked one.
@@ -473,25 +475,26 @@ class _Erasing:
         They were added twice, for example by an import, and cite no original. Only messages that were blanked by a call
         with `verify` can be compared.
         """
-        known: dict[tuple[str, object], Entry] = {}
+        blanked: dict[tuple[str, object], Entry] = {}
         for entry in self._blanked_messages:
-            if len(entry.content.encode()) >= LEAST:
-                known[entry.content, entry.created_at] = entry
+            if len(entry.content.encode()) >= LEAST:  # shorter texts are equal by chance
+                blanked[entry.content, entry.created_at] = entry
                 if entry.key is not None:
-                    known[entry.content, entry.key] = entry
-        found: list[Remaining] = []
-        for entry in await self._get_live(await proof.find_repeats(self._storage, known.values())):
-            erased = known.get((entry.content, entry.created_at)) or known.get((entry.content, entry.key))
+                    blanked[entry.content, entry.key] = entry
+        remaining: list[Remaining] = []
+        repeat_ids = await proof.find_repeats(self._storage, blanked.values())
+        for entry in await self._get_live(repeat_ids):
+            erased = blanked.get((entry.content, entry.created_at)) or blanked.get((entry.content, entry.key))
             if erased is not None and erased.role is entry.role:
-                found.append(_make_remaining(entry, "copy", erased.id))
-        return found
+                remaining.append(_make_remaining(entry, "copy", erased.id))
+        return remaining
 
     async def _get(self, ids: Sequence[str]) -> list[Entry]:
         """Return the existing entries among some ids."""
-        found: list[Entry] = []
+        entries: list[Entry] = []
         for batch in _split_batches(ids):
-            found += [entry for entry in await self._storage.get(batch) if entry is not None]
-        return found
+            entries += [entry for entry in await self._storage.get(batch) if entry is not None]
+        return entries
 
     async def _get_live(self, ids: Sequence[str]) -> list[Entry]:
         """Return the entries among some ids that still have content."""
@@ -508,15 +511,15 @@ class _Erasing:
             is_last = link.id in self._requested_ids or requested_owners == {link.owner}
             by_owner = last_by_owner if is_last else first_by_owner
             by_owner.setdefault(link.owner, []).append(link)
-        done = 0
+        blanked_count = 0
         for owner, owned in (*first_by_owner.items(), *last_by_owner.items()):
             for batch in _split_batches(owned):
                 versions = [link.version for link in batch]
                 await self._storage.blank(owner, versions, to=State.ERASED, audit={"reason": self._reason})
                 self._blank_ids.update(link.id for link in batch)
-                done += len(batch)
+                blanked_count += len(batch)
                 if self._progress is not None:
-                    self._progress(done, len(links))
+                    self._progress(blanked_count, len(links))
 
     async def _request_compactions(self, links: Sequence[Link]) -> None:
         """Request a compaction for each context that lost a summary: the entries it replaced are active again."""
@@ -524,10 +527,10 @@ class _Erasing:
             context = await self._storage.context(owner)
             if context.deleted_at is not None:
                 continue
-            found = await policy.resolve_policy(
+            resolved = await policy.resolve_policy(
                 self._storage, owner, namespace=context.namespace, service=self._service
             )
-            if not found.policy.enabled or found.policy.budget is None:
+            if not resolved.policy.enabled or resolved.policy.budget is None:
                 continue
             payload = {} if self._privacy is None else {PRIVACY: self._privacy.value}
             job = JobDraft(kind=COMPACT, dedupe=f"{COMPACT}:{owner}", payload=payload)
@@ -544,8 +547,8 @@ class _Erasing:
 
     async def _find_residue(self, links: Sequence[Link], texts: Sequence[bytes]) -> list[str]:
         citing = [link for link in await self._find_links() if link.id not in self._blank_ids]
-        found = [f"{link.id} was made from it" for link in citing]
-        return found + await proof.find_residue(self._storage, links, self._contexts, texts)
+        residue = [f"{link.id} was made from it" for link in citing]
+        return residue + await proof.find_residue(self._storage, links, self._contexts, texts)
 
 
 # ── reading a tree ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -556,21 +559,21 @@ async def _list_tree_contexts(storage: StorageBackend, roots: Iterable[str]) -> 
 
     Deleted contexts are included.
     """
-    found: dict[str, Context] = {}
+    contexts: dict[str, Context] = {}
     pending, namespaces = set(roots), set[str]()
     while pending:
         for context in await list_contexts(storage, ContextQuery(root=pending.pop(), deleted=True)):
-            found[context.id] = context
+            contexts[context.id] = context
             for id in read_setting(context.settings, COPIES, ()):
-                copy = None if id in found else await find_context(storage, id)
+                copy = None if id in contexts else await find_context(storage, id)
                 if copy is not None:  # otherwise it was planned but never created
                     pending.add(copy.root)
             if context.namespace not in namespaces:
                 namespaces.add(context.namespace)
                 profile = await find_profile(storage, context.namespace)
-                if profile is not None and profile.id not in found:
+                if profile is not None and profile.id not in contexts:
                     pending.add(profile.root)
-    return found
+    return contexts
 
 
 async def _iter_own_entries(
@@ -585,14 +588,14 @@ async def _iter_own_entries(
 async def _find_entries_by_key(
     storage: StorageBackend, reader: Context, keys: Iterable[str]
 ) -> dict[str, Entry]:
-    """Return the first messages that a context reads under some keys, by plain key or by its hash."""
+    """Return the first message under each key that a context reads; a log may have a sensitive key as its hash."""
     key_of_name = {name: key for key in keys for name in (hash_sensitive_key(key), key)}
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     async for page in read_pages(storage, reader.id, kinds=(Kind.MESSAGE,), deleted=True):
         for entry in page:
             if entry.key in key_of_name and not entry.replaces:
-                found[key_of_name[entry.key]] = entry
-    return found
+                entries[key_of_name[entry.key]] = entry
+    return entries
 
 
 async def _iter_derived_links(storage: StorageBackend, context: Context) -> AsyncIterator[Link]:
@@ -617,9 +620,9 @@ def _link_of_entry(context: Context, entry: Entry) -> Link:
     return Link(entry.id, entry.context, entry.version, entry.kind, entry.state, tuple(runs), entry.sources)
 
 
-def _make_remaining(entry: Link | Entry, kind: Literal["source", "statement", "copy"], of: str) -> Remaining:
+def _make_remaining(entry: Link | Entry, kind: RemainingKind, erased_id: str) -> Remaining:
     owner = entry.owner if isinstance(entry, Link) else entry.context
-    return Remaining(id=entry.id, kind=kind, of=of, context=owner, version=entry.version)
+    return Remaining(id=entry.id, kind=kind, of=erased_id, context=owner, version=entry.version)
 
 
 def _owner_of_version(context: Context, version: int) -> str:
@@ -673,7 +676,7 @@ async def expire_messages(
     if summary is None or not (await _read_coverage(storage, context)).is_active(summary):
         return Done(reason="its summary is no longer in force")
     tree = await list_contexts(storage, ContextQuery(root=context.root, deleted=True))
-    readers = [one for one in tree if one.id == context.id or one.deleted_at is None]
+    readers = [member for member in tree if member.id == context.id or member.deleted_at is None]
     hold = await _find_legal_hold(storage, readers)
     if hold is not None:
         return Retry(error=f"{hold} is under legal hold", not_before=now + LOOK_AGAIN)
@@ -693,8 +696,8 @@ async def _blank_expired_messages(
     Return when to look again if some are too new, or are still read by a fork.
     """
     coverage = [(reader, await _read_coverage(storage, reader)) for reader in readers]
-    old: list[int] = []
-    # Seconds until the next message is old enough.
+    expired_versions: list[int] = []
+    # Seconds until the next message is old enough; at most a year.
     wait = timedelta(days=365).total_seconds()
     too_new = blocked = False
     async for message in _iter_replaced_messages(storage, context, summary):
@@ -703,10 +706,10 @@ async def _blank_expired_messages(
             too_new = True
             wait = min(wait, seconds - age)
         elif _is_replaced_everywhere(message, coverage):
-            old.append(message.version)
+            expired_versions.append(message.version)
         else:
             blocked = True
-    for versions in _split_batches(old):
+    for versions in _split_batches(expired_versions):
         audit = {"reason": "retention", "seconds": seconds, "summary": summary.id}
         await storage.blank(context.id, versions, to=State.EXPIRED, audit=audit)
     if not blocked and not too_new:
@@ -723,9 +726,8 @@ async def _iter_replaced_messages(
 ) -> AsyncIterator[Entry]:
     """Yield the messages that a summary replaces and that still have content."""
     for first, last in summary.replaces:
-        async for page in read_pages(
-            storage, context.id, after=first - 1, at=last, kinds=(Kind.MESSAGE,), deleted=True
-        ):
+        pages = read_pages(storage, context.id, after=first - 1, at=last, kinds=(Kind.MESSAGE,), deleted=True)
+        async for page in pages:
             for message in page:
                 if message.state is State.LIVE:
                     yield message
@@ -747,17 +749,16 @@ class _Coverage(NamedTuple):
 
 async def _read_coverage(storage: StorageBackend, context: Context) -> _Coverage:
     replacements = Replacements(await storage.read(context.id, replacing=True, deleted=True))
-    summaries = [
-        entry for entry in replacements.shown if entry.kind is Kind.SUMMARY and entry.state is State.LIVE
-    ]
-    return _Coverage(replacements, frozenset(entry.version for entry in summaries))
+    live_entries = [entry for entry in replacements.shown if entry.state is State.LIVE]
+    summaries = frozenset(entry.version for entry in live_entries if entry.kind is Kind.SUMMARY)
+    return _Coverage(replacements, summaries)
 
 
 def _is_replaced_everywhere(message: Entry, coverage: Iterable[tuple[Context, _Coverage]]) -> bool:
-    """Return whether an active summary replaces a message in every context that reads it."""
-    for reader, covered in coverage:
+    """Return whether an active summary replaces a message in each of the contexts that read it."""
+    for reader, reader_coverage in coverage:
         reads_it = _owner_of_version(reader, message.version) == message.context
-        if reads_it and not covered.is_replaced(message.version):
+        if reads_it and not reader_coverage.is_replaced(message.version):
             return False
     return True
 
@@ -782,17 +783,17 @@ async def collect_deleted_entries(
     if hold is not None:
         return Retry(error=f"{hold} is under legal hold", not_before=now + LOOK_AGAIN)
     # The newest version of each context that a live context reads.
-    read_upto: dict[str, int] = {}
+    last_read_version: dict[str, int] = {}
     for reader in tree:
         if reader.deleted_at is None:
-            for owner, upto in reader.lineage:
-                read_upto[owner] = max(upto, read_upto.get(owner, 0))
+            for owner, last_inherited in reader.lineage:
+                last_read_version[owner] = max(last_inherited, last_read_version.get(owner, 0))
     for deleted in tree:
         if deleted.deleted_at is None or now < deleted.deleted_at + COLLECT_AFTER:
             continue
         versions: list[int] = []
         async for entry in _iter_own_entries(storage, deleted):
-            if entry.version > read_upto.get(deleted.id, 0) and entry.state is not State.ERASED:
+            if entry.version > last_read_version.get(deleted.id, 0) and entry.state is not State.ERASED:
                 versions.append(entry.version)
         for batch in _split_batches(versions):
             await storage.blank(deleted.id, batch, to=State.ERASED, audit={"reason": "collected"})

@@ -23,7 +23,7 @@ from acms.storage.wrapper import WrapperStorage
 class Rewritable(Protocol):
     """A store whose files can be rewritten without erased content."""
 
-    #: Places that hold an erased text until then, in words.
+    #: Descriptions of the places that still hold an erased text until the files are rewritten.
     until_rewritten: tuple[str, ...]
 
     async def rewrite(self, contexts: Sequence[str], texts: Sequence[bytes]) -> Rewriting:
@@ -41,7 +41,10 @@ class FindsRepeats(Protocol):
 
 
 async def find_repeats(storage: StorageBackend, entries: Iterable[Entry]) -> list[str]:
-    """Return the ids of the tenant's messages with the time or the key of one of these; none without store support."""
+    """Return the ids of the tenant's messages that have the time or the key of one of these entries.
+
+    The list is empty if the store cannot search for times and keys.
+    """
     store = _unwrap_storage(storage)
     searched = list(entries)
     if not searched or not isinstance(store, FindsRepeats):
@@ -52,7 +55,7 @@ async def find_repeats(storage: StorageBackend, entries: Iterable[Entry]) -> lis
 
 
 def require_rewritable_store(storage: StorageBackend) -> Rewritable:
-    """Return the store behind its wrappers; `ConfigurationError` if its files cannot be rewritten."""
+    """Return the store behind its wrappers; raise `ConfigurationError` if its files cannot be rewritten."""
     store = _unwrap_storage(storage)
     if not isinstance(store, Rewritable):
         raise ConfigurationError(
@@ -72,7 +75,10 @@ def describe_unreached_data(storage: StorageBackend, rewriting: Rewriting | None
 def determine_proof_level(
     storage: StorageBackend, rewriting: Rewriting | None, texts: Sized
 ) -> Literal["rows", "bytes"]:
-    """Return how deep the search for these texts was: over "rows", or over all stored "bytes"."""
+    """Return what was searched for these texts: the "rows" of the store, or all stored "bytes".
+
+    Without texts only rows were searched: a repeated call finds the entries erased and no longer knows their texts.
+    """
     if rewriting is not None and rewriting.searched:
         searched = True
     else:
@@ -91,50 +97,50 @@ async def find_residue(
 ) -> list[str]:
     """Return the places where residue of erased entries is found, never the text itself.
 
-    It searches rows, hash chains, the jobs of the contexts, and the store's own report: its keys and derived rows, and
-    for a file every byte, searched for the texts.
+    The search covers the rows, the hash chains, the jobs of the contexts, and what the store itself can search: its
+    keys, its derived rows, and for a file every byte.
     """
-    found: list[str] = []
+    residue: list[str] = []
     ids = [link.id for link in links]
     while isinstance(storage, WrapperStorage):  # search the store itself, not a cache of it
         if isinstance(storage, Searchable):  # a wrapper with storage of its own
             for start in range(0, len(ids), PAGE):
-                found += await storage.residue(ids[start : start + PAGE], texts)
+                residue += await storage.residue(ids[start : start + PAGE], texts)
         storage = storage.inner
     for start in range(0, len(ids), PAGE):
         batch = ids[start : start + PAGE]
         for id, entry in zip(batch, await storage.get(batch), strict=True):
             if entry is None:
-                found.append(f"{id} is missing: its place should stay")
+                residue.append(f"{id} is missing: its place should stay")
             elif entry.state is not State.ERASED or _has_content(entry):
-                found.append(f"{id} still has content")
+                residue.append(f"{id} still has content")
     for owner in dict.fromkeys(link.owner for link in links):
-        found += await _find_chain_problems(storage, await storage.context(owner))
+        residue += await _find_chain_problems(storage, await storage.context(owner))
     for context in contexts:
-        found += await _find_job_references(storage, context, ids)
+        residue += await _find_job_references(storage, context, ids)
     if isinstance(storage, Searchable):
-        found += await storage.residue(ids, texts)
-    return found
+        residue += await storage.residue(ids, texts)
+    return residue
 
 
 async def _find_job_references(storage: StorageBackend, context: str, ids: Sequence[str]) -> list[str]:
     """Return the jobs whose payload still names an erased entry."""
-    found: list[str] = []
+    references: list[str] = []
     query = JobQuery(context=context, limit=PAGE)
     while True:
         page = await storage.jobs(query)
         for job in page.items:
             payload = json.dumps(dict(job.payload))
             if any(id in payload for id in ids):
-                found.append(f"the payload of job {job.id} names it")
+                references.append(f"the payload of job {job.id} names it")
         if page.next_after is None:
-            return found
+            return references
         query = replace(query, after=page.next_after)
 
 
 def _has_content(entry: Entry) -> bool:
-    left = (entry.content, entry.parts, entry.data, entry.metadata, entry.salt, entry.key, entry.actor)
-    return any(left)
+    content = (entry.content, entry.parts, entry.data, entry.metadata, entry.salt, entry.key, entry.actor)
+    return any(content)
 
 
 def iter_erased_texts(entry: Entry) -> Iterator[str]:
@@ -175,9 +181,9 @@ async def _find_chain_problems(storage: StorageBackend, context: Context) -> lis
     if context.deleted_at is None:
         return [str(problem) for problem in await export.verify(storage, context)]
     chain, version = await export.genesis_of(storage, context), 0
-    found: list[str] = []
+    problems: list[str] = []
     async for append in export.read_appends(storage, context.id):
-        for wrong, what in encoding.verify_chain(append, head=chain, version=version):
-            found.append(f"{context.id} v{wrong}: {what}")
+        for problem_version, message in encoding.verify_chain(append, head=chain, version=version):
+            problems.append(f"{context.id} v{problem_version}: {message}")
         chain, version = append[-1].chain, append[-1].version
-    return found
+    return problems

@@ -1,4 +1,4 @@
-"""Values that stand apart from their names: in headers, in tables, in lists of variables, in arguments of commands."""
+"""Find secrets that do not directly follow their names: in headers, tables, lists of variables and commands."""
 
 from __future__ import annotations
 
@@ -49,11 +49,12 @@ def find_cookie(text: str, end: int) -> Detection | None:
 def find_header_credential(text: str, end: int, word: str) -> Detection | None:
     """Return the credential in a header such as `Authorization`, whose name `word` ends at `end`."""
     match = _AUTH.match(text, end)
+    # A value follows a separator; "0" and "+" are the ends of an encoded space, "%20" or "+".
     if not match or text[match.start("value") - 1] not in " \t:=\"'`,0+":
         return None
     value, start = match["value"].rstrip("."), match.start("value")
     scheme = (match["scheme"] or "").lower()
-    if word == "bearer":  # without a header: the scheme itself is the name
+    if word == "bearer":  # there is no header name: "Bearer" itself was found as the name
         if scheme or text[end : end + 1] not in " \t:=%":
             return None
         scheme = "bearer"
@@ -62,6 +63,7 @@ def find_header_credential(text: str, end: int, word: str) -> Detection | None:
     stop = rest_of(text, start + len(value))
     if scheme == "basic" and _is_pair(value):
         return Detection(start, stop, "password")
+    # Without a scheme less shows that it is a credential, so it must be longer.
     if len(value) < (12 if scheme else 16) or not _is_mixed_credential(value):
         return None
     return Detection(start, stop, "password" if scheme == "basic" else "bearer_token")
@@ -91,16 +93,16 @@ def find_mnemonic(text: str, start: int) -> Detection | None:
 # ── blocks ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 #: A name and its value apart, as in lists of variables: `name: DB_PASSWORD`, `value: …`.
-_LISTED = re.compile(r"""(?:name|key)(?:["']?[ \t]{0,3}[:=][ \t]{0,3}["']?|>)[\w.:-]{0,48}$""")
-_ITEM = load_pattern("item")
+_NAME_FIELD = re.compile(r"""(?:name|key)(?:["']?[ \t]{0,3}[:=][ \t]{0,3}["']?|>)[\w.:-]{0,48}$""")
+_VALUE_FIELD = load_pattern("item")
 _VARIABLE = re.compile(r"""variable[ \t]{1,4}["'][\w-]{0,48}$""")
 _DEFAULT = load_pattern("default")
 
 
-def find_item_value(text: str, former: str, start: int, end: int) -> int | None:
+def find_item_value(text: str, text_before: str, start: int, end: int) -> int | None:
     """Return the offset of a value that is in a list item or a block of its own, or None."""
-    for before, after in ((_LISTED, _ITEM), (_VARIABLE, _DEFAULT)):
-        if before.search(former) and (value := after.match(text, end)):
+    for name_pattern, value_pattern in ((_NAME_FIELD, _VALUE_FIELD), (_VARIABLE, _DEFAULT)):
+        if name_pattern.search(text_before) and (value := value_pattern.match(text, end)):
             return value.end()
     return None
 
@@ -110,9 +112,9 @@ def find_item_value(text: str, former: str, start: int, end: int) -> int | None:
 #: A line of names, each of one word or a few. Blanks belong to the preceding name, and a tab is a separator only if
 #: there is no other one: an ambiguous pattern would try every combination on a line that does not match.
 _HEAD = load_pattern("head")
-_OF_IT = re.compile(r"""[\s"'`*]*(?!(?i:hash|encr|min|max|old|last))(?:[\w'-]{1,12}[ _-]?){0,2}""")
+_QUALIFIER = re.compile(r"""[\s"'`*]*(?!(?i:hash|encr|min|max|old|last))(?:[\w'-]{1,12}[ _-]?){0,2}""")
 _TITLE = load_pattern("title")
-_SIDES = " \t\"'`*\r"
+_CELL_EDGES = " \t\"'`*\r"
 _HEAD_REACH = 300
 """Characters of a header on either side of a name."""
 _ROW_LENGTH = 1200
@@ -130,17 +132,17 @@ def find_column_values(text: str, start: int, end: int, kind: str, work: ScanBud
     if stop < 0 or is_cut or not _HEAD.fullmatch(text, begin, stop):
         return []
     header = text[begin:stop]
-    separator = max("\t,;|", key=header.count)
-    before = text[begin:start].rstrip("\"'`*\r ")
-    after = text[end:stop].lstrip("\"'`*\r ")
-    if after and after[0] != separator:
+    separator = max("\t,;|", key=header.count)  # the most frequent one
+    header_before = text[begin:start].rstrip("\"'`*\r ")
+    header_after = text[end:stop].lstrip("\"'`*\r ")
+    if header_after and header_after[0] != separator:
         return []
-    if not _OF_IT.fullmatch(before.rpartition(separator)[2]):
+    if not _QUALIFIER.fullmatch(header_before.rpartition(separator)[2]):
         return []
-    column, columns = before.count(separator), header.count(separator) + 1
+    column, columns = header_before.count(separator), header.count(separator) + 1
     title = text[start:end].lower()
-    found: list[Detection] = []
-    for _ in range(200):  # rows: a text may have thousands of headers
+    detections: list[Detection] = []
+    for _ in range(200):  # rows; bounded, because a text may have thousands of lines that look like headers
         work.spend(300)
         begin = stop + 1
         stop = text.find("\n", begin, begin + _ROW_LENGTH - 1)
@@ -151,13 +153,13 @@ def find_column_values(text: str, start: int, end: int, kind: str, work: ScanBud
         if len(cells) != columns:
             break
         cell = cells[column]
-        value = cell.strip(_SIDES)
+        value = cell.strip(_CELL_EDGES)
         if title in value.lower() or _TITLE.fullmatch(value):
-            break  # another table
+            break  # the header of another table
         if _is_column_secret(value, kind):
-            at = begin + sum(map(len, cells[:column])) + column + cell.find(value)
-            found.append(Detection(at, at + len(value), kind))
-    return found
+            value_start = begin + sum(map(len, cells[:column])) + column + cell.find(value)
+            detections.append(Detection(value_start, value_start + len(value), kind))
+    return detections
 
 
 def _is_column_secret(value: str, kind: str) -> bool:
@@ -174,28 +176,31 @@ def _is_column_secret(value: str, kind: str) -> bool:
 
 @cache
 def _index_commands() -> list[tuple[re.Pattern[str], list[tuple[str, int]]]]:
-    """Return literals and the numbers of their rows, grouped by a sign that all of these rows need."""
-    found: dict[str, list[tuple[str, int]]] = {}
+    """Return the literals of the table of commands with their row numbers, by a pattern that these rows all need.
+
+    One search for that pattern rules out all of its rows for most texts.
+    """
+    literals_by_sign: dict[str, list[tuple[str, int]]] = {}
     for number, row in enumerate(load_table_rows("commands")):
-        found.setdefault(row["sign"], []).extend((literal, number) for literal in row["has"])
-    return [(compile_pattern(sign), literals) for sign, literals in found.items()]
+        literals_by_sign.setdefault(row["sign"], []).extend((literal, number) for literal in row["has"])
+    return [(compile_pattern(sign), literals) for sign, literals in literals_by_sign.items()]
 
 
-def find_command_secrets(text: str, low: str, work: ScanBudget) -> Iterator[Detection]:
+def find_command_secrets(text: str, lower_text: str, work: ScanBudget) -> Iterator[Detection]:
     """Find the passwords and keys that commands, calls and addresses contain, by rows of data."""
     rows = load_table_rows("commands")
     for sign, literals in _index_commands():
         if not sign.search(text):
             continue
-        for number in dict.fromkeys([number for literal, number in literals if literal in low]):
+        for number in dict.fromkeys([number for literal, number in literals if literal in lower_text]):
             row = rows[number]
             required = compile_pattern(row.get("near", ""))
             kind = "api_key" if row["look"] == "drawn" else "password"
             work.spend(len(text))
             for match in compile_pattern(row["shape"]).finditer(text):
                 value = match[1].rstrip(".,;?)")
-                before = low[max(0, match.start() - 100) : match.start()]
-                if required.search(before) and _LOOKS[row["look"]](value):
+                text_before = lower_text[max(0, match.start() - 100) : match.start()]
+                if required.search(text_before) and _LOOKS[row["look"]](value):
                     yield Detection(match.start(1), match.start(1) + len(value), kind)
 
 

@@ -26,12 +26,12 @@ KINDS = (
 _RANK = {kind: rank for rank, kind in enumerate(KINDS)}
 #: Kinds that identify a person but grant no access: they are removed only under `redact`.
 PERSONAL = frozenset(("email", "phone"))
-_MARK = re.compile(rf"\[REDACTED: (?:{'|'.join(KINDS)})\]")
+_REDACTION_MARK = re.compile(rf"\[REDACTED: (?:{'|'.join(KINDS)})\]")
 #: Enough digits for a personal number, with possible separators.
 _DIGITS = re.compile(r"[0-9](?:[^0-9]{0,4}+[0-9]){5}")
 ROUNDS = 4
-"""Searches of a text whose surroundings change with each removal: real texts need two."""
-_LEAST = 6
+"""Number of searches of a text. Each removal changes the surroundings of the rest; real texts need two searches."""
+_MIN_CHARACTERS = 6
 """Characters of the shortest text in which a rule can match."""
 
 
@@ -58,10 +58,10 @@ class Redacted(NamedTuple):
 
 def strictest_mode(*modes: Privacy) -> Privacy:
     """Return the strictest of some modes, such as those of a request, its tenant and an item; `allow` if none."""
-    return max(modes, key=_STRICT.__getitem__, default=Privacy.ALLOW)
+    return max(modes, key=_STRICTNESS.__getitem__, default=Privacy.ALLOW)
 
 
-_STRICT = {Privacy.ALLOW: 0, Privacy.REDACT: 1, Privacy.BLOCK: 2}
+_STRICTNESS = {Privacy.ALLOW: 0, Privacy.REDACT: 1, Privacy.BLOCK: 2}
 
 
 def redaction_mark(kind: str) -> str:
@@ -79,7 +79,7 @@ def find_sensitive_spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sens
     # The shortest word in which a rule matches is `rootpw` with a value.
     is_word = len(text) < 9 and text.isalnum() and text.isascii()
     if is_word and not _DIGITS.search(text):
-        return []  # most names are a word, and a reply looks at hundreds
+        return []  # a short cut: most names are one word, and a reply checks hundreds of names
     try:
         return _search_until_clean(text, mode, ScanBudget(len(text)))
     except Exhausted:
@@ -88,30 +88,30 @@ def find_sensitive_spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sens
 
 def _search_until_clean(text: str, mode: Privacy, work: ScanBudget) -> list[Sensitive]:
     """Search a text, then the pieces between what was found, for `ROUNDS` rounds; existing marks are left out."""
-    found: list[Sensitive] = []
+    sensitive_spans: list[Sensitive] = []
     pieces = [(0, len(text))]
     if "[REDACTED: " in text:
-        pieces = _split_around(0, len(text), [match.span() for match in _MARK.finditer(text)])
+        pieces = _split_around(0, len(text), [match.span() for match in _REDACTION_MARK.finditer(text)])
     for round in range(ROUNDS):
         remaining: list[tuple[int, int]] = []
         for start, end in pieces:
             spans = _merge_overlaps(_run_detectors(text[start:end], mode, work), start)
             if not spans:
                 continue
-            if round == ROUNDS - 1:
+            if round == ROUNDS - 1:  # still not clean: remove the whole piece
                 spans = [Sensitive(start, end, spans[0].kind, clear=True)]
-            found += spans
+            sensitive_spans += spans
             remaining += _split_around(start, end, [(span.start, span.end) for span in spans])
         pieces = remaining
-    found.sort()
-    return found
+    sensitive_spans.sort()
+    return sensitive_spans
 
 
 def _split_around(start: int, end: int, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the pieces of a text between some spans that are long enough for a rule to match."""
     starts = [start, *(span_end for _, span_end in spans)]
     ends = [*(span_start for span_start, _ in spans), end]
-    return [piece for piece in zip(starts, ends, strict=True) if piece[1] - piece[0] >= _LEAST]
+    return [piece for piece in zip(starts, ends, strict=True) if piece[1] - piece[0] >= _MIN_CHARACTERS]
 
 
 def redact_text(text: str, mode: Privacy) -> Redacted:
@@ -121,21 +121,21 @@ def redact_text(text: str, mode: Privacy) -> Redacted:
     """
     if mode == Privacy.BLOCK:
         return Redacted("", ())
-    found = find_sensitive_spans(text, mode)
-    if not found:
+    spans = find_sensitive_spans(text, mode)
+    if not spans:
         return Redacted(text, ())
-    replacements = [(span.start, span.end, redaction_mark(span.kind)) for span in found]
-    return Redacted(replace_spans(text, replacements), tuple(found))
+    replacements = [(span.start, span.end, redaction_mark(span.kind)) for span in spans]
+    return Redacted(replace_spans(text, replacements), tuple(spans))
 
 
 def replace_spans(text: str, replacements: Iterable[tuple[int, int, str]]) -> str:
     """Replace spans of a text: each with its start, its end and the new text, in order, without overlaps."""
     parts: list[str] = []
-    at = 0
+    offset = 0
     for start, end, replacement in replacements:
-        parts += (text[at:start], replacement)
-        at = end
-    parts.append(text[at:])
+        parts += (text[offset:start], replacement)
+        offset = end
+    parts.append(text[offset:])
     return "".join(parts)
 
 
@@ -146,47 +146,47 @@ def safe_key(key: str) -> bool:
 
 def _run_detectors(text: str, mode: Privacy, work: ScanBudget) -> list[Detection]:
     """Return the findings of all detectors that may find something: cheap tests of the text rule out the others."""
-    low = lower_keeping_offsets(text)
-    found = [*tokens.find_tokens(text, work), *find_named_secrets(text, low, work)]
-    found += apart.find_command_secrets(text, low, work)
+    lower_text = lower_keeping_offsets(text)
+    detections = [*tokens.find_tokens(text, work), *find_named_secrets(text, lower_text, work)]
+    detections += apart.find_command_secrets(text, lower_text, work)
     if "PRIVATE KEY" in text or "PuTTY-User-Key-File" in text:
-        found += tokens.private_keys(text, work)
+        detections += tokens.private_keys(text, work)
     if "://" in text:
-        found += tokens.find_credential_urls(text, work)
+        detections += tokens.find_credential_urls(text, work)
     if "@" in text:
-        found += personal.find_host_logins(text, work)
-    if "pas" in low or not low.isascii():
-        found += identity.find_passports(text, low, work)
+        detections += personal.find_host_logins(text, work)
+    if "pas" in lower_text or not lower_text.isascii():
+        detections += identity.find_passports(text, lower_text, work)
     has_digits = _DIGITS.search(text) is not None
     if has_digits:
-        found += personal.find_ibans(text, work)
-        found += personal.find_card_numbers(text, work)
-        found += identity.find_national_ids(text, low, work)
+        detections += personal.find_ibans(text, work)
+        detections += personal.find_card_numbers(text, work)
+        detections += identity.find_national_ids(text, lower_text, work)
     if mode != Privacy.ALLOW:
-        found += _find_personal_data(text, has_digits, work)
-    return found
+        detections += _find_personal_data(text, has_digits, work)
+    return detections
 
 
 def _find_personal_data(text: str, has_digits: bool, work: ScanBudget) -> list[Detection]:
     """Find the kinds that are removed only under `redact`."""
-    found: list[Detection] = []
+    detections: list[Detection] = []
     if "@" in text or "at" in text:
-        found += personal.find_emails(text, work)
+        detections += personal.find_emails(text, work)
     if has_digits:
-        found += personal.find_phone_numbers(text, work)
-    return found
+        detections += personal.find_phone_numbers(text, work)
+    return detections
 
 
 def _merge_overlaps(detections: Sequence[Detection], offset: int) -> list[Sensitive]:
     """Return spans in order, with overlapping ones merged into one of their most specific kind."""
-    merged: list[Sensitive] = []
+    merged_spans: list[Sensitive] = []
     for detection in sorted(detections):
         start, end, kind = detection.start + offset, detection.end + offset, detection.kind
         if end <= start:
             continue
-        if merged and start < merged[-1].end:
-            last = merged.pop()
-            kind = min(kind, last.kind, key=_RANK.__getitem__)
-            start, end = last.start, max(end, last.end)
-        merged.append(Sensitive(start, end, kind, kind not in PERSONAL))
-    return merged
+        if merged_spans and start < merged_spans[-1].end:
+            last_span = merged_spans.pop()
+            kind = min(kind, last_span.kind, key=_RANK.__getitem__)
+            start, end = last_span.start, max(end, last_span.end)
+        merged_spans.append(Sensitive(start, end, kind, kind not in PERSONAL))
+    return merged_spans

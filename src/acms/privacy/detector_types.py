@@ -1,4 +1,4 @@
-"""The names that detectors look for, their findings, and the limit on their work."""
+"""The types that detectors share: names of secrets, findings, and the limit on the work for one text."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Name(NamedTuple):
     #: The word itself, in lower case.
     word: str
     #: The rest of its identifier.
-    rest: str = ""
-    #: Whether its value must look random: true for a key of which only the owner is named.
-    drawn: bool = False
+    suffix: str = ""
+    #: Whether its value must look random: true for "key" after any word, which often is no secret ("primary key").
+    must_look_random: bool = False
     #: Form of its value in a sentence: "code" (digits), "stated code" (digits after a verb), "login" (a name and a
     #: password), "phrase" (words), "" (any).
     form: str = ""
@@ -41,14 +41,15 @@ class ScanBudget:
     Detectors are linear, so no text should come near the limit; a text that exceeds it is removed whole.
     """
 
+    #: Characters that may be read for each character of the text, and in addition for any text, however short.
     PER_CHARACTER = 400
     AT_LEAST = 400_000
 
     def __init__(self, size: int) -> None:
-        self.left = self.AT_LEAST + self.PER_CHARACTER * size
+        self.remaining = self.AT_LEAST + self.PER_CHARACTER * size
 
     def spend(self, characters: int) -> None:
         """Count characters that are about to be read; raise `Exhausted` above the limit."""
-        self.left -= characters
-        if self.left < 0:
+        self.remaining -= characters
+        if self.remaining < 0:
             raise Exhausted

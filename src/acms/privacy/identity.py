@@ -27,11 +27,11 @@ def check_luhn(digits: str) -> bool:
 
 def _check_cpf(digits: str) -> bool:
     """Check the two last digits of a Brazilian CPF: each a weighted sum of the digits before it, modulo 11."""
-    if len(set(digits)) == 1:
+    if len(set(digits)) == 1:  # such as 111.111.111-11, which has valid check digits but is never issued
         return False
-    for at in (9, 10):
-        weights = tuple(range(at + 1, 1, -1))
-        if _weighted_sum(digits, weights) * 10 % 11 % 10 != int(digits[at]):
+    for index in (9, 10):
+        weights = tuple(range(index + 1, 1, -1))
+        if _weighted_sum(digits, weights) * 10 % 11 % 10 != int(digits[index]):
             return False
     return True
 
@@ -48,35 +48,38 @@ _ODD = dict(zip("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ", _LETTERS[:10] + _LETTERS
 
 
 def _check_codice_fiscale(code: str) -> bool:
-    even = sum(int(char) if char.isdigit() else ord(char) - 65 for char in code[1:15:2])
-    return (sum(_ODD[char] for char in code[:15:2]) + even) % 26 == ord(code[15]) - 65
+    even_sum = sum(int(char) if char.isdigit() else ord(char) - 65 for char in code[1:15:2])
+    return (sum(_ODD[char] for char in code[:15:2]) + even_sum) % 26 == ord(code[15]) - 65
 
 
 def _check_dni(code: str) -> bool:
-    number = code[:-1].translate(str.maketrans("XYZ", "012"))
+    number = code[:-1].translate(
+        str.maketrans("XYZ", "012")
+    )  # foreigners have a letter in place of the first digit
     return "TRWAGMYFPDXBNJZSQVHLCKE"[int(number) % 23] == code[-1]
 
 
 def _check_verhoeff(digits: str) -> bool:
     check = 0
-    for at, digit in enumerate(reversed(digits)):
+    for index, digit in enumerate(reversed(digits)):
         permuted = int(digit)
-        for _ in range(at % 8):
+        for _ in range(index % 8):
             permuted = int("1576283094"[permuted])
         # The dihedral group of ten: turns and mirrored turns.
         is_mirrored, turn = divmod(check, 5)
-        mirrors, more = divmod(permuted, 5)
-        turn = turn - more if is_mirrored else turn + more
+        mirrors, added_turn = divmod(permuted, 5)
+        turn = turn - added_turn if is_mirrored else turn + added_turn
         check = 5 * (is_mirrored ^ mirrors) + turn % 5
     return check == 0
 
 
 def _check_nir(code: str) -> bool:
-    body = code[:13].replace("2A", "19").replace("2B", "18")
+    body = code[:13].replace("2A", "19").replace("2B", "18")  # the two departments of Corsica
     return 97 - int(body) % 97 == int(code[13:])
 
 
 def _check_rijksregister(digits: str) -> bool:
+    # For people born since 2000, a 2 is put before the number.
     return any(97 - int(start + digits[:9]) % 97 == int(digits[9:]) for start in ("", "2"))
 
 
@@ -95,30 +98,30 @@ _CHECKS: dict[str, Callable[[str], bool]] = {
     "pesel": lambda digits: not _weighted_sum(digits, (1, 3, 7, 9, 1, 3, 7, 9, 1, 3, 1)) % 10,
     "resident": lambda digits: "10X98765432"[_weighted_sum(digits, _WEIGHTS + _WEIGHTS[:7]) % 11] == digits[-1],
 }  # fmt: skip
-_AFTER = re.compile(r"[\w/]|[.-]\w")
-_NOT_ONE = re.compile(
+_CONTINUES = re.compile(r"[\w/]|[.-]\w")
+_OTHER_NUMBER = re.compile(
     r"(?i)(?:part|order|ref\w*|sku|ticket|invoice|tracking|serial|case|item|model|lot|bestell\w*)[ .:#a-z]{0,8}$"
 )
-_APART = re.compile(r"[ .+-]")
+_SEPARATORS = re.compile(r"[ .+-]")
 
 
-def find_national_ids(text: str, low: str, work: ScanBudget) -> Iterator[Detection]:
+def find_national_ids(text: str, lower_text: str, work: ScanBudget) -> Iterator[Detection]:
     """Find national identity numbers."""
     for row in load_table_rows("numbers"):
         names = row["names"]
-        if names and not any(name in low for name in names):
+        if names and not any(name in lower_text for name in names):
             continue
         for match in compile_pattern(row["shape"]).finditer(text):
             work.spend(100)
             start = match.start()
-            before = low[max(0, start - 64) : start]  # a label and a few words
-            if before[-1:].isalnum() or before[-1:] in ("_", ".", "+", "/", "-"):
+            text_before = lower_text[max(0, start - 64) : start]  # a label and a few words
+            if text_before[-1:].isalnum() or text_before[-1:] in ("_", ".", "+", "/", "-"):
                 continue
-            if names and not any(name in before for name in names):
+            if names and not any(name in text_before for name in names):
                 continue
-            if _AFTER.match(text, match.end()) or _NOT_ONE.search(before):
+            if _CONTINUES.match(text, match.end()) or _OTHER_NUMBER.search(text_before):
                 continue
-            if _CHECKS[row["check"]](_APART.sub("", match[0])):
+            if _CHECKS[row["check"]](_SEPARATORS.sub("", match[0])):
                 yield Detection(start, match.end(), "national_id")
 
 
@@ -129,12 +132,12 @@ _VALUE = re.compile(
 )
 
 
-def find_passports(text: str, low: str, work: ScanBudget) -> Iterator[Detection]:
+def find_passports(text: str, lower_text: str, work: ScanBudget) -> Iterator[Detection]:
     """Find passport numbers by their shape, at most 40 characters after the word on the same line."""
-    for name in _PASSPORT.finditer(low):
+    for name in _PASSPORT.finditer(lower_text):
         work.spend(100)
         stop = name.end() + 40
-        line = low.find("\n", name.end(), stop)
+        line = lower_text.find("\n", name.end(), stop)
         value = _VALUE.search(text, name.end(), line if line >= 0 else stop)
-        if value and not _NOT_ONE.search(low, max(0, value.start() - 24), value.start()):
+        if value and not _OTHER_NUMBER.search(lower_text, max(0, value.start() - 24), value.start()):
             yield Detection(value.start(), value.end(), "passport")

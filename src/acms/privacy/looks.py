@@ -53,6 +53,7 @@ def looks_harmless(value: str) -> bool:
 
 
 _TERMS = (0.0, *(count * log2(count) for count in range(1, 257)))
+"""Terms of the entropy by count, because computing them is most of the work."""
 
 
 def shannon_entropy(text: str) -> float:
@@ -61,7 +62,9 @@ def shannon_entropy(text: str) -> float:
     if not size:
         return 0.0
     counts = map(text.count, set(text))
-    terms = map(_TERMS.__getitem__, counts) if size < len(_TERMS) else (one * log2(one) for one in counts)
+    terms = (
+        map(_TERMS.__getitem__, counts) if size < len(_TERMS) else (count * log2(count) for count in counts)
+    )
     return log2(size) - sum(terms) / size
 
 
@@ -81,7 +84,7 @@ def looks_random(value: str) -> bool:
 
 
 def rate_randomness(value: str) -> int:
-    """Return how random a value looks: 0 a word or a number, 1 varied, 2 letters and digits, 3 mixed or random."""
+    """Return how random a value looks: 0 a word or number, 1 a varied word, 2 letters and digits, 3 mixed or random."""
     if not LETTER.search(value):
         return 0
     inner = value.strip("?.,:;")
@@ -137,7 +140,7 @@ def trim_bare_value(value: str) -> str:
         value = value[: end.start()]
     script = None if value.isascii() else SCRIPT.search(value)
     if script:
-        value = value[: script.start()]  # a sentence goes on: no blank stands before it
+        value = value[: script.start()]  # a sentence continues, in a script without blanks between words
     if not any(bracket in value for bracket in "([{"):
         value = value.rstrip(")]},;.:") or value
     return value.rstrip(".,;:") if len(value) > 1 else value
@@ -151,25 +154,25 @@ def rest_of(text: str, end: int) -> int:
     return skip_match(_REST, text, end)
 
 
-def skip_match(pattern: re.Pattern[str], text: str, at: int) -> int:
+def skip_match(pattern: re.Pattern[str], text: str, offset: int) -> int:
     """Return the end of the match of a pattern at an offset, or the offset itself if it does not match."""
-    match = pattern.match(text, at)
-    return match.end() if match else at
+    match = pattern.match(text, offset)
+    return match.end() if match else offset
 
 
 def is_stop_word(value: str) -> bool:
     """Return whether a value is a word that describes a value: required, invalid, hidden."""
-    low = value.lower()
-    return low in get_word_set("stop") or low.rstrip("?!.") in get_word_set("stop")
+    lower_value = value.lower()
+    return lower_value in get_word_set("stop") or lower_value.rstrip("?!.") in get_word_set("stop")
 
 
 def is_no_value(text: str, value: str, start: int) -> bool:
     """Return whether a string cannot be the value of any name: too short, a stop word, a placeholder, a mask."""
     if len(value) < 4 or is_stop_word(value) or is_placeholder_value(value):
         return True
-    low = value.lower()
-    is_mask = len(set(low)) < 3 and not value.isdigit()
-    if is_mask or "[redacted" in low:
+    lower_value = value.lower()
+    is_mask = len(set(lower_value)) < 3 and not value.isdigit()
+    if is_mask or "[redacted" in lower_value:
         return True
     is_cut = text.startswith(("...", "…", "***"), start + len(value))
     return is_cut and len(value) < 24 and rate_randomness(value) < 3
@@ -177,10 +180,10 @@ def is_no_value(text: str, value: str, start: int) -> bool:
 
 def looks_like_secret(value: str) -> bool:
     """Return whether a value looks like a secret by itself: mixed or with several digits, and not a name."""
-    look = rate_randomness(value)
+    rating = rate_randomness(value)
     if sum(map(str.isdigit, value)) > 1 or ODD.search(value):
-        look += 1
-    if look < 3 or value[0] == "$":
+        rating += 1
+    if rating < 3 or value[0] == "$":
         return False
     return not looks_harmless(value) and not names_itself(value.rstrip("0123456789"))
 

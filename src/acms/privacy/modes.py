@@ -13,7 +13,7 @@ from typing import TypeVar
 from acms.model import Entry, Privacy, Redaction, Span
 from acms.prompt_types import Redacted
 
-_STRICT = {None: -1, Privacy.ALLOW: 0, Privacy.REDACT: 1, Privacy.BLOCK: 2}
+_STRICTNESS = {None: -1, Privacy.ALLOW: 0, Privacy.REDACT: 1, Privacy.BLOCK: 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,10 @@ class Cleared(Entry):
     moves: tuple[tuple[int, int, int], ...] = ()
 
     def moved(self, spans: Sequence[Span]) -> list[Span]:
-        """Map spans of the stored content to the redacted content; a span that begins in a mark includes all of it."""
+        """Map spans of the stored content to the redacted content.
+
+        A span that begins or ends inside a replaced span is widened to the whole redaction mark.
+        """
         return [
             (self._map_offset(start, is_end=False), self._map_offset(end, is_end=True))
             for start, end in spans
@@ -53,13 +56,16 @@ def mode_of(configured: Privacy | None, item: Privacy) -> Privacy | None:
 Mode = TypeVar("Mode", Privacy, "Privacy | None")
 
 
-def stricter_mode(one: Mode, other: Mode) -> Mode:
+def stricter_mode(first: Mode, second: Mode) -> Mode:
     """Return the stricter of two modes; None is the least strict."""
-    return max(one, other, key=_STRICT.__getitem__)
+    return max(first, second, key=_STRICTNESS.__getitem__)
 
 
 def stored_mode(configured: Privacy | None, item: Privacy) -> Privacy:
-    """Return the mode in which an item is redacted before it is stored: a blocked item as under `redact`."""
+    """Return the mode in which an item is redacted before it is stored.
+
+    A blocked item is stored as under `redact`: `block` hides it when it is shown, and would leave nothing to store.
+    """
     mode = stricter_mode(configured or Privacy.ALLOW, item)
     return Privacy.REDACT if mode is Privacy.BLOCK else mode
 
@@ -83,5 +89,5 @@ def describe_redaction(redacted: Redacted) -> str:
 
 
 def privacy_of_sources(entries: Iterable[Entry]) -> Privacy:
-    """Return the privacy of a text derived from some entries; blocked entries are not part of it."""
+    """Return the privacy of a text derived from some entries; no text is ever derived from a blocked entry."""
     return Privacy.REDACT if any(entry.privacy is Privacy.REDACT for entry in entries) else Privacy.ALLOW

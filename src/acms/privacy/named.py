@@ -32,19 +32,19 @@ from acms.privacy.looks import (  # fmt: skip
 from acms.privacy.rules import get_word_set, load_pattern, load_word_lists, one_of
 
 _KINDS = {word: kind for kind, some in load_word_lists()["names"].items() for word in some}
-_WHOLE = frozenset(
+_WHOLE_WORDS = frozenset(
     (
         *load_word_lists()["names"]["password_whole"],
         *load_word_lists()["names"]["code"],
         *load_word_lists()["whole"],
     )
 )
-#: One search finds them all; most texts hold no character beyond ASCII and need half of the words.
-_PLAIN = re.compile(one_of([word for word in _KINDS if word.isascii()]))
-_ALL = re.compile(one_of(list(_KINDS)))
+#: One search finds all names. Most texts are ASCII and need only half of the words.
+_ASCII_NAME = re.compile(one_of([word for word in _KINDS if word.isascii()]))
+_ANY_NAME = re.compile(one_of(list(_KINDS)))
 #: Prefixes that are joined to a name to form a compound.
 _COMPOUND = re.compile(r"(?:store|key|user|db|root|bind|admin|auth|smtp|mail|ftp|api|wlan|wifi|passwort)$")
-_TAIL = re.compile(r"[A-Za-z0-9_\-]{0,40}+")
+_IDENTIFIER_REST = re.compile(r"[A-Za-z0-9_\-]{0,40}+")
 _SPLIT = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 #: The text before a name that is part of something else: a template, a path, a URN, the name of a hash.
 _REFERENCE = load_pattern("reference")
@@ -69,112 +69,120 @@ def lower_keeping_offsets(text: str) -> str:
     return low if len(low) == len(text) else text.replace("İ", "i").lower()
 
 
-def find_secret_names(text: str, low: str, work: ScanBudget) -> Iterator[Name]:
+def find_secret_names(text: str, lower_text: str, work: ScanBudget) -> Iterator[Name]:
     """Find names of secrets."""
-    for found in (_PLAIN if low.isascii() else _ALL).finditer(low):
+    for match in (_ASCII_NAME if lower_text.isascii() else _ANY_NAME).finditer(lower_text):
         work.spend(100)
-        name = _read_name(text, low, found.start(), found.end(), found[0])
+        name = _read_name(text, lower_text, match.start(), match.end(), match[0])
         if name:
             yield name
 
 
-def _read_name(text: str, low: str, start: int, end: int, word: str) -> Name | None:
+def _read_name(text: str, lower_text: str, start: int, end: int, word: str) -> Name | None:
     """Return the name at a word of the lists, or None if it names no secret there."""
     kind = _KINDS[word]
-    former = low[max(0, start - 48) : start]
+    text_before = lower_text[max(0, start - 48) : start]
+    # 110 characters are as far as a sentence may reach from a name to its value.
     if kind in _WITH_DIGITS and not DIGIT.search(text, max(0, start - 110), end + 110):
         return None
     if kind == "sign in":
-        return Name(start, end, kind, word) if _begins_word(text, start, former) else None
-    if word in _WHOLE and not (_begins_word(text, start, former) and _ends_word(text, end)):
+        return Name(start, end, kind, word) if _begins_word(text, start, text_before) else None
+    if word in _WHOLE_WORDS and not (_begins_word(text, start, text_before) and _ends_word(text, end)):
         return None
-    if former.endswith(_HARMLESS) or former.rstrip(" _-").endswith(_HARMLESS):
+    if text_before.endswith(_HARMLESS_QUALIFIERS) or text_before.rstrip(" _-").endswith(_HARMLESS_QUALIFIERS):
         return None
-    name = _classify_name(text, low, start, end, word)
-    return _extend_name(text, name, former) if name else None
+    name = _classify_name(text, lower_text, start, end, word)
+    return _extend_name(text, name, text_before) if name else None
 
 
-def _classify_name(text: str, low: str, start: int, end: int, word: str) -> Name | None:
+def _classify_name(text: str, lower_text: str, start: int, end: int, word: str) -> Name | None:
     """Return a name with the kind of its secret and the form of its value, or None if it names no secret."""
     kind = _KINDS[word]
     if kind == "lock":
-        return _classify_foreign_key(low, start, end, word)
+        return _classify_foreign_key(lower_text, start, end, word)
     if kind == "login":
         return Name(start, end, "secret", word, form="login")
     if kind == "code_of":
-        return Name(start, end, "password", word, form="code") if _is_of_lock(low, start, end) else None
+        return (
+            Name(start, end, "password", word, form="code") if _is_of_lock(lower_text, start, end) else None
+        )
     if kind == "code":
         is_capital = text[start:end].isupper()
-        of_chip = word == "pin" and not is_capital and not _is_of_lock(low, start, end)
+        of_chip = word == "pin" and not is_capital and not _is_of_lock(lower_text, start, end)
         return Name(start, end, "password", word, form="stated code" if of_chip else "code")
     if word == "key":
-        return _classify_key(text, low, start, end)
+        return _classify_key(text, lower_text, start, end)
     form = "phrase" if word in _PHRASES else ""
     return Name(start, end, kind.removesuffix("_whole"), word, form=form)
 
 
-def _classify_foreign_key(low: str, start: int, end: int, word: str) -> Name:
+def _classify_foreign_key(lower_text: str, start: int, end: int, word: str) -> Name:
     """Return a word for "key" in another language as the name of a code, a network password or an API key."""
-    end = skip_match(_FOREIGN_KEY, low, end)
-    if _is_of_lock(low, start, end):
+    end = skip_match(_FOREIGN_KEY, lower_text, end)
+    if _is_of_lock(lower_text, start, end):
         return Name(start, end, "password", word, form="code")
-    of_network = _NETWORK.search(low, max(0, start - 40), end + 16)
+    of_network = _NETWORK.search(lower_text, max(0, start - 40), end + 16)
     return Name(start, end, "password" if of_network else "api_key", word, form="login")
 
 
-def _classify_key(text: str, low: str, start: int, end: int) -> Name | None:
+def _classify_key(text: str, lower_text: str, start: int, end: int) -> Name | None:
     """Return "key" as the name of a network password or an API key, or None if it only ends another word."""
-    former = low[max(0, start - 48) : start]
-    if former.rstrip(" _.-").endswith(_OPENERS):
+    text_before = lower_text[max(0, start - 48) : start]
+    if text_before.rstrip(" _.-").endswith(_KEY_QUALIFIERS):
         return Name(start, end, "api_key", "key")
-    if _NETWORK.search(former):
+    if _NETWORK.search(text_before):
         return Name(start, end, "password", "key")
-    if former.endswith((" ", "_", "-")) or text[start].isupper():
-        return Name(start, end, "api_key", "key", drawn=True)
+    if text_before.endswith((" ", "_", "-")) or text[start].isupper():
+        return Name(start, end, "api_key", "key", must_look_random=True)
     return None
 
 
-def _extend_name(text: str, name: Name, former: str) -> Name | None:
+def _extend_name(text: str, name: Name, text_before: str) -> Name | None:
     """Return a name with the rest of its identifier, or None if the whole names something else."""
     kind, word = name.kind, name.word
-    rest = ""
+    suffix = ""
     if word[-1] != "=" and not _is_ideograph(word[-1]):
-        rest = text[name.end : skip_match(_TAIL, text, name.end)]
-    if rest not in ("", "s") and not _is_name_suffix(rest):
+        suffix = text[name.end : skip_match(_IDENTIFIER_REST, text, name.end)]
+    if suffix not in ("", "s") and not _is_name_suffix(suffix):
         return None
-    if kind == "secret" and rest.lower().endswith("key"):
+    if kind == "secret" and suffix.lower().endswith("key"):
         kind = "api_key"
-    elif kind == "secret" and former.rstrip(" _.-").endswith(("client", "consumer")):
+    elif kind == "secret" and text_before.rstrip(" _.-").endswith(("client", "consumer")):
         kind = "client_secret"
-    refers = _PATH if kind == "password" else _REFERENCE
-    if kind not in ("header", "cookie") and refers.search(former):
+    reference_pattern = _PATH if kind == "password" else _REFERENCE
+    if kind not in ("header", "cookie") and reference_pattern.search(text_before):
         return None
-    if "${" in former[-24:]:
+    if "${" in text_before[-24:]:
         return None
-    return Name(name.start, name.end + len(rest), kind, word, rest, name.drawn, name.form)
+    return Name(name.start, name.end + len(suffix), kind, word, suffix, name.must_look_random, name.form)
 
 
-def _is_of_lock(low: str, start: int, end: int) -> bool:
+def _is_of_lock(lower_text: str, start: int, end: int) -> bool:
     """Return whether a code is of a door, an alarm or a card: the text names that before it or right after it."""
-    before = low[max(0, start - 48) : start]
-    if before.rstrip(" -_").endswith(_OTHER_CODES):
+    text_before = lower_text[max(0, start - 48) : start]
+    if text_before.rstrip(" -_").endswith(_OTHER_CODES):
         return False
-    return _LOCK_BEFORE.search(before) is not None or _LOCK_AFTER.match(low, end) is not None
+    return _LOCK_BEFORE.search(text_before) is not None or _LOCK_AFTER.match(lower_text, end) is not None
 
 
-def _begins_word(text: str, start: int, former: str) -> bool:
+def _begins_word(text: str, start: int, text_before: str) -> bool:
     """Return whether a word begins here: not after a letter, as a capital after a small one, or in a compound."""
-    before = text[max(0, start - 1) : start]
-    is_camel_case = text[start].isupper() and before.islower()
-    if not before.isalpha() or _is_ideograph(before) or is_camel_case:
+    previous_character = text[max(0, start - 1) : start]
+    is_camel_case = text[start].isupper() and previous_character.islower()
+    if not previous_character.isalpha() or _is_ideograph(previous_character) or is_camel_case:
         return True
-    return _COMPOUND.search(former) is not None
+    return _COMPOUND.search(text_before) is not None
 
 
 def _ends_word(text: str, end: int) -> bool:
-    after = text[end : end + 1]
-    is_camel_case = after.isupper() and text[end - 1].islower()
-    return not after.isalpha() or _is_ideograph(after) or after == "s" or is_camel_case
+    next_character = text[end : end + 1]
+    is_camel_case = next_character.isupper() and text[end - 1].islower()
+    return (
+        not next_character.isalpha()
+        or _is_ideograph(next_character)
+        or next_character == "s"
+        or is_camel_case
+    )
 
 
 def _is_ideograph(char: str) -> bool:
@@ -186,13 +194,13 @@ class _Assignment(NamedTuple):
     """A sign that assigns a value to a name."""
 
     #: Offset at which the value may begin.
-    at: int
+    offset: int
     #: "=" for all that assign clearly, "flag" after an option such as --password, "-" after a short one or a verb.
     sign: str
 
 
 _NO_ASSIGNMENT = _Assignment(-1, "")
-"""The result for a sign that assigns no value: the sentence around it is not searched either."""
+"""The result for a sign that assigns no value, such as a comparison. The sentence around it is not searched either."""
 
 
 class _Value(NamedTuple):
@@ -202,34 +210,34 @@ class _Value(NamedTuple):
     start: int
     name: Name
     sign: str
-    quoted: bool
+    is_quoted: bool
     #: Whether the sign makes clear that this is the value of the name.
-    stated: bool
+    is_stated: bool
     value: str
 
 
-def _is_name_suffix(rest: str) -> bool:
+def _is_name_suffix(suffix: str) -> bool:
     """Return whether a name with this suffix still names the secret itself: `password_value`, `token2`."""
-    return all(part.isdigit() or part.lower() in get_word_set("still") for part in _SPLIT.findall(rest))
+    return all(word.isdigit() or word.lower() in get_word_set("still") for word in _SPLIT.findall(suffix))
 
 
-_OPENERS = tuple(load_word_lists()["openers"])
+_KEY_QUALIFIERS = tuple(load_word_lists()["openers"])
 _OTHER_CODES = tuple(load_word_lists()["other codes"])
-_HARMLESS = tuple(load_word_lists()["harmless_of"])
+_HARMLESS_QUALIFIERS = tuple(load_word_lists()["harmless_of"])
 
 # ── values ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 #: Every alternative begins with a character or a set of them, so most positions are rejected by the first character.
 _SIGN = load_pattern("sign")
 _VALUE = load_pattern("value")
-_EQUAL, _GIVES = frozenset(("=", ":=", "flag", "%3d", "%3D")), frozenset(":：->|")
+_CLEAR_SIGNS, _WEAK_SIGNS = frozenset(("=", ":=", "flag", "%3d", "%3D")), frozenset(":：->|")
 _GROUPS = ("bare", "double", "single", "tick", "curly", "bold", "escaped")
 _VALUE_BEGIN = re.compile(r"""[ \t]{0,12}+["'`“「*]{0,2}""")
 _PHRASE_END = re.compile(r"""["'`”」*]|[.,]?[ \t]*(?:\r?\n|$)""")
 _LINE_END = re.compile(r"[ \t]*(?:\r?\n|$)")
-_ON = re.compile(r"[ \t]+[a-z]+(?![\w=:@/.-]*[=:@])")
+_SENTENCE_CONTINUES = re.compile(r"[ \t]+[a-z]+(?![\w=:@/.-]*[=:@])")
 #: The text required before a name for some signs: a bracket, a tag, the name of a setter.
-_NEEDS = {
+_REQUIRED_BEFORE_SIGN = {
     ",": re.compile(r"""[(\[][ \t\n]{0,4}["'][\w.:#\[\]='-]{0,48}$"""),
     ">": re.compile(r"<[\w.:-]{0,48}$"),
     "(": re.compile(
@@ -237,28 +245,28 @@ _NEEDS = {
     ),
 }
 _FLAG = re.compile(r"(?:^|\s)(--?|/)[\w.-]{0,40}$")
-_SET = load_pattern("set before")
-_LOGIN = load_pattern("login before")
+_SET_COMMAND = load_pattern("set before")
+_LOGIN_COMMAND = load_pattern("login before")
 
 
-def find_named_secrets(text: str, low: str, work: ScanBudget) -> list[Detection]:
+def find_named_secrets(text: str, lower_text: str, work: ScanBudget) -> list[Detection]:
     """Find passwords, keys, tokens and secrets that are named in prose, code, configuration, headers and commands."""
-    found: list[Detection] = []
-    searched = 0
-    for name in find_secret_names(text, low, work):
-        if name.start < searched:
+    detections: list[Detection] = []
+    searched_until = 0
+    for name in find_secret_names(text, lower_text, work):
+        if name.start < searched_until:  # the name is part of a value that was found
             continue
-        secret = _find_secret(text, low, name, work)
+        secret = _find_secret(text, lower_text, name, work)
         if secret is None:
-            if name.rest != "s" and name.kind not in ("header", "cookie", "phrase", "sign in"):
-                found += apart.find_column_values(text, name.start, name.end, name.kind, work)
-        elif not name.drawn or looks_random(text[secret.start : secret.end]):
-            found.append(secret)
-            searched = secret.end
-    return found
+            if name.suffix != "s" and name.kind not in ("header", "cookie", "phrase", "sign in"):
+                detections += apart.find_column_values(text, name.start, name.end, name.kind, work)
+        elif not name.must_look_random or looks_random(text[secret.start : secret.end]):
+            detections.append(secret)
+            searched_until = secret.end
+    return detections
 
 
-def _find_secret(text: str, low: str, name: Name, work: ScanBudget) -> Detection | None:
+def _find_secret(text: str, lower_text: str, name: Name, work: ScanBudget) -> Detection | None:
     """Return the value of a name: assigned by a sign, in a sentence after or before it, or in an answer."""
     if name.kind == "header":
         return apart.find_header_credential(text, name.end, name.word)
@@ -268,63 +276,65 @@ def _find_secret(text: str, low: str, name: Name, work: ScanBudget) -> Detection
         return apart.find_mnemonic(text, name.end)
     if name.kind == "sign in":
         return prose.find_sign_in(text, name)
-    assignment = _find_assignment(text, low, name)
+    assignment = _find_assignment(text, lower_text, name)
     if assignment is _NO_ASSIGNMENT:
         return None
     if assignment is not None:
-        return _find_phrase_or_code(text, name, assignment.at) or _match_value(text, name, assignment)
+        return _find_phrase_or_code(text, name, assignment.offset) or _match_value(text, name, assignment)
     if text[max(0, name.start - 1) : name.start] in ("/", "$") or text[name.end : name.end + 1] in ("(", "_"):
         return None
-    return prose.find_phrased_secret(text, low, name, work)
+    return prose.find_phrased_secret(text, lower_text, name, work)
 
 
-def _find_phrase_or_code(text: str, name: Name, at: int) -> Detection | None:
+def _find_phrase_or_code(text: str, name: Name, offset: int) -> Detection | None:
     """Return the passphrase, or for a name such as "PIN" the digits, that a sign assigns to a password's name.
 
-    The sign is "=", ":" or a command, and `at` is the offset after it. None if neither follows.
+    The sign is "=", ":" or a command, and `offset` is the offset after it. None if neither follows.
     """
     if name.kind != "password":
         return None
-    start = skip_match(_VALUE_BEGIN, text, at)
+    start = skip_match(_VALUE_BEGIN, text, offset)
     end = prose.find_phrase(text, start)
     if end and not _PHRASE_END.match(text, end):
-        end = 0  # words that go on are a sentence, not a passphrase
+        end = 0  # more words follow: this is a sentence, not a passphrase
     if "code" in name.form:  # "code" or "stated code": the value may be digits
         end = end or prose.find_code(text, start, name)
     return Detection(start, end, "password") if end else None
 
 
-def _find_assignment(text: str, low: str, name: Name) -> _Assignment | None:
+def _find_assignment(text: str, lower_text: str, name: Name) -> _Assignment | None:
     """Return the sign or the command that assigns a value to a name, or None if there is no usable sign."""
-    former = low[max(0, name.start - 90) : name.start]
-    at = skip_match(prose.CLOSE, text, name.end)
+    text_before = lower_text[max(0, name.start - 90) : name.start]
+    offset = skip_match(prose.CLOSE, text, name.end)
     if name.word[-1] == "=":
         return _Assignment(name.end, "=")
     if name.word == "identified by":
         is_quoted = text[name.end + 1 : name.end + 2] in ("'", '"')
-        return _Assignment(at, "=") if is_quoted else _NO_ASSIGNMENT
-    item = apart.find_item_value(text, former, name.start, at)
-    if item is not None:
-        return _Assignment(item, "=")
-    sign = _SIGN.match(text, at)
+        return _Assignment(offset, "=") if is_quoted else _NO_ASSIGNMENT
+    item_offset = apart.find_item_value(text, text_before, name.start, offset)
+    if item_offset is not None:
+        return _Assignment(item_offset, "=")
+    sign = _SIGN.match(text, offset)
     if sign and sign["op"]:
-        return _check_sign(text, sign, former)
-    if text[at : at + 1] in (" ", "\t"):
-        flag = _FLAG.search(former)
+        return _check_sign(text, sign, text_before)
+    if text[offset : offset + 1] in (" ", "\t"):
+        flag = _FLAG.search(text_before)
         if flag:
-            return _Assignment(at, "flag" if flag[1] == "--" else "-")
-        if _SET.search(former) or (name.kind == "password" and _LOGIN.search(former)):
-            return _Assignment(at, "-")
+            return _Assignment(offset, "flag" if flag[1] == "--" else "-")
+        if _SET_COMMAND.search(text_before) or (
+            name.kind == "password" and _LOGIN_COMMAND.search(text_before)
+        ):
+            return _Assignment(offset, "-")
     return _Assignment(sign.end(), '"') if sign else None
 
 
-def _check_sign(text: str, sign: re.Match[str], former: str) -> _Assignment | None:
+def _check_sign(text: str, sign: re.Match[str], text_before: str) -> _Assignment | None:
     """Return the assignment of a sign, `_NO_ASSIGNMENT` for a comparison, or None for a line of a table."""
     op, end = sign["op"], sign.end()
-    if op == "|" and ("{{" in former or text[end : end + 1] == "-" or text[end - 1] == "|"):
+    if op == "|" and ("{{" in text_before or text[end : end + 1] == "-" or text[end - 1] == "|"):
         return None
-    required = _NEEDS.get(op)
-    if required and not required.search(former):
+    required = _REQUIRED_BEFORE_SIGN.get(op)
+    if required and not required.search(text_before):
         return _NO_ASSIGNMENT
     is_comparison = op == "=" and text[sign.start("op") - 1] in "!<>"
     return _NO_ASSIGNMENT if is_comparison else _Assignment(end, op)
@@ -332,97 +342,101 @@ def _check_sign(text: str, sign: re.Match[str], former: str) -> _Assignment | No
 
 def _match_value(text: str, name: Name, assignment: _Assignment) -> Detection | None:
     """Return the value, quoted or bare, at the offset of an assignment if it is plausible as a secret."""
-    match = _VALUE.match(text, assignment.at)
+    match = _VALUE.match(text, assignment.offset)
     if not match:
         return None
     group = next(group for group in _GROUPS if match[group])
-    value, start, quoted = match[group], match.start(group), group != "bare"
-    goes_on = not quoted
-    if not quoted:
+    value, start, is_quoted = match[group], match.start(group), group != "bare"
+    is_incomplete = not is_quoted
+    if not is_quoted:
         if SCRIPT.match(value):
-            return None  # a sentence goes on
+            return None  # a sentence continues, in a script without blanks
         trimmed = trim_bare_value(value)
-        goes_on = trimmed == value
+        is_incomplete = trimmed == value
         value = trimmed
-    least = 16 if name.word == "sig=" else 4
-    if len(value) < least:
+    min_length = 16 if name.word == "sig=" else 4  # a signature in a URL is long
+    if len(value) < min_length:
         return None
     end = start + len(value)
     sign = assignment.sign
-    stated = sign in _EQUAL or (sign in _GIVES and _LINE_END.match(text, end) is not None)
-    if not _is_plausible_value(_Value(text, start, name, sign, quoted, stated, value)):
+    is_stated = sign in _CLEAR_SIGNS or (sign in _WEAK_SIGNS and _LINE_END.match(text, end) is not None)
+    if not _is_plausible_value(_Value(text, start, name, sign, is_quoted, is_stated, value)):
         return None
     kind = "bearer_token" if match["scheme"] else name.kind
-    return Detection(start, rest_of(text, end) if goes_on else end, kind)
+    return Detection(start, rest_of(text, end) if is_incomplete else end, kind)
 
 
 _NAMES = re.compile(r"(?:[A-Z]?[a-z]{3,}+[._-]?)++")
 
 
-def _is_plausible_value(given: _Value) -> bool:
+def _is_plausible_value(candidate: _Value) -> bool:
     """Return whether an assigned value is a secret, not a type, a call, a variable or a word of prose."""
-    value, sign = given.value, given.sign
-    if is_no_value(given.text, value, given.start) or names_itself(value):
+    value, sign = candidate.value, candidate.sign
+    if is_no_value(candidate.text, value, candidate.start) or names_itself(value):
         return False
-    if not given.quoted and (looks_harmless(value) or given.name.rest == "s"):
+    if not candidate.is_quoted and (looks_harmless(value) or candidate.name.suffix == "s"):
         return False
-    look = rate_randomness(value)
-    if sign[0] in '".' and not look:
+    rating = rate_randomness(value)
+    if sign[0] in '".' and not rating:
         return False
-    if sign in ('"', "(") and (look < 2 or COUNTER.fullmatch(value)):
+    if sign in ('"', "(") and (rating < 2 or COUNTER.fullmatch(value)):
         return False
-    if "code" in given.name.form and (look < 2 or not value.isalnum() or len(value) > 12):
+    if "code" in candidate.name.form and (rating < 2 or not value.isalnum() or len(value) > 12):
         return False
-    if given.name.kind == "password":
-        return _is_plausible_password(given, look)
-    return _is_plausible_key(given, look)
+    if candidate.name.kind == "password":
+        return _is_plausible_password(candidate, rating)
+    return _is_plausible_key(candidate, rating)
 
 
-def _is_plausible_password(given: _Value, look: int) -> bool:
+def _is_plausible_password(candidate: _Value, rating: int) -> bool:
     """Return whether an assigned value is a password: varied characters, or a word or number clearly assigned."""
-    value, sign, size = given.value, given.sign, len(given.value)
+    value, sign, size = candidate.value, candidate.sign, len(candidate.value)
     if " " in value:
-        return _is_passphrase(value) or (look == 3 and len(value.split()) <= 3)
-    if look:
-        is_pass_count = given.name.word == "pass" and sign == ":"
+        return _is_passphrase(value) or (rating == 3 and len(value.split()) <= 3)
+    if rating:
+        is_pass_count = candidate.name.word == "pass" and sign == ":"
         return not (is_pass_count and COUNTER.fullmatch(value))
-    end = given.start + size
-    after = given.text[end : end + 24]
+    end = candidate.start + size
+    text_after = candidate.text[end : end + 24]
     if not LETTER.search(value):
-        least = 4 if given.quoted else 6
-        return size >= least and (given.stated or given.quoted) and not COUNTED.match(after)
+        min_length = 4 if candidate.is_quoted else 6
+        return (
+            size >= min_length
+            and (candidate.is_stated or candidate.is_quoted)
+            and not COUNTED.match(text_after)
+        )
     if not value.isascii() or not value.isalpha():
         return False
-    if given.quoted:
+    if candidate.is_quoted:
         return True
-    return given.stated and size >= 5 and sign != "-" and not _ON.match(after)
+    return candidate.is_stated and size >= 5 and sign != "-" and not _SENTENCE_CONTINUES.match(text_after)
 
 
-def _is_plausible_key(given: _Value, look: int) -> bool:
-    """Return whether a value is a key, a token or another secret that nobody remembers."""
-    value, size = given.value, len(given.value)
+def _is_plausible_key(candidate: _Value, rating: int) -> bool:
+    """Return whether a value is a key, a token or another generated secret, which looks random."""
+    value, size = candidate.value, len(candidate.value)
     if " " in value or not LETTER.search(value):
         return False
     entropy = shannon_entropy(value)
     if not DIGIT.search(value):
-        return entropy >= 3.4 and (_is_capital_key(given) or _is_alphabetic_key(value, look))
-    if size < 6 or (size < 12 and look < 3 and not given.stated and not given.quoted):
+        return entropy >= 3.4 and (_is_capital_key(candidate) or _is_alphabetic_key(value, rating))
+    if size < 6 or (size < 12 and rating < 3 and not candidate.is_stated and not candidate.is_quoted):
         return False
     if size < 10:
         return entropy >= 2.2
-    return entropy >= (2.8 if given.name.kind == "token" else 2.5)
+    return entropy >= (2.8 if candidate.name.kind == "token" else 2.5)
 
 
-def _is_capital_key(given: _Value) -> bool:
+def _is_capital_key(candidate: _Value) -> bool:
     """Return whether the value of an option is a long key of capitals, not the name of a variable."""
-    value = given.value
-    is_long = given.sign == "flag" and len(value) >= 24
+    value = candidate.value
+    is_long = candidate.sign == "flag" and len(value) >= 24
     return is_long and value.isupper() and not re.search("TOKEN|KEY", value)
 
 
-def _is_alphabetic_key(value: str, look: int) -> bool:
+def _is_alphabetic_key(value: str, rating: int) -> bool:
     """Return whether a value without digits is a long random key, not an identifier of words."""
-    is_varied = len(value) >= 20 and look > 0 and len(set(value)) >= 14
+    is_varied = len(value) >= 20 and rating > 0 and len(set(value)) >= 14
     return is_varied and value.count("-") < 3 and not _NAMES.fullmatch(value)
 
 

@@ -33,28 +33,28 @@ _MESSAGE = load_pattern("mail message")
 def _is_machine_address(text: str, start: int, name: str, domain: re.Match[str]) -> bool:
     """Return whether an apparent email address names a host, a message, a release or an account of a network."""
     if text[start - 1 : start] in ("@", "$", "%"):
-        return True  # a handle of the fediverse, a variable
+        return True  # a handle such as @user@host, or a variable
     end = domain.end()
     if "." not in name and domain[1].lower() in get_word_set("inside"):
         return True
     if _RELEASE.match(domain[0]) or _ID.fullmatch(name) or _AFTER_HOST.match(text, end):
         return True
-    before, after = text[max(0, start - 160) : start].lower(), text[end : end + 1]
-    if after == ":" and _COPY.search(before):
+    text_before, next_character = text[max(0, start - 160) : start].lower(), text[end : end + 1]
+    if next_character == ":" and _COPY.search(text_before):
         return True
-    if after in (":", "/") and name in ("git", "hg", "svn", "ssh"):
+    if next_character in (":", "/") and name in ("git", "hg", "svn", "ssh"):
         return True
-    return _SHELL.search(before) is not None or _MESSAGE.search(before) is not None
+    return _SHELL.search(text_before) is not None or _MESSAGE.search(text_before) is not None
 
 
 _BOX = load_pattern("mail box")
 _SITE = load_pattern("mail site")
-_UNREAD = re.compile(r"(?i)(?:no|do-?not|dont)[._-]?reply")
+_NO_REPLY = re.compile(r"(?i)(?:no|do-?not|dont)[._-]?reply")
 
 
 def _is_dummy_email(name: str, domain: str) -> bool:
     """Return whether an email address is an example or a no-reply address."""
-    if domain.lower().endswith(".tld") or _UNREAD.fullmatch(name):
+    if domain.lower().endswith(".tld") or _NO_REPLY.fullmatch(name):
         return True
     site = _SITE.fullmatch(domain)
     if not site:
@@ -67,14 +67,14 @@ def find_emails(text: str, work: ScanBudget) -> Iterator[Detection]:
     previous = 0
     for domain in _DOMAIN.finditer(text):
         work.spend(300)
-        at = domain.start()
-        name = _read_local_part(text[max(previous, at - 64) : at])
+        at_sign = domain.start()
+        name = _read_local_part(text[max(previous, at_sign - 64) : at_sign])
         previous = domain.end()
         if not name or name.endswith(".") or domain[1].lower() in get_word_set("files"):
             continue
-        if _is_dummy_email(name, domain[0][1:]) or _USERINFO.search(text, max(0, at - 160), at):
+        if _is_dummy_email(name, domain[0][1:]) or _USERINFO.search(text, max(0, at_sign - 160), at_sign):
             continue
-        start = at - len(name)
+        start = at_sign - len(name)
         if not _is_machine_address(text, start, name, domain):
             yield Detection(start, previous, "email")
     if "dot" in text:
@@ -83,15 +83,15 @@ def find_emails(text: str, work: ScanBudget) -> Iterator[Detection]:
                 yield Detection(match.start(), match.end(), "email")
 
 
-def _read_local_part(before: str) -> str:
+def _read_local_part(text_before: str) -> str:
     """Return the local part of an email address at the end of a text, or ""."""
     # Matching backwards from the @ takes time for this part alone.
-    reversed_match = _LOCAL.match(before[::-1])
+    reversed_match = _LOCAL.match(text_before[::-1])
     name = reversed_match[0][::-1].lstrip(".-+'%") if reversed_match else ""
     if not name.isascii():
-        plain = _PLAIN_NAME.search(name)
-        if plain:
-            return plain[0]  # the text before it is a sentence without blanks
+        ascii_part = _PLAIN_NAME.search(name)
+        if ascii_part:
+            return ascii_part[0]  # the rest is a sentence in a script without blanks
     return name
 
 
@@ -103,13 +103,13 @@ _HOST = re.compile(r"@[A-Za-z0-9][\w.-]{0,120}+(?::\d{2,5}|/)|@(?:tcp|udp|unix)\
 
 def find_host_logins(text: str, work: ScanBudget) -> Iterator[Detection]:
     """Find `user:password@host:port` without a scheme."""
-    after = 0
+    searched_until = 0
     for host in _HOST.finditer(text):
         work.spend(100)
-        user = _USER.search(text, max(after, host.start() - 98), host.start())
+        user = _USER.search(text, max(searched_until, host.start() - 98), host.start())
         if user and user[1].lower() not in get_word_set("mail headers") and not names_itself(user[2]):
-            after = host.end()
-            yield Detection(user.start(), after, "connection_string")
+            searched_until = host.end()
+            yield Detection(user.start(), searched_until, "connection_string")
 
 
 # ── telephone numbers ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -123,11 +123,11 @@ def _joins_word(char: str) -> bool:
     return char.isalnum() and not "\u2e80" <= char <= "\ud7af"
 
 
-_BEFORE = frozenset("./:#$€£=+-,")
+_NOT_BEFORE_PHONE = frozenset("./:#$€£=+-,")
 _NATIONAL = load_pattern("phone national")
-_CALLED = load_pattern("phone called")
+_CALLED_PHONE = load_pattern("phone called")
 _DATE = load_pattern("date")
-_SHORT = load_pattern("numbered")
+_NUMBERED = load_pattern("numbered")
 #: The text before digits in a hex dump.
 _PAIRS = re.compile(r"(?<![0-9A-Za-z])(?:[0-9A-Fa-f]{2} {1,2}){2}$")
 _COUNTED = re.compile(r"00\d{0,3}[ .\-/]+0")
@@ -155,12 +155,16 @@ def find_phone_numbers(text: str, work: ScanBudget) -> Iterator[Detection]:
 
 def _is_part_of_word(text: str, start: int, stop: int) -> bool:
     """Return whether digits are part of a word, an identifier or a longer number."""
-    before, after, second = text[start - 1 : start], text[stop : stop + 1], text[stop + 1 : stop + 2]
-    if _joins_word(before) or before in ("_", "+"):
+    previous_character, next_character, second_character = (
+        text[start - 1 : start],
+        text[stop : stop + 1],
+        text[stop + 1 : stop + 2],
+    )
+    if _joins_word(previous_character) or previous_character in ("_", "+"):
         return True
-    if after.isalnum() or after in ("_", "@"):
+    if next_character.isalnum() or next_character in ("_", "@"):
         return True
-    return after in tuple(".,:-/") and second.isdigit()
+    return next_character in tuple(".,:-/") and second_character.isdigit()
 
 
 def _is_phone(text: str, start: int, stop: int, number: str) -> bool:
@@ -171,26 +175,26 @@ def _is_phone(text: str, start: int, stop: int, number: str) -> bool:
         return False
     if number[0] == "+" and 8 <= size <= 15:
         return _CODES.match(digits) is not None
-    is_plain_start = text[start - 1 : start] not in _BEFORE
-    numbered = _SHORT.search(text, max(0, start - 24), start) is not None
-    called = _is_called_phone(text, start)
+    is_plain_start = text[start - 1 : start] not in _NOT_BEFORE_PHONE
+    is_numbered = _NUMBERED.search(text, max(0, start - 24), start) is not None
+    is_called_phone = _is_called_phone(text, start)
     if _is_international(digits) and not _COUNTED.match(number):
         is_grouped = len(number) > size and "." not in number
-        return called or (is_grouped and is_plain_start and not numbered)
-    if numbered:
-        return called and size <= 13
+        return is_called_phone or (is_grouped and is_plain_start and not is_numbered)
+    if is_numbered:
+        return is_called_phone and size <= 13
     if _DATE.search(number) or _PAIRS.search(text, max(0, start - 9), start):
         return False
     if 9 <= size <= 12 and is_plain_start and _NATIONAL.fullmatch(number):
         return _is_national_phone(text, start, stop, number)
-    return called and size <= 13
+    return is_called_phone and size <= 13
 
 
 def _is_called_phone(text: str, start: int) -> bool:
     """Return whether the text right before digits calls them a telephone number."""
     if text.endswith("wa.me/", 0, start):
         return True
-    return _CALLED.search(text, max(0, start - 36), start) is not None
+    return _CALLED_PHONE.search(text, max(0, start - 36), start) is not None
 
 
 def _is_international(digits: str) -> bool:
@@ -214,9 +218,9 @@ def _is_national_phone(text: str, start: int, stop: int, number: str) -> bool:
     is_quoted = text[start - 1 : start] == text[stop : stop + 1] == "'"
     if is_quoted and "VALUES" in text[max(0, start - 160) : start]:
         score += 1
-    after = text[stop : stop + 9]
-    rest = after.lstrip(" \t,;|/")
-    is_before_number = rest != after and rest[:1].isdigit()
+    text_after = text[stop : stop + 9]
+    next_text = text_after.lstrip(" \t,;|/")
+    is_before_number = next_text != text_after and next_text[:1].isdigit()
     if is_before_number or _NEIGHBOUR.search(text[max(0, start - 9) : start]):
         score -= 1
     return score >= 2
@@ -225,24 +229,26 @@ def _is_national_phone(text: str, start: int, stop: int, number: str) -> bool:
 # ── bank accounts ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 _IBAN = re.compile(r"[A-Z]{2}[0-9]{2}(?:[ \u00a0-]?[A-Z0-9]){11,30}+")
-_SMALL = re.compile(r"[a-z]{2}[0-9]{2}(?:[ \u00a0-]?[a-z0-9]){11,30}+")
+_LOWER_CASE_IBAN = re.compile(r"[a-z]{2}[0-9]{2}(?:[ \u00a0-]?[a-z0-9]){11,30}+")
 
 
 def find_ibans(text: str, work: ScanBudget) -> Iterator[Detection]:
     """Find international bank account numbers with valid length and checksum."""
-    for match in chain(_IBAN.finditer(text), _SMALL.finditer(text) if "iban" in text.lower() else ()):
+    for match in chain(
+        _IBAN.finditer(text), _LOWER_CASE_IBAN.finditer(text) if "iban" in text.lower() else ()
+    ):
         work.spend(50)
-        start, raw = match.start(), match[0].upper()
-        size = load_word_lists()["ibans"].get(raw[:2])
+        start, candidate = match.start(), match[0].upper()
+        size = load_word_lists()["ibans"].get(candidate[:2])
         if not size or _joins_word(text[start - 1 : start]):
             continue
-        offsets = [offset for offset, char in enumerate(raw) if char.isalnum()][:size]
+        offsets = [offset for offset, char in enumerate(candidate) if char.isalnum()][:size]
         if len(offsets) < size:
             continue
-        end = start + offsets[-1] + 1  # what follows may be the next word
+        end = start + offsets[-1] + 1  # the match may go on into the next word
         if text[end : end + 1].isalnum():
             continue
-        account = "".join(raw[offset] for offset in offsets)
+        account = "".join(candidate[offset] for offset in offsets)
         number = "".join(str(int(char, 36)) for char in account[4:] + account[:4])
         if int(number) % 97 == 1:
             yield Detection(start, end, "iban")
@@ -254,7 +260,7 @@ _CARD = load_pattern("card")
 #: Ungrouped digits, which also look like ids and article numbers: only of issuers with narrow ranges.
 _PLAIN = load_pattern("card plain")
 #: A group of four before a group of four: "DE89 ", "1234-".
-_PART = re.compile(r"(?<![0-9A-Za-z])(?:[A-Z]{2}[0-9]{2}|[0-9]{4})[ \u00a0-]$")
+_GROUP_BEFORE = re.compile(r"(?<![0-9A-Za-z])(?:[A-Z]{2}[0-9]{2}|[0-9]{4})[ \u00a0-]$")
 _PAID = load_pattern("card paid")
 _ISSUERS = load_pattern("card issuers")
 
@@ -264,11 +270,11 @@ def find_card_numbers(text: str, work: ScanBudget) -> Iterator[Detection]:
     for match in _CARD.finditer(text):
         work.spend(50)
         start, gap = match.start(), match["gap"]
-        before = text[start - 1 : start]
-        if _joins_word(before) or before in ("_", ".", "-", "/"):
+        previous_character = text[start - 1 : start]
+        if _joins_word(previous_character) or previous_character in ("_", ".", "-", "/"):
             continue
-        if gap and before == gap and _PART.search(text, max(0, start - 8), start):
-            continue  # a part of a longer number, such as an account whose check is wrong
+        if gap and previous_character == gap and _GROUP_BEFORE.search(text, max(0, start - 8), start):
+            continue  # part of a longer number, such as a bank account with a wrong checksum
         digits = match[0].replace(gap, "") if gap else match[0]
         if not check_luhn(digits) or not _ISSUERS.fullmatch(digits) or len(set(digits)) < 2:
             continue
@@ -278,6 +284,6 @@ def find_card_numbers(text: str, work: ScanBudget) -> Iterator[Detection]:
 
 def _is_payment_number(text: str, start: int, digits: str) -> bool:
     """Return whether ungrouped digits are a card number, not an id: by the issuer, or by the text before them."""
-    if _PLAIN.fullmatch(digits) and not _SHORT.search(text, max(0, start - 24), start):
+    if _PLAIN.fullmatch(digits) and not _NUMBERED.search(text, max(0, start - 24), start):
         return True
     return _PAID.search(text, max(0, start - 40), start) is not None

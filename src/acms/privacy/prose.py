@@ -29,8 +29,8 @@ from acms.privacy.looks import (
 from acms.privacy.rules import get_word_set, load_pattern, one_of
 
 CLOSE = re.compile(r"""(?:[\\"`\])*]|'(?!s[ \t])){0,6}+""")
-MOST_WORDS_BETWEEN, MOST_WORDS_TIED = 7, 9
-"""Words between a name and its value, without a word such as "is" that ties them, and with one."""
+MAX_WORDS_BETWEEN, MAX_WORDS_TIED = 7, 9
+"""Maximum number of words between a name and its value, without and with a word such as "is" that ties them."""
 _REACH = 110
 """Characters of a line after a name within which a sentence gives its value."""
 _OPEN, _SHUT = "\"'`“„«「『(*", "\"'`”“»」』)*"
@@ -43,10 +43,14 @@ _STOPS = (".", "?", "!", ";")
 _POSTPOSED = re.compile(r"""["'”」』]?(?:(?P<enter>[とを]入力|と打)|[にへ])""")
 
 
-def find_phrased_secret(text: str, low: str, name: Name, work: ScanBudget) -> Detection | None:
+def find_phrased_secret(text: str, lower_text: str, name: Name, work: ScanBudget) -> Detection | None:
     """Return the value that a sentence gives for a name."""
     work.spend(300)
-    return _find_after(text, low, name) or _find_before(text, low, name) or _find_answer(text, low, name)
+    return (
+        _find_after(text, lower_text, name)
+        or _find_before(text, lower_text, name)
+        or _find_answer(text, lower_text, name)
+    )
 
 
 # ── after the name ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -61,19 +65,19 @@ _TIED = ("stated", "named", "changed")
 _INTRODUCING = (*_TIED, "enter")
 
 
-def _find_after(text: str, low: str, name: Name) -> Detection | None:
+def _find_after(text: str, lower_text: str, name: Name) -> Detection | None:
     """Return the value that a sentence gives after a name: the more random it looks, the further away it may be.
 
-    `low` is the text in lower case. The sentence ends with its line.
+    `lower_text` is the text in lower case. The sentence ends with its line.
     """
-    line = low.find("\n", name.end, name.end + _REACH)
+    line = lower_text.find("\n", name.end, name.end + _REACH)
     stop = line if line >= 0 else name.end + _REACH
     if "code" in name.form and not DIGIT.search(text, name.end, stop):
         return None
     begin = skip_match(CLOSE, text, name.end)
     if _NO_SENTENCE.match(text, begin):
         return None
-    return _Scan(text, low, name, stop).find_value(begin)
+    return _Scan(text, lower_text, name, stop).find_value(begin)
 
 
 class _Scan:
@@ -82,36 +86,36 @@ class _Scan:
     A *tie* is a word or sign that ties a value to the name, such as "is", ":" or "changed to".
     """
 
-    #: Words after the last one that ties a value to the name.
-    since = 0
-    #: Words between the name and the word in turn.
+    #: Number of words after the last tie.
+    words_since_tie = 0
+    #: Number of words between the name and the current word.
     position = 0
-    #: Whether Chinese, Japanese or Korean stands right before the word.
-    scripted = False
+    #: Whether the current word directly follows Chinese, Japanese or Korean characters.
+    follows_script = False
 
-    def __init__(self, text: str, low: str, name: Name, stop: int) -> None:
-        self.text, self.low, self.name, self.stop = text, low, name, stop
+    def __init__(self, text: str, lower_text: str, name: Name, stop: int) -> None:
+        self.text, self.lower_text, self.name, self.stop = text, lower_text, name, stop
         #: The kind of tie between the name and the value, or "". A name may end with a tie.
         self.tie = "stated" if name.word.rpartition(" ")[2] in get_word_set("links") else ""
 
     def find_value(self, begin: int) -> Detection | None:
         """Return the first value tied closely enough for its looks; `begin` is the end of quotes around the name."""
         for position, piece in enumerate(_WORD.finditer(self.text, self.name.end, self.stop)):
-            if position > (MOST_WORDS_TIED if self.tie else MOST_WORDS_BETWEEN):
+            if position > (MAX_WORDS_TIED if self.tie else MAX_WORDS_BETWEEN):
                 return None
             self.position = position
             if piece.start() == self.name.end:
-                raw, start = self.text[begin : piece.end()], begin
-                if self._read_suffix(raw):
+                written, start = self.text[begin : piece.end()], begin
+                if self._read_suffix(written):
                     continue
             else:
-                raw, start = piece[0], piece.start()
-                if not raw.strip("=!?"):
+                written, start = piece[0], piece.start()
+                if not written.strip("=!?"):
                     return None
-            self._read_word(raw, start)
+            self._read_word(written, start)
             if self._keep_tie() or self._is_tied_article():
                 continue
-            if self._is_about_name():
+            if self._is_about_name():  # such as "password policy": no value follows
                 return None
             end = self._find_end()
             if end:
@@ -121,62 +125,62 @@ class _Scan:
             self._pass_word()
         return None
 
-    def _read_suffix(self, raw: str) -> bool:
+    def _read_suffix(self, written: str) -> bool:
         """Read the rest of a word that begins with the name; return False if it is a word of its own."""
-        if raw[:1] not in ("", ",", "'", "’"):
+        if written[:1] not in ("", ",", "'", "’"):
             return False
-        if raw in ("'s", "’s"):
+        if written in ("'s", "’s"):
             self.tie = "stated"
         return True
 
     def _is_tied_article(self) -> bool:
         """Return whether the word is an article right after a tie."""
-        return bool(self.tie) and self.since == 0 and self.plain in get_word_set("articles")
+        return bool(self.tie) and self.words_since_tie == 0 and self.word in get_word_set("articles")
 
-    def _read_word(self, raw: str, start: int) -> None:
-        """Take the next word. The script before it may tie it to the name."""
-        script = _SCRIPTED.match(raw)
-        self.scripted = script is not None
+    def _read_word(self, written: str, start: int) -> None:
+        """Make a piece of text the current word. Chinese, Japanese or Korean before it may tie it to the name."""
+        script = _SCRIPTED.match(written)
+        self.follows_script = script is not None
         if script:
             if not get_word_set("links").isdisjoint(script[0]):
-                self.tie, self.since = "stated", 0
+                self.tie, self.words_since_tie = "stated", 0
             elif script[0].endswith(tuple(get_word_set("enter"))):
-                self.tie, self.since = "enter", 0
-            raw, start = raw[script.end() :], start + script.end()
+                self.tie, self.words_since_tie = "enter", 0
+            written, start = written[script.end() :], start + script.end()
         #: The word as it is written, where it starts, and the word in lower case without punctuation.
-        self.written = raw.lstrip(_OPEN)
-        self.start = start + len(raw) - len(self.written)
-        self.plain = self.written.lower().rstrip(".,:;?!" + _SHUT)
+        self.written = written.lstrip(_OPEN)
+        self.start = start + len(written) - len(self.written)
+        self.word = self.written.lower().rstrip(".,:;?!" + _SHUT)
 
     def _keep_tie(self) -> bool:
-        """Keep how the word ties what follows it to the name; return False if it does not."""
-        if self.plain in get_word_set("naming"):
+        """Record the tie if the word is one, such as "is"; return False otherwise."""
+        if self.word in get_word_set("naming"):
             self.tie = "named"
-        elif self.plain in get_word_set("links"):
+        elif self.word in get_word_set("links"):
             self.tie = "stated"
-        elif self.plain in get_word_set("enter"):
+        elif self.word in get_word_set("enter"):
             self.tie = "enter"
-        elif self.plain in get_word_set("towards") and self._is_of_change():
+        elif self.word in get_word_set("towards") and self._is_of_change():
             self.tie = "changed"
         else:
             return False
-        self.since = 0
+        self.words_since_tie = 0
         return True
 
     def _is_of_change(self) -> bool:
         """Return whether the sentence states that a value changed."""
-        sentence = self.low[max(0, self.name.start - 48) : self.stop]
+        sentence = self.lower_text[max(0, self.name.start - 48) : self.stop]
         return any(verb in sentence for verb in _TURNED)
 
     def _is_about_name(self) -> bool:
         """Return whether the word begins a description of the secret, not its value."""
-        if self.tie or self.plain not in get_word_set("about") or self.written.endswith(","):
+        if self.tie or self.word not in get_word_set("about") or self.written.endswith(","):
             return False
-        return self.position == 0 or not self.plain.startswith(_TURNED)
+        return self.position == 0 or not self.word.startswith(_TURNED)
 
     def _ends_sentence(self) -> bool:
         """Return whether the word ends the sentence, and is no abbreviation."""
-        return self.written.endswith(_STOPS) and len(self.plain) > 2
+        return self.written.endswith(_STOPS) and len(self.word) > 2
 
     def _find_end(self) -> int:
         """Return the end of the value that begins with the word, or 0 if it is not a value."""
@@ -184,11 +188,11 @@ class _Scan:
         if not value:
             return 0
         link = self._grade_link()
-        if self.scripted:
+        if self.follows_script:
             end = find_phrase(self.text, self.start) or self.start + len(value)
-            after = _POSTPOSED.match(self.text, end)
-            if after:
-                link = "enter" if after["enter"] else "changed"
+            postposition = _POSTPOSED.match(self.text, end)
+            if postposition:
+                link = "enter" if postposition["enter"] else "changed"
         if "code" in self.name.form:
             end = self._find_code_end(value, link)
         elif self.name.kind == "password":
@@ -226,19 +230,19 @@ class _Scan:
 
     def _grade_link(self) -> str:
         """Return how closely the word is tied to the name."""
-        if self.tie and self.since == 0:
+        if self.tie and self.words_since_tie == 0:
             return "stated" if self.tie == "signed" else self.tie
-        if self.tie in _TIED and self.since < 3:
+        if self.tie in _TIED and self.words_since_tie < 3:
             return "loose"
         return "next" if self.position == 0 else "far"
 
     def _pass_word(self) -> None:
         """Count the word, which is no value. A sign at its end ties the next one to the name."""
-        self.since += 1
-        signed = self.tie == "signed"
-        if self.written.endswith((":", "=", "：", ":**")) or (signed and not self.plain):
-            self.tie, self.since = "signed", 0
-        elif signed:
+        self.words_since_tie += 1
+        was_signed = self.tie == "signed"
+        if self.written.endswith((":", "=", "：", ":**")) or (was_signed and not self.word):
+            self.tie, self.words_since_tie = "signed", 0
+        elif was_signed:
             self.tie = ""
 
 
@@ -253,7 +257,7 @@ _CLAUSE_END = re.compile(r"""["'”»)]?[.,;!?]?(?:\s*$|[.,;!?)]|\r?\n)""")
 def find_code(text: str, start: int, name: Name) -> int:
     """Return the end of the code that begins here, or 0. A PIN has at least four digits, other codes three."""
     code = _CODE.match(text, start)
-    if code is None or name.rest == "s":
+    if code is None or name.suffix == "s":
         return 0
     is_short_pin = name.word.startswith("pin") and len(code[0]) < 4
     return code.end() if not is_short_pin and _is_code(text, code) else 0
@@ -267,13 +271,13 @@ def _is_code(text: str, code: re.Match[str]) -> bool:
     return not _YEAR.fullmatch(code[0]) or _CLAUSE_END.match(text, code.end()) is not None
 
 
-def _is_word(text: str, value: str, start: int, alone: bool) -> bool:
+def _is_word(text: str, value: str, start: int, is_alone: bool) -> bool:
     """Return whether digits or one word are a password that a sentence states."""
     end = start + len(value)
     if value.isdigit():
         code = _CODE.match(text, start)
         return code is not None and code.end() == end and len(value) > 3 and _is_code(text, code)
-    if not alone or not value.isalpha() or len(value) < 5 or is_stop_word(value):
+    if not is_alone or not value.isalpha() or len(value) < 5 or is_stop_word(value):
         return False
     return not _is_function_word(value.lower()) and _CLAUSE_END.match(text, end) is not None
 
@@ -295,36 +299,36 @@ def find_phrase(text: str, start: int) -> int:
     It has at least four words in lower case, none of them a function word; three are enough with a number after them.
     """
     words: list[str] = []
-    at, end = start, 0
+    offset, end = start, 0
     while len(words) < 24:  # as many as the longest BIP 39 mnemonic has: a longer run is prose
-        word = _PLAIN_WORD.match(text, at)
+        word = _PLAIN_WORD.match(text, offset)
         if word is None or _is_function_word(word[0]):
             break
         words.append(word[0])
         end = word.end()
-        at = end + 1
-        if text[end:at] != " ":
+        offset = end + 1
+        if text[end:offset] != " ":
             break
     if not words:
         return 0
     number = _NUMBER.match(text, end)
-    least = 3 if number else 4
-    doubtful = [word for word in words if is_stop_word(word) or _DESCRIPTIVE.fullmatch(word)]
-    if len(words) < least or len(doubtful) > 1:
+    min_words = 3 if number else 4
+    doubtful_words = [word for word in words if is_stop_word(word) or _DESCRIPTIVE.fullmatch(word)]
+    if len(words) < min_words or len(doubtful_words) > 1:
         return 0
     return number.end() if number else end
 
 
 def _is_stated_value(text: str, value: str, start: int, name: Name, link: str) -> bool:
     """Return whether a string near a name looks random enough to be its value."""
-    if is_no_value(text, value, start) or looks_harmless(value) or name.rest == "s":
+    if is_no_value(text, value, start) or looks_harmless(value) or name.suffix == "s":
         return False
-    tied = link in (*_TIED, "loose")
-    if not tied and (names_itself(value) or name.word == "pass" or COUNTER.fullmatch(value)):
+    is_tied = link in (*_TIED, "loose")
+    if not is_tied and (names_itself(value) or name.word == "pass" or COUNTER.fullmatch(value)):
         return False
-    if name.form == "login" and tied:
-        least = 6 if name.kind == "secret" else 8
-        if len(value) >= least and looks_like_secret(value):
+    if name.form == "login" and is_tied:
+        min_length = 6 if name.kind == "secret" else 8
+        if len(value) >= min_length and looks_like_secret(value):
             return True
     if "code" in name.form:
         return link != "far" and rate_randomness(value) >= 2
@@ -332,7 +336,7 @@ def _is_stated_value(text: str, value: str, start: int, name: Name, link: str) -
         return _is_stated_password(text, value, start, link)
     if names_itself(value) or _HASH.search(text, max(0, start - 14), start):
         return False
-    if tied:
+    if is_tied:
         return _is_long(value, 12)
     if link == "far":
         return len(value) >= 20 and looks_random(value)
@@ -340,21 +344,21 @@ def _is_stated_value(text: str, value: str, start: int, name: Name, link: str) -
 
 
 def _is_stated_password(text: str, value: str, start: int, link: str) -> bool:
-    """Return whether a string near the name is random enough: the looser the link, the more."""
-    look, size = rate_randomness(value), len(value)
+    """Return whether a string near the name looks random enough: a looser link needs a more random string."""
+    rating, size = rate_randomness(value), len(value)
     if link in ("next", "enter"):
-        return look >= 2 and size >= 6
+        return rating >= 2 and size >= 6
     if link == "far":
-        return look == 3 and size >= 7 and ODD.search(value) is not None
-    if look >= 1:
+        return rating == 3 and size >= 7 and ODD.search(value) is not None
+    if rating >= 1:
         return True
     return value.isdigit() and size >= 6 and not COUNTED.match(text, start + size)
 
 
-def _is_long(value: str, size: int) -> bool:
-    look = rate_randomness(value)
-    least = 8 if look == 3 else size
-    return look >= 2 and len(value) >= least and shannon_entropy(value) >= 2.8
+def _is_long(value: str, min_size: int) -> bool:
+    rating = rate_randomness(value)
+    min_length = 8 if rating == 3 else min_size
+    return rating >= 2 and len(value) >= min_length and shannon_entropy(value) >= 2.8
 
 
 _HASH = load_pattern("hash named")
@@ -369,37 +373,37 @@ _ENTERED = re.compile(
 )
 
 
-def _find_before(text: str, low: str, name: Name) -> Detection | None:
+def _find_before(text: str, lower_text: str, name: Name) -> Detection | None:
     """Return a value that precedes its name: "use … as the password"."""
     if name.kind != "password":
         return None
     start = max(0, name.start - _REACH)
-    match = _match_before(text[start : name.start], low[start : name.start], name)
+    match = _match_before(text[start : name.start], lower_text[start : name.start], name)
     if not match:
         return None
-    value, at = match["value"].rstrip(","), start + match.start("value")
-    found = Detection(at, at + len(value), "password")
+    value, value_start = match["value"].rstrip(","), start + match.start("value")
+    detection = Detection(value_start, value_start + len(value), "password")
     is_digits = len(value) > 3 and _CODE.fullmatch(value) and not _YEAR.fullmatch(value)
     if "code" in name.form and is_digits:
-        return found
-    if names_itself(value) or not _is_stated_value(text, value, at, name, "loose"):
+        return detection
+    if names_itself(value) or not _is_stated_value(text, value, value_start, name, "loose"):
         return None
-    return found
+    return detection
 
 
-def _match_before(former: str, low: str, name: Name) -> re.Match[str] | None:
-    """Return the match of a value in the text before its name; `low` is that text in lower case."""
-    entered = _ENTERED.search(former) if DIGIT.search(former) else None
+def _match_before(text_before: str, lower_before: str, name: Name) -> re.Match[str] | None:
+    """Return the match of a value in the text before its name; `lower_before` is that text in lower case."""
+    entered = _ENTERED.search(text_before) if DIGIT.search(text_before) else None
     if entered and ("code" in name.form or _is_entered_password(entered["value"])):
         return entered
     joins = get_word_set("joins")
-    if any(f" {join} " in low for join in joins):
-        match = _EARLIER.search(former)
+    if any(f" {join} " in lower_before for join in joins):
+        match = _EARLIER.search(text_before)
         if not match or match["join"].lower() not in joins:
             return None
         is_poor = match["of"].strip().endswith(tuple(get_word_set("poor")))
         return None if is_poor else match
-    return None if former.isascii() else _EARLIER_SCRIPT.search(former)
+    return None if text_before.isascii() else _EARLIER_SCRIPT.search(text_before)
 
 
 def _is_entered_password(value: str) -> bool:
@@ -412,11 +416,11 @@ _ANSWER = load_pattern("answer")
 _ASKED = load_pattern("asked")
 
 
-def _find_answer(text: str, low: str, name: Name) -> Detection | None:
+def _find_answer(text: str, lower_text: str, name: Name) -> Detection | None:
     """Return the value in the answer to a question for a secret: "the password?", and the value on the next line."""
-    before = low[max(0, name.start - 60) : name.start].rpartition("\n")[2]
+    line_before = lower_text[max(0, name.start - 60) : name.start].rpartition("\n")[2]
     match = _ANSWER.match(text, name.end, name.end + 300)
-    if not match and any(word in before for word in ("send", "need", "give", "tell")):
+    if not match and any(word in line_before for word in ("send", "need", "give", "tell")):
         match = _ASKED.match(text, name.end, name.end + 300)
     if not match:
         return None
@@ -440,8 +444,8 @@ _WITHIN_SCRIPT = re.compile(r"(?<![!-~])[!-~]{6,64}+")
 
 def find_sign_in(text: str, verb: Name) -> Detection | None:
     """Return the password in a request to sign in that does not call it one: "log in as admin with …"."""
-    for start, written, is_pair in _list_sign_in_values(text, verb):
-        value = trim_bare_value(written).rstrip(_SHUT)
+    for start, written_value, is_pair in _list_sign_in_values(text, verb):
+        value = trim_bare_value(written_value).rstrip(_SHUT)
         if len(value) < 6 or not looks_like_secret(value):
             continue
         digits = sum(map(str.isdigit, value))

@@ -122,6 +122,7 @@ def _withhold_text(entry: Entry, count: Count) -> Entry:
             parts.append(ToolCall(part.call_id, part.name))
         elif isinstance(part, ToolResult):
             parts.append(ToolResult(part.call_id, WITHHELD, part.is_error))
+    # Show that there was a text beside the calls.
     if parts and any(isinstance(part, Text) for part in entry.parts):
         parts.insert(0, Text(WITHHELD))
     content = ""
@@ -157,20 +158,20 @@ def _build_cleared(entry: Entry, mode: Privacy, kinds: Counter[str], **changes: 
 
 def _find_replaced_spans(entry: Entry, content: str, mode: Privacy) -> tuple[tuple[int, int, int], ...]:
     """Return the replaced spans of a content, or one span that contains them all for a message with parts."""
-    before = entry.content
+    original = entry.content
     if not entry.parts:
-        spans = find_sensitive_spans(before, mode)
+        spans = find_sensitive_spans(original, mode)
         return tuple((span.start, span.end, len(redaction_mark(span.kind))) for span in spans)
-    start = common_prefix_length(before, content)
-    end = common_prefix_length(reversed(before[start:]), reversed(content[start:]))
-    return ((start, len(before) - end, len(content) - end - start),)
+    start = common_prefix_length(original, content)
+    end = common_prefix_length(reversed(original[start:]), reversed(content[start:]))
+    return ((start, len(original) - end, len(content) - end - start),)
 
 
-def common_prefix_length(one: Iterable[str], other: Iterable[str]) -> int:
+def common_prefix_length(first: Iterable[str], second: Iterable[str]) -> int:
     """Return how many characters two texts have in common at their start."""
     count = 0
-    for left, right in zip(one, other, strict=False):
-        if left != right:
+    for first_character, second_character in zip(first, second, strict=False):
+        if first_character != second_character:
             break
         count += 1
     return count
@@ -235,10 +236,10 @@ def redact_for_storage(
 
     A sensitive key is replaced by its hash, so repeated keys are still recognized.
     """
-    said = redact_message(content, parts, mode)
+    redacted = redact_message(content, parts, mode)
     if redact_name(key, mode) != key:
         key = hash_sensitive_key(key or "")
-    return said.content, said.parts, redact_mapping(metadata, mode)[0], redact_name(actor, mode), key
+    return redacted.content, redacted.parts, redact_mapping(metadata, mode)[0], redact_name(actor, mode), key
 
 
 def redact_for_embedding(draft: Draft, mode: Privacy) -> Draft | None:
@@ -313,7 +314,7 @@ def _redact_plain_text(text: str, mode: Privacy) -> tuple[str, Counter[str]]:
 
 
 def redact_name(value: str | None, mode: Privacy) -> str | None:
-    """Return a name, or None if it contains something sensitive."""
+    """Return a name, or None if it contains sensitive text."""
     return None if value is None or find_sensitive_spans(value, mode) else value
 
 
@@ -321,8 +322,8 @@ def redact_mapping(values: Mapping[str, Json], mode: Privacy) -> tuple[Mapping[s
     """Redact the values of a JSON object; return them with the removals by kind."""
     if not values:
         return values, Counter()
-    written = json.dumps(dict(values), ensure_ascii=False)
-    text, kinds = _redact_document(written, mode, opaque=_NOTHING, depth=0)
+    serialized = json.dumps(dict(values), ensure_ascii=False)
+    text, kinds = _redact_document(serialized, mode, opaque=_NOTHING, depth=0)
     return (json.loads(text) if kinds else values), kinds
 
 
@@ -333,7 +334,7 @@ def text_or_json(
 
     `opaque` names fields whose values are left unchanged.
     """
-    # JSON in a tool call in a message of a vendor is three levels deep.
+    # Deepest in practice: a vendor's item holds a tool call, whose arguments hold JSON as text.
     if depth < 3 and text.lstrip()[:1] in ("{", "[") and _is_json(text):
         return _redact_document(text, mode, opaque=opaque, depth=depth)
     return _redact_plain_text(text, mode)
@@ -370,8 +371,11 @@ def _redact_document(
         if not spans:
             break
         kinds.update(span.kind for span in spans)
-        marked = replace_spans(text, [(span.start, span.end, redaction_mark(span.kind)) for span in spans])
-        text = marked if _is_json(marked) else replace_spans(text, _widen_to_values(text, spans))
+        marked_text = replace_spans(
+            text, [(span.start, span.end, redaction_mark(span.kind)) for span in spans]
+        )
+        # A span may reach across quotes or commas. Then the whole strings and values are replaced.
+        text = marked_text if _is_json(marked_text) else replace_spans(text, _widen_to_values(text, spans))
     return text, kinds
 
 

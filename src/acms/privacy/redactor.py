@@ -59,6 +59,7 @@ class RedactionCache:
         """Cache the result for an entry and evict the least recently used ones above `max_bytes`."""
         size = 600  # bytes of an entry without its text
         if redacted is not None:
+            # An entry with parts holds its text in the content and in the parts.
             size += len(redacted.content) * (3 if redacted.parts else 1)
         with self._lock:
             _, previous_size = self._rows.pop(key, (None, 0))
@@ -158,7 +159,7 @@ async def read_redacted_entries(
         page = await storage.get(ids[start : start + PIECE])
         entries += [entry for entry in page if entry is not None]
         if len(ids) > PIECE:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a long read: let other tasks run
     redacted: Sequence[Entry] = entries
     if redactor.may_redact(entries):
         redacted = await off_loop(
@@ -168,11 +169,11 @@ async def read_redacted_entries(
 
 
 OPEN = Redactor(None, None, None)
-"""A stage that redacts nothing: for owners of the data, and for callers with a stage of their own."""
+"""A redactor that redacts nothing: for owners of the data, and for callers with a redactor of their own."""
 
 
 def create_redaction_stage(storage: StorageBackend, mode: Privacy | None, counter: TokenCounter) -> Redactor:
-    """Return the stage of a session; its cache is shared by all sessions on the storage handle."""
+    """Return the redactor of a session; all sessions on the storage handle share its cache."""
     shared = handles.get_shared_state(storage)
     if shared.redactions is None:
         shared.redactions = RedactionCache()

@@ -36,7 +36,9 @@ def one_of(words: list[str]) -> str:
     by_first: dict[str, list[str]] = {}
     for word in sorted(set(words), key=len, reverse=True):
         by_first.setdefault(re.escape(word[0]), []).append(re.escape(word[1:]))
-    return "|".join(f"{first}(?:{'|'.join(rest)})" for first, rest in by_first.items())
+    return "|".join(
+        f"{first_character}(?:{'|'.join(endings)})" for first_character, endings in by_first.items()
+    )
 
 
 @cache
@@ -52,6 +54,8 @@ def _load_patterns() -> dict[str, list[str]]:
 
 def load_pattern(name: str) -> re.Pattern[str]:
     """Compile a pattern of the data: one alternative per row, with the flags in an optional first row."""
-    some = _load_patterns()[name]
-    flags, some = (some[0], some[1:]) if some[0] == "(?i)" else ("", some)
-    return re.compile(flags + "|".join(some))
+    alternatives = _load_patterns()[name]
+    flags, alternatives = (
+        (alternatives[0], alternatives[1:]) if alternatives[0] == "(?i)" else ("", alternatives)
+    )
+    return re.compile(flags + "|".join(alternatives))

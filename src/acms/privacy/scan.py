@@ -41,11 +41,11 @@ __all__ = ["Finding", "KindFound", "Scan", "scan"]
 
 PAGE = 100
 """Page size of entries in memory and of listed contexts."""
-DEEPEST = 64
+MAX_DEPTH = 64
 """Levels of JSON that are searched; a store accepts no deeper ones."""
 
-_Place: TypeAlias = tuple[str, str, int, int]
-"""The kind of a finding, its field in an entry, its start and its end."""
+_Position: TypeAlias = tuple[str, str, int, int]
+"""The kind of a finding, its field in an entry, and its start and end offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,13 +132,13 @@ async def scan(
         tally.contexts += 1
         owners = {scanned.id: scanned}
         # Inherited entries are read under their owner, unless only the fork is scanned.
-        after = 0 if context is not None else scanned.fork or 0
-        while page := await storage.read(scanned.id, after=after, limit=PAGE, deleted=True):
-            after = page[-1].version
-            for entry, places in await asyncio.to_thread(_search_page, page, tally.wanted):
+        last_read = 0 if context is not None else scanned.fork or 0
+        while page := await storage.read(scanned.id, after=last_read, limit=PAGE, deleted=True):
+            last_read = page[-1].version
+            for entry, positions in await asyncio.to_thread(_search_page, page, tally.kinds):
                 if entry.context not in owners:
                     owners[entry.context] = await storage.context(entry.context)
-                tally.add(entry, owners[entry.context], places)
+                tally.add(entry, owners[entry.context], positions)
             tally.entries += len(page)
             if progress is not None and context is not None:
                 progress(tally.entries, max(total, tally.entries))
@@ -159,28 +159,28 @@ def _validate_options(context: Context | None, namespace: str | None, kinds: Col
 
 
 class _Tally:
-    """Findings so far: all are counted, the first ones listed."""
+    """The findings so far: all are counted, the first ones are listed."""
 
-    def __init__(self, limit: int | None, wanted: frozenset[str]) -> None:
-        self.limit = limit
-        self.wanted = wanted
+    def __init__(self, limit: int | None, kinds: frozenset[str]) -> None:
+        self.max_findings = limit
+        self.kinds = kinds
         self.contexts = 0
         self.entries = 0
         self.affected = 0
-        self.listed: list[Finding] = []
+        self.findings: list[Finding] = []
         #: Findings by kind, and entries with findings by kind.
         self.findings_by_kind = Counter[str]()
         self.entries_by_kind = Counter[str]()
 
-    def add(self, entry: Entry, owner: Context, places: Sequence[_Place]) -> None:
+    def add(self, entry: Entry, owner: Context, positions: Sequence[_Position]) -> None:
         """Count and list the findings in an entry."""
-        counts = Counter(kind for kind, *_ in places)
+        counts = Counter(kind for kind, *_ in positions)
         self.findings_by_kind.update(counts)
         self.entries_by_kind.update(counts.keys())
         self.affected += 1
         session, namespace = _names_for_report(owner)
-        for kind, field, start, end in places:
-            if self.limit is not None and len(self.listed) >= self.limit:
+        for kind, field, start, end in positions:
+            if self.max_findings is not None and len(self.findings) >= self.max_findings:
                 break
             finding = Finding(
                 kind=kind,
@@ -195,7 +195,7 @@ class _Tally:
                 start=start,
                 end=end,
             )
-            self.listed.append(finding)
+            self.findings.append(finding)
 
     def to_scan(self) -> Scan:
         """Return the result; the kinds found are listed most specific first."""
@@ -210,16 +210,16 @@ class _Tally:
             entries=self.entries,
             affected=self.affected,
             kinds=tuple(kinds),
-            findings=tuple(self.listed),
+            findings=tuple(self.findings),
         )
 
 
 async def _iter_contexts(
-    storage: StorageBackend, only: Context | None, namespace: str | None
+    storage: StorageBackend, scanned_context: Context | None, namespace: str | None
 ) -> AsyncIterator[Context]:
     """Yield the contexts of a scan, newest first, a page at a time."""
-    if only is not None:
-        yield only
+    if scanned_context is not None:
+        yield scanned_context
         return
     query = ContextQuery(namespace=namespace, deleted=True, limit=PAGE)
     while True:
@@ -231,10 +231,12 @@ async def _iter_contexts(
         query = replace(query, after=page.next_after)
 
 
-async def _count_total(storage: StorageBackend, only: Context | None, namespace: str | None) -> int:
+async def _count_total(
+    storage: StorageBackend, scanned_context: Context | None, namespace: str | None
+) -> int:
     """Return the total for the progress: entries of one context, contexts otherwise."""
-    if only is not None:
-        newest = await storage.read(only.id, newest=1, deleted=True)
+    if scanned_context is not None:
+        newest = await storage.read(scanned_context.id, newest=1, deleted=True)
         return newest[-1].version if newest else 0
     count = 0
     async for _ in _iter_contexts(storage, None, namespace):
@@ -243,7 +245,7 @@ async def _count_total(storage: StorageBackend, only: Context | None, namespace:
 
 
 def _names_for_report(context: Context) -> tuple[str, str]:
-    """Return the names of the session and the namespace that a report may show."""
+    """Return the names of the session and the namespace for a report: nothing sensitive, and usable in commands."""
     namespace = redact_text(context.namespace, Privacy.REDACT).text
     key = context.key
     can_be_found = namespace == context.namespace and context.deleted_at is None
@@ -255,32 +257,32 @@ def _names_for_report(context: Context) -> tuple[str, str]:
 # ── one entry ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _search_page(page: Sequence[Entry], wanted: frozenset[str]) -> list[tuple[Entry, list[_Place]]]:
+def _search_page(page: Sequence[Entry], kinds: frozenset[str]) -> list[tuple[Entry, list[_Position]]]:
     """Return the entries of a page with findings, each with their positions."""
-    found: list[tuple[Entry, list[_Place]]] = []
+    findings: list[tuple[Entry, list[_Position]]] = []
     for entry in page:
-        places = [] if entry.state is State.ERASED else _search_entry(entry, wanted)
-        if places:
-            found.append((entry, places))
-    return found
+        positions = [] if entry.state is State.ERASED else _search_entry(entry, kinds)
+        if positions:
+            findings.append((entry, positions))
+    return findings
 
 
-def _search_entry(entry: Entry, wanted: frozenset[str]) -> list[_Place]:
+def _search_entry(entry: Entry, kinds: frozenset[str]) -> list[_Position]:
     """Return the positions of the wanted kinds in an entry, each secret in the first field that has it."""
-    places: list[_Place] = []
-    known: set[str] = set()  # secrets of earlier fields: the content of a message repeats its parts
+    positions: list[_Position] = []
+    earlier_secrets: set[str] = set()  # secrets of earlier fields: the content of a message repeats its parts
     for field, name, text in iter_searched_texts(entry):
         # A value is searched together with its name: "hunter2" alone does not look sensitive.
         prefix, suffix = (f'"{name}": "', '"') if name else ("", "")
-        new: list[str] = []
+        new_secrets: list[str] = []
         for span in find_sensitive_spans(prefix + text + suffix):
             start, end = max(0, span.start - len(prefix)), min(len(text), span.end - len(prefix))
             secret = text[start:end]
-            if start < end and span.kind in wanted and secret not in known:
-                places.append((span.kind, field, start, end))
-                new.append(secret)
-        known.update(new)
-    return places
+            if start < end and span.kind in kinds and secret not in earlier_secrets:
+                positions.append((span.kind, field, start, end))
+                new_secrets.append(secret)
+        earlier_secrets.update(new_secrets)
+    return positions
 
 
 def iter_searched_texts(entry: Entry) -> Iterator[tuple[str, str, str]]:
@@ -294,12 +296,12 @@ def iter_searched_texts(entry: Entry) -> Iterator[tuple[str, str, str]]:
         yield "actor", "", entry.actor
     if entry.key:
         yield "key", "", entry.key
-    for field, name, text in _iter_leaves(entry.data, "data", "", DEEPEST):
+    for field, name, text in _iter_leaves(entry.data, "data", "", MAX_DEPTH):
         if field == "data.value":
             attribute = entry.data.get("attribute")
             name = attribute if isinstance(attribute, str) else name
         yield field, name, text
-    yield from _iter_leaves(entry.metadata, "metadata", "", DEEPEST)
+    yield from _iter_leaves(entry.metadata, "metadata", "", MAX_DEPTH)
 
 
 def _text_of_part(part: Part) -> tuple[str, str]:
@@ -326,12 +328,13 @@ def _iter_leaves(value: Json, path: str, name: str, depth: int) -> Iterator[tupl
     elif isinstance(value, int | float):
         yield path, name, str(value)
     elif isinstance(value, Mapping) and depth:
-        for key, item in sorted(value.items()):  # a store may keep them in its own order
-            inside = f"{path}.{key}"
+        # Stores keep keys in different orders: the findings must not differ.
+        for key, item in sorted(value.items()):
+            inner_path = f"{path}.{key}"
             if not safe_key(key):
-                inside = f"{path}.{redaction_mark(find_sensitive_spans(key)[0].kind)}"
-                yield f"{inside} (name)", "", key
-            yield from _iter_leaves(item, inside, key, depth - 1)
+                inner_path = f"{path}.{redaction_mark(find_sensitive_spans(key)[0].kind)}"
+                yield f"{inner_path} (name)", "", key
+            yield from _iter_leaves(item, inner_path, key, depth - 1)
     elif isinstance(value, list | tuple) and depth:
         for index, item in enumerate(value):
             yield from _iter_leaves(item, f"{path}[{index}]", name, depth - 1)

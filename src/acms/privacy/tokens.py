@@ -33,24 +33,24 @@ def private_keys(text: str, work: ScanBudget) -> Iterator[Detection]:
     """Find keys in PEM, PGP and PuTTY form; a truncated key extends as far as its lines look like a key."""
     begins = [(match.start(), match.end(), False) for match in _BEGIN.finditer(text)]
     ends = [(match.start(), match.end(), True) for match in _END.finditer(text)]
-    marks = sorted([*begins, *ends])
-    searched = 0
-    for index, (start, end, is_end) in enumerate(marks):
+    boundaries = sorted([*begins, *ends])
+    searched_until = 0
+    for index, (start, end, is_end) in enumerate(boundaries):
         work.spend(200)
-        if start < searched:
+        if start < searched_until:
             continue
-        following = marks[index + 1] if index + 1 < len(marks) else None
+        following = boundaries[index + 1] if index + 1 < len(boundaries) else None
         if is_end:  # its beginning was cut away
-            start = material = _find_key_start(text, searched, start)
-            material_end, searched = marks[index][0], end
+            start = material = _find_key_start(text, searched_until, start)
+            material_end, searched_until = boundaries[index][0], end
         elif following and following[2] and following[1] - start <= _KEY_LENGTH:
-            material, material_end, searched = end, following[0], following[1]
+            material, material_end, searched_until = end, following[0], following[1]
         else:
             material, material_end = end, _find_key_end(text, end)
-            cut = _CUT.match(text, material_end)
-            searched = cut.end(1) if cut else material_end
-        if _has_key_material(text, material, material_end):  # else only spoken of
-            yield Detection(start, searched, "private_key")
+            last_line = _CUT.match(text, material_end)
+            searched_until = last_line.end(1) if last_line else material_end
+        if _has_key_material(text, material, material_end):  # otherwise the text only mentions a key
+            yield Detection(start, searched_until, "private_key")
 
 
 def _find_key_start(text: str, earliest: int, end: int) -> int:
@@ -73,7 +73,7 @@ def _find_key_end(text: str, begin: int) -> int:
 
 def _has_key_material(text: str, start: int, end: int) -> bool:
     """Return whether this span contains key material, not dots or "your key here"."""
-    return any(len(set(one[0])) > 6 for one in _LONG.finditer(text, start, end))
+    return any(len(set(line[0])) > 6 for line in _LONG.finditer(text, start, end))
 
 
 # ── credentials in addresses ────────────────────────────────────────────────────────────────────────────────────────
@@ -85,17 +85,17 @@ VARIABLE = load_pattern("variable")
 
 def find_credential_urls(text: str, work: ScanBudget) -> Iterator[Detection]:
     """Find `scheme://user:password@host…`, whole."""
-    at = text.find("://")
-    while at >= 0:
+    separator = text.find("://")
+    while separator >= 0:
         work.spend(100)
-        after = at + 3
-        match = _CREDENTIALS.match(text, at)
-        scheme = _SCHEME.search(text, max(0, at - 32), at) if match else None
+        search_from = separator + 3
+        match = _CREDENTIALS.match(text, separator)
+        scheme = _SCHEME.search(text, max(0, separator - 32), separator) if match else None
         if match and scheme and not VARIABLE.fullmatch(match[2]) and not names_itself(match[2]):
             end = match.start() + len(match[0].rstrip(".:!?"))
             yield Detection(scheme.start(), end, "connection_string")
-            after = match.end()
-        at = text.find("://", after)
+            search_from = match.end()
+        separator = text.find("://", search_from)
 
 
 # ── tokens of known services ────────────────────────────────────────────────────────────────────────────────────────
@@ -116,12 +116,12 @@ _PREFIXED = load_pattern("prefixed")
 _PUBLIC = re.compile(r"pk_|pk$|phc|pub|sb_pub|price|cs_|cs$|evt|acct|img|file|hash|sha|id_|ref")
 
 
-def _is_genuine_token(value: str, least: float) -> bool:
+def _is_genuine_token(value: str, min_entropy: float) -> bool:
     """Return whether a value in the shape of a token is random, not an example."""
-    if len(set(value)) < 2**least or (least and shannon_entropy(value) < least):
+    if len(set(value)) < 2**min_entropy or (min_entropy and shannon_entropy(value) < min_entropy):
         return False  # a cheap check first: the entropy is at most log2 of the number of distinct characters
-    low = value.lower()
-    return len(set(low)) > 1 and not _DUMMY.search(low)
+    lower_value = value.lower()
+    return len(set(lower_value)) > 1 and not _DUMMY.search(lower_value)
 
 
 class _Formats(NamedTuple):
@@ -145,14 +145,15 @@ def _load_formats() -> _Formats:
             infixes.append((row["inside"], re.compile(row["shape"]), row["kind"]))
         for head in row.get("heads", ()):
             shapes.setdefault(head, []).append((row["shape"], row.get("least", 0.0)))
-    for head, own in shapes.items():  # a longer prefix has the shapes of the shorter ones, too
-        for other in sorted(shapes, key=len, reverse=True):
-            if other != head and head.startswith(other):
-                own += [shape for shape in shapes[other] if shape not in own]
-    # A set of characters first, which is looked for fastest. A token may follow an escape of JSON or of a URL.
-    first = "".join(sorted({re.escape(head[0]) for head in shapes}))
-    before = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f][0-9A-Fa-f]))"
-    heads = re.compile(rf"(?=[{first}]){before}(?:{one_of(list(shapes))})")
+    for head, own_shapes in shapes.items():  # a longer prefix has the shapes of the shorter ones, too
+        for shorter_head in sorted(shapes, key=len, reverse=True):
+            if shorter_head != head and head.startswith(shorter_head):
+                own_shapes += [shape for shape in shapes[shorter_head] if shape not in own_shapes]
+    # The pattern begins with a set of characters, which the search finds fastest. A token may directly follow a letter
+    # that is part of an escape, as in "\ntoken" or "%3Dtoken".
+    first_characters = "".join(sorted({re.escape(head[0]) for head in shapes}))
+    boundary = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f][0-9A-Fa-f]))"
+    heads = re.compile(rf"(?=[{first_characters}]){boundary}(?:{one_of(list(shapes))})")
     return _Formats(heads, shapes, infixes)
 
 
@@ -171,17 +172,17 @@ def find_tokens(text: str, work: ScanBudget) -> Iterator[Detection]:
 def _find_tokens_in_run(text: str, start: int, stop: int) -> Iterator[Detection]:
     """Yield the tokens in a run of token characters: those with a known prefix, then others like `prefix_random`."""
     formats = _load_formats()
-    at = start
-    while head := formats.heads.search(text, at, stop):
+    offset = start
+    while head := formats.heads.search(text, offset, stop):
         match = _match_token(text, head, formats.shapes[head[0]])
         if match is None:
-            at = head.end()
+            offset = head.end()
             continue
-        at = skip_match(_MORE, text, match.end())
+        offset = skip_match(_MORE, text, match.end())
         token_start = match.start()
         if "." in head[0] and text.endswith("https://", start, token_start):
             token_start -= len("https://")
-        yield Detection(token_start, at, "api_key")
+        yield Detection(token_start, offset, "api_key")
     if text.find("_", start, stop) >= 0:
         for match in _PREFIXED.finditer(text, start, stop):
             is_mixed = not match[2].islower() and not match[2].isupper()
@@ -191,9 +192,9 @@ def _find_tokens_in_run(text: str, start: int, stop: int) -> Iterator[Detection]
 
 def _match_token(text: str, head: re.Match[str], shapes: list[tuple[str, float]]) -> re.Match[str] | None:
     """Return the match of a genuine token that begins with a prefix, or None."""
-    for shape, least in shapes:
+    for shape, min_entropy in shapes:
         match = compile_pattern(shape, re.ASCII).match(text, head.start())
-        if not match or not _is_genuine_token(match[0][:100], least):
+        if not match or not _is_genuine_token(match[0][:100], min_entropy):
             continue
         is_cut = len(match[0]) < 24 and text.startswith(("...", "…", "***"), match.end())
         if not is_cut:

@@ -61,18 +61,20 @@ def is_public(address: str) -> bool:
     credentials, and no IPv6 address that wraps an IPv4 one (mapped, NAT64, 6to4, Teredo).
     """
     try:
-        found = ip_address(address)
+        parsed = ip_address(address)
     except ValueError:  # an address with a zone is link-local as well
         return False
-    if isinstance(found, IPv4Address):
-        return not any(found in network for network in _NOT_V4)
-    return found.scope_id is None and found in _UNICAST and not any(found in network for network in _NOT_V6)
+    if isinstance(parsed, IPv4Address):
+        return not any(parsed in network for network in _NOT_V4)
+    return (
+        parsed.scope_id is None and parsed in _UNICAST and not any(parsed in network for network in _NOT_V6)
+    )
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
     """Return the addresses of a host name, as the system resolves it."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in entries))
 
 
 class Guard:
@@ -93,30 +95,33 @@ class Guard:
         self._resolve = resolve
 
     async def addresses(self, host: str, port: int, *, provider: str) -> list[str]:
-        """Return the addresses to connect to; one refused address refuses the name, and is not shown to the caller."""
+        """Return the addresses to connect to. One refused address refuses the name; the error does not show it.
+
+        Otherwise a name with a public and a private address could be steered to the private one.
+        """
         try:
-            found = list(await self._resolve(host, port))
+            addresses = list(await self._resolve(host, port))
         except OSError as error:
             raise ProviderError(
                 f"{host} cannot be resolved", provider=provider, retryable=True, cause=error
             ) from error
-        if not found or not all(map(self._permits, found)):
+        if not addresses or not all(map(self._permits, addresses)):
             raise ProviderError(
                 f"{host} is not on the public internet; nothing was sent",
                 provider=provider,
                 options=("use a public address", "allow=(network,) permits one that is not"),
             )
-        return found
+        return addresses
 
     def _permits(self, address: str) -> bool:
         """Return whether an address is public, or in one of the networks that are allowed."""
         if is_public(address):
             return True
         try:
-            found: IPv4Address | IPv6Address = ip_address(address)
+            parsed: IPv4Address | IPv6Address = ip_address(address)
         except ValueError:
             return False
-        return any(found in network for network in self._allow)
+        return any(parsed in network for network in self._allow)
 
 
 def is_loopback_host(host: str) -> bool:

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from acms.errors import ConfigurationError, ValidationError
 
 
-def model_name(given: object) -> str:
+def model_name(value: object) -> str:
     """Return the name of a model; `ConfigurationError` when it is none."""
-    if not isinstance(given, str) or not given.strip():
+    if not isinstance(value, str) or not value.strip():
         raise ConfigurationError("model must be the name of a model")
-    return given
+    return value
 
 
-def validate_positive_int(given: object, name: str) -> int:
+def validate_positive_int(value: object, name: str) -> int:
     """Return a whole number above 0; `ConfigurationError` that names it when it is none."""
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise ConfigurationError(f"{name} must be a whole number above 0, was {given!r}")
-    return given
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigurationError(f"{name} must be a whole number above 0, was {value!r}")
+    return value
 
 
 def check_texts(texts: Sequence[object]) -> None:

@@ -19,23 +19,25 @@ TEMPERATURE, BOUNDS, SCHEMA = "temperature", "bounds", "schema"
 _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
-def feature_to_leave_out(error: StatusError, refused: frozenset[str], schema: bool) -> str | None:
-    """Return the feature to leave out of a request that a server refused, or None if nothing is left to leave out.
+def feature_to_leave_out(error: StatusError, refused_features: frozenset[str], schema: bool) -> str | None:
+    """Return the feature to leave out of a request that a server refused, or None if no feature is left.
 
-    `temperature` where the server names it: models that think first take none. Else the bounds of the schema, then the
-    schema.
+    This is the temperature if the server names it: models that think first take none. Otherwise it is the bounds of
+    the schema, and then the schema itself, because servers seldom say what they object to in a schema.
     """
     if error.param == TEMPERATURE:
-        return None if TEMPERATURE in refused else TEMPERATURE
+        return None if TEMPERATURE in refused_features else TEMPERATURE
     optional = (BOUNDS, SCHEMA) if schema else ()
-    return next((feature for feature in optional if feature not in refused), None)
+    return next((feature for feature in optional if feature not in refused_features), None)
 
 
-def accepted_schema(schema: Mapping[str, Any] | None, refused: frozenset[str]) -> Mapping[str, Any] | None:
-    """Return a schema as far as a server takes it."""
-    if schema is None or SCHEMA in refused:
+def accepted_schema(
+    schema: Mapping[str, Any] | None, refused_features: frozenset[str]
+) -> Mapping[str, Any] | None:
+    """Return a schema without the features that a server refused, or None if it takes no schema."""
+    if schema is None or SCHEMA in refused_features:
         return None
-    return without_bounds(schema) if BOUNDS in refused else schema
+    return without_bounds(schema) if BOUNDS in refused_features else schema
 
 
 class Chat:
@@ -58,18 +60,18 @@ class Chat:
 
         Raise `ProviderError` if there is no answer: `retryable` unless the model or a filter refused.
         """
-        limit, refused = self._limit, self._refused
+        limit_field, refused_features = self._limit, self._refused
         while True:
             body: dict[str, Any] = {
                 "model": self.model,
                 "messages": [{"role": "system", "content": system}, {"role": "user", "content": prompt}],
-                limit: max_tokens,
+                limit_field: max_tokens,
             }
-            if TEMPERATURE not in refused:
+            if TEMPERATURE not in refused_features:
                 body[TEMPERATURE] = 0
-            accepted = accepted_schema(schema, refused)
-            if accepted is not None:
-                form = {"name": "answer", "schema": accepted, "strict": True}
+            allowed_schema = accepted_schema(schema, refused_features)
+            if allowed_schema is not None:
+                form = {"name": "answer", "schema": allowed_schema, "strict": True}
                 body["response_format"] = {"type": "json_schema", "json_schema": form}
             try:
                 text = await self.endpoint.post("chat/completions", body, self._read)
@@ -77,15 +79,15 @@ class Chat:
                 if error.status not in REFUSED:
                     raise
                 # Servers differ in the name of the token limit: try the other one.
-                if error.param in _LIMITS and limit == _LIMITS[0]:
-                    limit = _LIMITS[1]
+                if error.param in _LIMITS and limit_field == _LIMITS[0]:
+                    limit_field = _LIMITS[1]
                     continue
-                feature = feature_to_leave_out(error, refused, schema is not None)
+                feature = feature_to_leave_out(error, refused_features, schema is not None)
                 if feature is None:
                     raise
-                refused |= {feature}
+                refused_features |= {feature}
             else:
-                self._limit, self._refused = limit, refused
+                self._limit, self._refused = limit_field, refused_features
                 return text
 
     def _read(self, answer: dict[str, Any]) -> str:
@@ -98,16 +100,16 @@ class Chat:
         text = THINKING.sub("", content or "", count=1).strip()
         if text:
             return text
-        ending = choice.get("finish_reason")
+        finish_reason = choice.get("finish_reason")
         raise empty_answer_error(
-            self.endpoint.provider, bool(message.get("refusal")) or ending == "content_filter"
+            self.endpoint.provider, bool(message.get("refusal")) or finish_reason == "content_filter"
         )
 
 
-def empty_answer_error(provider: str, refused: bool) -> ProviderError:
-    """Return the error of an answer without words: the model or a filter refused, or it may say more next time."""
+def empty_answer_error(provider: str, is_refusal: bool) -> ProviderError:
+    """Return the error for an answer without text. It is retryable unless the model or a filter refused."""
     return ProviderError(
-        f"{provider}: the model {'refused' if refused else 'gave an empty answer'}",
+        f"{provider}: the model {'refused' if is_refusal else 'gave an empty answer'}",
         provider=provider,
-        retryable=not refused,
+        retryable=not is_refusal,
     )

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class _Model:
-    """A model that the first call loads, in a thread; calls take turns."""
+    """A model that is loaded in a thread by the first call. One call uses it at a time."""
 
     def __init__(self, load: Callable[[], Any]) -> None:
         self._load = load
@@ -102,10 +102,10 @@ class FastEmbedEmbedder:
             size = validate_positive_int(dimension or _hidden_size(folder), "dimension")
             _register_embedder(kind, folder, size, pooling or _find_pooling(folder))
             settings["specific_model_path"] = name
-        known = find_prompts(label)
+        default_prompts = find_prompts(label)
         self._prompts = Prompts(
-            known.query if query_prefix is None else query_prefix,
-            known.passage if passage_prefix is None else passage_prefix,
+            default_prompts.query if query_prefix is None else query_prefix,
+            default_prompts.passage if passage_prefix is None else passage_prefix,
         )
         #: Numbers in a vector.
         self.dimension = size
@@ -121,17 +121,17 @@ class FastEmbedEmbedder:
         check_texts(texts)
         if not len(texts):
             return np.empty((0, self.dimension), np.float32)
-        sent = [self._prompts.passage + _replace_surrogates(text) for text in texts]
+        prompted_texts = [self._prompts.passage + _replace_surrogates(text) for text in texts]
         return await self._model.run(
-            lambda model: _stack_normalized(model.passage_embed(sent, batch_size=_BATCH))
+            lambda model: _stack_normalized(model.passage_embed(prompted_texts, batch_size=_BATCH))
         )
 
     async def embed_query(self, text: str) -> NDArray[np.float32]:
         """Return the unit vector of a question, to be compared with those of `embed`: float32 of shape (dimension,)."""
         if not isinstance(text, str):
             raise ValidationError("must be a text", field="text")
-        sent = self._prompts.query + _replace_surrogates(text)
-        return (await self._model.run(lambda model: _stack_normalized(model.query_embed(sent))))[0]
+        prompted_text = self._prompts.query + _replace_surrogates(text)
+        return (await self._model.run(lambda model: _stack_normalized(model.query_embed(prompted_text))))[0]
 
 
 class FastEmbedReranker:
@@ -173,13 +173,14 @@ class FastEmbedReranker:
         check_texts(texts)
         if not texts:
             return []
-        sent = [_replace_surrogates(text) for text in texts]
-        asked = _replace_surrogates(query)
+        clean_texts = [_replace_surrogates(text) for text in texts]
+        clean_query = _replace_surrogates(query)
 
         def score(model: Any) -> list[float]:
-            return list(model.rerank(asked, sent, batch_size=_BATCH))
+            return list(model.rerank(clean_query, clean_texts, batch_size=_BATCH))
 
         logits = await self._model.run(score)
+        # Clamped: beyond 700 `exp` would overflow.
         return [1 / (1 + math.exp(-min(max(logit, -700.0), 700.0))) for logit in logits]
 
 
@@ -191,26 +192,26 @@ def _import_fastembed(module: str = "fastembed") -> Any:
 
 
 def _replace_surrogates(text: str) -> str:
-    """Return a text without half characters, which a tokenizer refuses."""
+    """Replace lone surrogates (half characters), which a tokenizer refuses, by question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _stack_normalized(vectors: Any) -> NDArray[np.float32]:
     """Return vectors as the rows of a matrix, each of length 1."""
-    found = np.stack(list(vectors)).astype(np.float32)
-    norms = np.linalg.norm(found, axis=1, keepdims=True)
-    return np.asarray(found / np.where(norms > 0, norms, 1), np.float32)
+    matrix = np.stack(list(vectors)).astype(np.float32)
+    norms = np.linalg.norm(matrix, axis=1, keepdims=True)
+    return np.asarray(matrix / np.where(norms > 0, norms, 1), np.float32)
 
 
 # ── models of fastembed ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _supports_model(kind: Any, name: str) -> bool:
-    return any(one["model"].lower() == name.lower() for one in kind.list_supported_models())
+    return any(description["model"].lower() == name.lower() for description in kind.list_supported_models())
 
 
 def _unknown_model_error(name: str, kind: Any) -> ConfigurationError:
-    names = sorted(one["model"] for one in kind.list_supported_models())
+    names = sorted(description["model"] for description in kind.list_supported_models())
     return ConfigurationError(
         f"fastembed has no model {name!r}, and there is no such folder", options=("give a folder", *names)
     )
@@ -248,7 +249,7 @@ def _register_reranker(kind: Any, folder: Path) -> None:
 
 
 def _folder_of(model: str | Path) -> Path | None:
-    """Return the folder that is meant; None for the name of a model."""
+    """Return the folder of a model on this machine, or None for the name of a model. A `Path` must be a folder."""
     path = Path(model)
     if path.is_dir():
         return path.resolve()
@@ -277,18 +278,18 @@ def _hidden_size(folder: Path) -> int:
 
 def _find_pooling(folder: Path) -> str:
     """Return the pooling that a folder states, in the words of sentence-transformers; else "mean"."""
-    found = _read_json(folder / "1_Pooling" / "config.json")
-    if found.get("pooling_mode_cls_token"):
+    pooling_config = _read_json(folder / "1_Pooling" / "config.json")
+    if pooling_config.get("pooling_mode_cls_token"):
         return "cls"
-    return "last_token" if found.get("pooling_mode_lasttoken") else "mean"
+    return "last_token" if pooling_config.get("pooling_mode_lasttoken") else "mean"
 
 
 def _read_json(file: Path) -> dict[str, Any]:
     """Return the object in a JSON file; an empty one if there is no such file or object."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        value = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{file} cannot be read: {error}") from error
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -35,16 +35,15 @@ __all__ = ["Endpoint", "StatusError", "UnreachableError", "resolve_endpoint", "r
 T = TypeVar("T")
 
 REFUSED = (400, 422)
-_COMPLAINT = (
-    80  # characters of a message in which a field counts as the one at fault: behind them requests are echoed
-)
 """Statuses by which a server refuses a field it does not know."""
+_FIELD_CHARS = 80
+"""Characters of an error message in which a field counts as the one at fault: later ones may echo the request."""
 
-_PASSING = frozenset((408, 409, 425, 429))
+_TRANSIENT = frozenset((408, 409, 425, 429))
 _REDACTED = "[key]"
-_LEAST_KEY = 8  # characters: a shorter one is a placeholder such as "none", and part of ordinary words
+_MIN_KEY_CHARS = 8  # characters: a shorter one is a placeholder such as "none", and part of ordinary words
 _ERROR_BYTES = 64 * 1024
-_LONG = 256 * 1024  # bytes, about 5 ms: a longer answer is parsed in a worker thread
+_LONG_ANSWER_BYTES = 256 * 1024  # bytes, about 5 ms: a longer answer is parsed in a worker thread
 _CODE = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.IGNORECASE)
 _HOST = re.compile(rb"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
 _TOKEN = re.compile(r"[A-Za-z0-9-]+")
@@ -98,15 +97,15 @@ class _Connections:
         self.closed = False
 
 
-class _Question(NamedTuple):
+class _Request(NamedTuple):
     """A request to a server."""
 
     method: str
     url: httpx2.URL
     content: bytes | None = None
     headers: Mapping[str, str] = {}
-    #: Whether the answer is read, or its status is enough.
-    whole: bool = True
+    #: Whether the body of the answer is read; False if its status is enough.
+    reads_body: bool = True
 
 
 class Endpoint:
@@ -179,26 +178,26 @@ class Endpoint:
         thread, and again with another answer.
         """
         content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
-        return await self._asked(_Question("POST", self._at(path), content), read)
+        return await self._ask_with_retry(_Request("POST", self._url_of(path), content), read)
 
     async def get(self, path: str, read: Callable[[dict[str, Any]], T], *, query: str = "") -> T:
         """Fetch a JSON object and return the result of `read` for it, as `post` does."""
-        url = self._at(path)
-        return await self._asked(
-            _Question("GET", url.copy_with(query=query.encode()) if query else url), read
+        url = self._url_of(path)
+        return await self._ask_with_retry(
+            _Request("GET", url.copy_with(query=query.encode()) if query else url), read
         )
 
-    async def _asked(self, question: _Question, read: Callable[[dict[str, Any]], T]) -> T:
-        connections = self._open()
+    async def _ask_with_retry(self, request: _Request, read: Callable[[dict[str, Any]], T]) -> T:
+        connections = self._connections()
         return await with_retry(
-            lambda: self._ask_and_read(connections, question, read), self.retry, on_retry=self._log_retry
+            lambda: self._ask_and_read(connections, request, read), self.retry, on_retry=self._log_retry
         )
 
     async def notify(self, content: bytes, headers: Mapping[str, str]) -> None:
-        """Post something to the address itself, once: a status of success is the answer, and no more of it is read."""
-        await self._ask(self._open(), _Question("POST", self._url, content, headers, whole=False))
+        """Post content to the address itself, once. A success status is enough: the body of the answer is not read."""
+        await self._ask(self._connections(), _Request("POST", self._url, content, headers, reads_body=False))
 
-    def _at(self, path: str) -> httpx2.URL:
+    def _url_of(self, path: str) -> httpx2.URL:
         return self._url.copy_with(path=f"{self._url.path.rstrip('/')}/{path.lstrip('/')}")
 
     async def aclose(self) -> None:
@@ -220,7 +219,7 @@ class Endpoint:
 
     # ── one attempt ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _open(self) -> _Connections:
+    def _connections(self) -> _Connections:
         """Return the connections of the running event loop, opened on first use."""
         loop = asyncio.get_running_loop()
         connections = self._connections_of_loop.get(loop)
@@ -244,12 +243,12 @@ class Endpoint:
         return connections
 
     async def _ask_and_read(
-        self, connections: _Connections, question: _Question, read: Callable[[dict[str, Any]], T]
+        self, connections: _Connections, request: _Request, read: Callable[[dict[str, Any]], T]
     ) -> T:
         """Send a request and return what `read` makes of the answer, in a thread if it is long."""
-        answer = await self._ask(connections, question)
+        answer = await self._ask(connections, request)
         try:
-            if len(answer) <= _LONG:
+            if len(answer) <= _LONG_ANSWER_BYTES:
                 return read(self._parse_answer(answer))
             return await in_thread(lambda: read(self._parse_answer(answer)))
         except ACMSError:
@@ -258,7 +257,7 @@ class Endpoint:
             pass
         raise unreadable_answer_error(self.provider)
 
-    async def _ask(self, connections: _Connections, question: _Question) -> bytes:
+    async def _ask(self, connections: _Connections, request: _Request) -> bytes:
         """Send a request and return the body of the answer; any failure becomes a `ProviderError` without secrets."""
         # Failures are raised outside of the except blocks: what httpx2 raises holds the request, and with it the key.
         async with connections.places:
@@ -267,7 +266,7 @@ class Endpoint:
             failure: ProviderError
             try:
                 async with asyncio.timeout(self._timeout):
-                    return await self._exchange(connections.client, question)
+                    return await self._exchange(connections.client, request)
             except ProviderError as error:
                 failure = error
             except (httpx2.TimeoutException, TimeoutError) as error:
@@ -288,53 +287,57 @@ class Endpoint:
                 )
         raise failure
 
-    async def _exchange(self, client: httpx2.AsyncClient, question: _Question) -> bytes:
+    async def _exchange(self, client: httpx2.AsyncClient, request: _Request) -> bytes:
         """Send a request over a client; with a guard, to one of the addresses that it permits.
 
-        The addresses are tried in turn while no connection is made. `whole` asks for the body of the answer.
+        The addresses are tried in turn until a connection is made. Host and TLS name stay those of the URL.
         """
-        method, url, content, headers, whole = question
+        method, url, content, headers, reads_body = request
         if self._guard is None:
-            request = client.build_request(method, url, content=content, headers={**headers})
-            return await self._send(client, request, whole)
+            http_request = client.build_request(method, url, content=content, headers={**headers})
+            return await self._send(client, http_request, reads_body)
         host = url.raw_host.decode("ascii")
-        *others, last = await self._guard.addresses(host, url.port or 443, provider=self.provider)
+        *other_addresses, last_address = await self._guard.addresses(
+            host, url.port or 443, provider=self.provider
+        )
 
         async def send(address: str) -> bytes:
-            request = client.build_request(
+            http_request = client.build_request(
                 method,
                 url.copy_with(host=address),
                 content=content,
                 headers={**headers, "host": url.netloc.decode("ascii")},
                 extensions={"sni_hostname": host},
             )
-            return await self._send(client, request, whole)
+            return await self._send(client, http_request, reads_body)
 
-        for address in others:
-            with contextlib.suppress(httpx2.ConnectError, httpx2.ConnectTimeout):  # nothing was sent
+        for address in other_addresses:
+            # Without a connection nothing was sent, so it is safe to try the next address.
+            with contextlib.suppress(httpx2.ConnectError, httpx2.ConnectTimeout):
                 return await send(address)
-        return await send(last)
+        return await send(last_address)
 
-    async def _send(self, client: httpx2.AsyncClient, request: httpx2.Request, whole: bool) -> bytes:
+    async def _send(self, client: httpx2.AsyncClient, request: httpx2.Request, reads_body: bool) -> bytes:
         """Send a request and return the body of the answer; `StatusError` with the reason for any other status."""
         response = await client.send(request, stream=True)
         try:
             status = response.status_code
             if 200 <= status < 300:
-                return await self._read(response) if whole else b""
+                return await self._read(response) if reads_body else b""
             code, param, too_long = self._parse_complaint(await self._read_error_start(response))
-            too_long = too_long and status not in _PASSING  # "too large" of a rate limit passes
+            # A rate limit says "too large" of the recent traffic, and that passes.
+            too_long = too_long and status not in _TRANSIENT
         finally:
             await response.aclose()
         words = " ".join(filter(None, (code, param)))
-        said = f"answered {status}{f' ({words})' if words else ''}"
+        description = f"answered {status}{f' ({words})' if words else ''}"
         if 300 <= status < 400:
-            raise self._failure(f"{said}; redirects are not followed", retryable=False)
+            raise self._failure(f"{description}; redirects are not followed", retryable=False)
         wait = retry_after(response.headers.get("retry-after"), datetime.now(UTC))
         if wait is not None:
-            said += f", asks to wait {wait:g} s"
+            description += f", asks to wait {wait:g} s"
         raise StatusError(
-            f"{self.provider} {said}",
+            f"{self.provider} {description}",
             provider=self.provider,
             retryable=is_transient_status(status) and not too_long,
             retry_after=wait,
@@ -354,19 +357,19 @@ class Endpoint:
             body += chunk
             if len(body) > self._max_bytes:
                 raise self._failure(too_large, retryable=False)
-            if len(body) > _LONG:
+            if len(body) > _LONG_ANSWER_BYTES:
                 await asyncio.sleep(0)  # let others run: data that has arrived is read without waiting
         return bytes(body)
 
     async def _read_error_start(self, response: httpx2.Response) -> bytes:
         """Read the start of an error's body; a failure does not matter, since the status is known."""
-        read = bytearray()
+        body_start = bytearray()
         with contextlib.suppress(httpx2.HTTPError):
             async for chunk in response.aiter_raw():
-                read += chunk
-                if len(read) > _ERROR_BYTES:
+                body_start += chunk
+                if len(body_start) > _ERROR_BYTES:
                     break
-        return bytes(read)
+        return bytes(body_start)
 
     # ── words that are safe to show ─────────────────────────────────────────────────────────────────────────────────
 
@@ -379,12 +382,12 @@ class Endpoint:
     def _parse_complaint(self, body: bytes) -> tuple[str, str, bool]:
         """Return the server's code for an error, the field at fault, and whether the input was too long.
 
-        Code and field only where they are short, clean and no secret.
+        Code and field are empty unless they are short, are made of harmless characters, and contain no part of the key.
         """
         try:
-            found = json.loads(body)
-            error = found.get("error", found)
-            if isinstance(error, str):
+            parsed = json.loads(body)
+            error = parsed.get("error", parsed)
+            if isinstance(error, str):  # the whole error is a sentence: it may quote the request
                 return "", "", says_too_long(error)
             code, param = error.get("code") or error.get("type"), field_at_fault(error)
             message = error.get("message") or error.get("detail")
@@ -392,25 +395,25 @@ class Endpoint:
             return "", "", False
         return self._safe_word(code), self._safe_word(param), says_too_long(message)
 
-    def _safe_word(self, found: object) -> str:
+    def _safe_word(self, word: object) -> str:
         """Return a short code of the server that may be logged, or "" if it is long or holds a part of the key."""
-        if not isinstance(found, str) or not _CODE.fullmatch(found):
+        if not isinstance(word, str) or not _CODE.fullmatch(word):
             return ""
         key = self._key.reveal() if self._key is not None else ""
-        size = min(len(key), 6)  # also a part of the key is none of a log's business
+        size = min(len(key), 6)  # a part of the key must not be logged either
         pieces = (key[start : start + size] for start in range(len(key) - size + 1)) if key else ()
-        return "" if any(piece.lower() in found.lower() for piece in pieces) else found
+        return "" if any(piece.lower() in word.lower() for piece in pieces) else word
 
     def _parse_answer(self, content: bytes) -> dict[str, Any]:
         """Parse the JSON object of an answer, without the key if the server repeats it."""
-        # Of bytes `json` would take half a character for one.
-        found = json.loads(
+        # Decode strictly first: given bytes, `json` accepts encoded surrogates, which are half a character each.
+        answer = json.loads(
             str(content, "utf-8"), parse_constant=_reject_constant, object_hook=_yield_to_event_loop
         )
-        if not isinstance(found, dict):
+        if not isinstance(answer, dict):
             raise TypeError("not an object")
         key = self._key.reveal() if self._key is not None else ""
-        return without_key(key, found)
+        return without_key(key, answer)
 
     def _log_retry(self, attempt: int, error: Exception) -> None:
         status = error.status if isinstance(error, StatusError) else None
@@ -425,7 +428,7 @@ def _create_ssl_context() -> ssl.SSLContext:
 
 def is_transient_status(status: int) -> bool:
     """Return whether a status means that the same call may succeed later."""
-    return status in _PASSING or status >= 500
+    return status in _TRANSIENT or status >= 500
 
 
 def unreadable_answer_error(provider: str) -> ProviderError:
@@ -435,47 +438,47 @@ def unreadable_answer_error(provider: str) -> ProviderError:
     )
 
 
-def without_key(key: str, found: T) -> T:
-    """Return an answer in which a key that the server echoes is no longer to be read."""
-    return _redact_key(key, found) if len(key) >= _LEAST_KEY else found
+def without_key(key: str, value: T) -> T:
+    """Return an answer without the key, which a server may echo. A very short key is a placeholder and stays."""
+    return _redact_key(key, value) if len(key) >= _MIN_KEY_CHARS else value
 
 
-def _redact_key(key: str, found: Any) -> Any:
+def _redact_key(key: str, value: Any) -> Any:
     """Replace the key in every text of a parsed JSON value; a list of floats, such as a vector, is not searched."""
-    if isinstance(found, str):
-        return found.replace(key, _REDACTED)
-    if isinstance(found, dict):
-        return {_redact_key(key, name): _redact_key(key, value) for name, value in found.items()}
-    if isinstance(found, list):
-        return (
-            found if found and isinstance(found[0], float) else [_redact_key(key, value) for value in found]
-        )
-    return found
+    if isinstance(value, str):
+        return value.replace(key, _REDACTED)
+    if isinstance(value, dict):
+        return {_redact_key(key, name): _redact_key(key, item) for name, item in value.items()}
+    if isinstance(value, list):
+        if value and isinstance(value[0], float):
+            return value
+        return [_redact_key(key, item) for item in value]
+    return value
 
 
-def _yield_to_event_loop(found: dict[str, Any]) -> dict[str, Any]:
-    """Let the event loop in after each object: the parser alone would hold the interpreter until its end."""
+def _yield_to_event_loop(parsed_object: dict[str, Any]) -> dict[str, Any]:
+    """Let other threads run after each parsed object: the parser would hold the interpreter until its end."""
     pause_if_busy()
-    return found
+    return parsed_object
 
 
 def _reject_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
-def retry_after(found: str | None, now: datetime) -> float | None:
+def retry_after(header: str | None, current_time: datetime) -> float | None:
     """Return the seconds that a Retry-After header asks for: a number, or a date of HTTP."""
-    if not found:
+    if not header:
         return None
-    text = found.strip()
+    text = header.strip()
     if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII):
         return float(text)
     try:
-        when = parsedate_to_datetime(text)
+        moment = parsedate_to_datetime(text)
     except (ValueError, OverflowError):
         return None
-    when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
-    return max(0.0, (when - now).total_seconds())
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - current_time).total_seconds())
 
 
 def _check_positive(value: float, name: str) -> float:
@@ -509,17 +512,17 @@ def _parse_base_url(base_url: str, trusted: bool) -> httpx2.URL:
 
 
 def field_at_fault(error: Mapping[str, Any]) -> str:
-    """Return the field that an error complains of: `param`, or the temperature where its message begins with that."""
+    """Return the field that an error complains of: its `param`, or the temperature if its message starts with it."""
     param = error.get("param")
     if param:
         return param if isinstance(param, str) else ""
-    return "temperature" if "temperature" in str(error.get("message"))[:_COMPLAINT] else ""
+    return "temperature" if "temperature" in str(error.get("message"))[:_FIELD_CHARS] else ""
 
 
 def resolve_endpoint(
     base_url: str | Endpoint, *, api_key: str | None, timeout: float, max_retries: int
 ) -> Endpoint:
-    """Return the endpoint that a provider was given, or make one of the address it was given."""
+    """Return an endpoint as it is, or make one from an address and settings."""
     if isinstance(base_url, Endpoint):
         if api_key is not None:
             raise ConfigurationError("an Endpoint has its own api_key")

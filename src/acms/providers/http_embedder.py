@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HTTPEmbedder", "ModelEmbedder"]
 
-_KNOWN = {
+_DIMENSIONS = {
     "text-embedding-3-small": 1536,
     "text-embedding-3-large": 3072,
     "text-embedding-ada-002": 1536,
@@ -39,8 +39,8 @@ _KNOWN = {
     "jina-embeddings-v3": 1024,
     "jina-embeddings-v4": 2048,
 }
-"""Numbers in a vector of models, when no size is asked for."""
-_SHORTENED = (
+"""Default dimension of the vectors of known models."""
+_SHORTENABLE = (
     "text-embedding-3-",
     "embed-v4",
     "voyage-3.5",
@@ -48,9 +48,11 @@ _SHORTENED = (
     "jina-embeddings-v3",
     "jina-embeddings-v4",
 )
-"""Models that give a vector of any size below their own when asked to."""
-_BYTES = 250_000  # of one request: a byte is at most a token, and OpenAI takes 300,000
-_BLANK = "."  # stands for a text without a letter, which servers refuse
+"""Models that can shorten their vectors to a requested size."""
+_REQUEST_BYTES = 250_000
+"""Bytes of the texts of one request. A byte is at most one token, and OpenAI takes 300,000 tokens."""
+_BLANK = "."
+"""Replaces a text without visible characters, which servers refuse."""
 
 
 class API(NamedTuple):
@@ -64,7 +66,7 @@ class API(NamedTuple):
     query: Mapping[str, Json] = {}
     passage: Mapping[str, Json] = {}
     #: Texts of one request, at most.
-    most: int = 256
+    max_texts: int = 256
 
 
 _FLOAT: Mapping[str, Json] = {"embedding_types": ["float"]}
@@ -80,13 +82,16 @@ _APIS = {
     ),
     "jina": API(query={"task": "retrieval.query"}, passage={"task": "retrieval.passage"}),
     "voyage": API(
-        size="output_dimension", query={"input_type": "query"}, passage={"input_type": "document"}, most=128
+        size="output_dimension",
+        query={"input_type": "query"},
+        passage={"input_type": "document"},
+        max_texts=128,
     ),
 }
 """APIs by name: docs.cohere.com/reference/embed, jina.ai/embeddings, docs.voyageai.com/reference/embeddings-api."""
 _HOSTS = {"cohere.com": "cohere", "cohere.ai": "cohere", "jina.ai": "jina", "voyageai.com": "voyage"}
 """APIs of hosts and of those below them."""
-_UNTASKED = re.compile("jina-embeddings-v[12]|jina-clip-v1")
+_WITHOUT_TASKS = re.compile("jina-embeddings-v[12]|jina-clip-v1")
 """Models of Jina that have no tasks."""
 
 
@@ -106,20 +111,21 @@ class ModelEmbedder(ABC):
     ) -> None:
         model = model_name(model)
         self._api = _APIS[api]
-        if api == "jina" and _UNTASKED.match(model):
+        if api == "jina" and _WITHOUT_TASKS.match(model):
             self._api = _APIS["openai"]
-        known = find_prompts(model) if api == "openai" else Prompts()
+        default_prompts = find_prompts(model) if api == "openai" else Prompts()
         self._prompts = Prompts(
-            known.query if query_prefix is None else query_prefix,
-            known.passage if passage_prefix is None else passage_prefix,
+            default_prompts.query if query_prefix is None else query_prefix,
+            default_prompts.passage if passage_prefix is None else passage_prefix,
         )
-        size = _KNOWN.get(model) if dimension is None else dimension
+        size = _DIMENSIONS.get(model) if dimension is None else dimension
         if size is None:
             raise ConfigurationError(
                 f"the size of {model}'s vectors is not known: give dimension",
                 options=("dimension=…, from the model's card",),
             )
         self._model = model
+        # A model embeds a text differently for each task, so the task is part of the name of its vectors.
         label = self._api.passage.get("input_type") or self._api.passage.get("task") or ""
         #: Names the model and how it marks a passage: vectors with different names are never compared.
         self.model = name_space(model, f"{self._prompts.passage}{label}")
@@ -141,10 +147,12 @@ class ModelEmbedder(ABC):
         check_texts(texts)
         prepared = [self._prepare_text(text, self._prompts.passage) for text in texts]
         vectors = np.empty((len(texts), self.dimension), np.float32)
-        done = 0
-        for batch in _split_batches(prepared, self._api.most):
-            vectors[done : done + len(batch)] = await self._request_vectors(batch, self._api.passage)
-            done += len(batch)
+        row_count = 0
+        for batch in _split_batches(prepared, self._api.max_texts):
+            vectors[row_count : row_count + len(batch)] = await self._request_vectors(
+                batch, self._api.passage
+            )
+            row_count += len(batch)
         return vectors
 
     async def embed_query(self, text: str) -> NDArray[np.float32]:
@@ -156,32 +164,36 @@ class ModelEmbedder(ABC):
         )
         return vector
 
-    async def _request_vectors(self, texts: list[str], more: Mapping[str, Json]) -> NDArray[np.float32]:
+    async def _request_vectors(
+        self, texts: list[str], extra_fields: Mapping[str, Json]
+    ) -> NDArray[np.float32]:
         """Request the vectors of a batch; `InputRefusedError` if the server refuses its texts."""
         try:
-            return await self._ask(texts, more)
+            return await self._ask(texts, extra_fields)
         except StatusError as error:
             if not error.refuses_input:
                 raise
             raise InputRefusedError(str(error), provider=self.provider, options=error.options) from error
 
     @abstractmethod
-    async def _ask(self, texts: list[str], more: Mapping[str, Json]) -> NDArray[np.float32]:
+    async def _ask(self, texts: list[str], extra_fields: Mapping[str, Json]) -> NDArray[np.float32]:
         """Ask for the vectors of texts, with more fields in the request."""
         ...
 
     def _prepare_text(self, text: str, prefix: str) -> str:
-        cut = text.encode("utf-8", "replace")[: self._longest].decode("utf-8", "ignore")
-        return prefix + cut if any(map(str.isprintable, cut)) and cut.strip() else _BLANK
+        truncated = text.encode("utf-8", "replace")[: self._longest].decode("utf-8", "ignore")
+        return prefix + truncated if any(map(str.isprintable, truncated)) and truncated.strip() else _BLANK
 
     def _settings(self) -> dict[str, Any]:
         """Return the fields of the request besides the texts."""
-        shortened = self._model.startswith(_SHORTENED) and self.dimension != _KNOWN.get(self._model)
-        return {"model": self._model, **({self._api.size: self.dimension} if shortened else {})}
+        shortens_vectors = self._model.startswith(_SHORTENABLE) and self.dimension != _DIMENSIONS.get(
+            self._model
+        )
+        return {"model": self._model, **({self._api.size: self.dimension} if shortens_vectors else {})}
 
-    def _parse_vectors(self, found: list[dict[str, Any]], count: int) -> NDArray[np.float32]:
+    def _parse_vectors(self, answer_rows: list[dict[str, Any]], count: int) -> NDArray[np.float32]:
         """Parse the rows of an answer; raise LookupError, TypeError or ValueError if they are malformed."""
-        rows = [_parse_vector(row["embedding"]) for row in _sort_by_index(found, count)]
+        rows = [_parse_vector(row["embedding"]) for row in _sort_by_index(answer_rows, count)]
         sizes = {len(row) for row in rows}
         if 0 in sizes:
             raise ValueError("no numbers")
@@ -247,16 +259,16 @@ class HTTPEmbedder(OverEndpoint, ModelEmbedder):
     def __repr__(self) -> str:
         return f"HTTPEmbedder({self._endpoint!r}, {self._model!r}, dimension={self.dimension})"
 
-    async def _ask(self, texts: list[str], more: Mapping[str, Json]) -> NDArray[np.float32]:
-        body = {**self._settings(), **more, self._api.texts: texts}
+    async def _ask(self, texts: list[str], extra_fields: Mapping[str, Json]) -> NDArray[np.float32]:
+        body = {**self._settings(), **extra_fields, self._api.texts: texts}
         return await self._endpoint.post(
             self._api.path, body, lambda answer: self._parse_vectors(_rows_of(answer), len(texts))
         )
 
 
 def _api_of_host(host: str) -> str:
-    for known, api in _HOSTS.items():
-        if host == known or host.endswith(f".{known}"):
+    for known_host, api in _HOSTS.items():
+        if host == known_host or host.endswith(f".{known_host}"):
             return api
     return "openai"
 
@@ -268,13 +280,13 @@ def _rows_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"embedding": vector} for vector in answer["embeddings"]["float"]]
 
 
-def _split_batches(texts: list[str], most: int) -> list[list[str]]:
-    """Split texts into batches of at most `most` texts and about `_BYTES` bytes."""
+def _split_batches(texts: list[str], max_texts: int) -> list[list[str]]:
+    """Split texts into batches of at most `max_texts` texts and `_REQUEST_BYTES` bytes; a longer text goes alone."""
     batches: list[list[str]] = []
-    size = _BYTES  # the first text begins a batch
+    size = _REQUEST_BYTES  # full, so that the first text begins a batch
     for text in texts:
         length = len(text.encode())
-        if size + length > _BYTES or len(batches[-1]) == most:
+        if size + length > _REQUEST_BYTES or len(batches[-1]) == max_texts:
             batches.append([])
             size = 0
         batches[-1].append(text)
@@ -283,7 +295,7 @@ def _split_batches(texts: list[str], most: int) -> list[list[str]]:
 
 
 def _sort_by_index(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """Return the rows by their `index`; as they came where none of them has one."""
+    """Return the rows in the order of their `index`, or as they came if none of them has one."""
     if len(rows) != count:
         raise ValueError("not one vector for each text")
     if not any("index" in row for row in rows):
@@ -292,15 +304,16 @@ def _sort_by_index(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any
     return [row_of_index[index] for index in range(count)]
 
 
-def _parse_vector(found: object) -> NDArray[np.float32]:
+def _parse_vector(value: object) -> NDArray[np.float32]:
     """Read a list of numbers, or base64 of little-endian float32."""
-    if isinstance(found, str):
-        return np.frombuffer(base64.b64decode(found, validate=True), "<f4").astype(np.float32)
-    if not isinstance(found, list):
+    if isinstance(value, str):
+        return np.frombuffer(base64.b64decode(value, validate=True), "<f4").astype(np.float32)
+    if not isinstance(value, list):
         raise TypeError("neither a list nor base64")
     try:
+        # A number too large for float32 becomes infinite and is refused by the caller.
         with np.errstate(over="ignore"):
-            vector = np.asarray(found, np.float32)
+            vector = np.asarray(value, np.float32)
     except OverflowError as error:
         raise ValueError("not a number") from error
     if vector.ndim != 1:

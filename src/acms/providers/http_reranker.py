@@ -87,6 +87,7 @@ class HTTPReranker(OverEndpoint):
     def _scores(self, answer: dict[str, Any], count: int) -> list[float]:
         """Parse the scores of an answer; raise LookupError, TypeError or ValueError if they are malformed."""
         rows = answer["results"] if "results" in answer else answer["data"]  # Voyage says "data"
+        # The rows come sorted by score.
         score_of_index = {row["index"]: row["relevance_score"] for row in rows}
         if len(rows) != count:
             raise ValueError("not one score for each text")
@@ -108,4 +109,5 @@ def _truncate_bytes(text: str, max_bytes: int) -> str:
 
 
 def _apply_logistic(value: float) -> float:
+    # Clamped: beyond 700 `exp` would overflow, and the result is 0 or 1 anyway.
     return 1 / (1 + math.exp(-min(max(value, -700.0), 700.0)))

@@ -83,7 +83,7 @@ def _split_url(url: str) -> tuple[str, str]:
     if not isinstance(url, str):
         raise ConfigurationError("url must be an address such as https://kb.example.com/v1/search")
     parts = urlsplit(url)
-    base, _, last = parts.path.rstrip("/").rpartition("/")
-    if not last:
+    base, _, last_segment = parts.path.rstrip("/").rpartition("/")
+    if not last_segment:
         raise ConfigurationError("url must name a path, as in https://kb.example.com/v1/search")
-    return urlunsplit(parts._replace(path=base)), last
+    return urlunsplit(parts._replace(path=base)), last_segment

@@ -21,9 +21,12 @@ from acms.providers.summary_repair import repair_summary
 
 __all__ = ["HTTPSummarizer"]
 
-_INSTRUCTIONS = 600  # tokens of the instructions and of the text around the conversation
-_THOUGHTS = 1_024  # tokens beyond the summary, for models that think before they write
-_WORDS = 0.7  # words in a token, about: models count words better than tokens
+_INSTRUCTION_TOKENS = 600
+"""Tokens of the instructions and of the text around the conversation."""
+_THINKING_TOKENS = 1_024
+"""Tokens that an answer may have beyond the summary, for models that think before they write."""
+_WORDS_PER_TOKEN = 0.7
+"""The prompt limits the summary in words, because models count words better than tokens."""
 
 
 class ModelSummarizer:
@@ -38,12 +41,12 @@ class ModelSummarizer:
 
     async def summarize(self, request: SummaryRequest) -> str:
         """Return a text that can stand for the turns; `ProviderError` when the model gives none."""
-        words = max(10, int(request.max_tokens * _WORDS))
+        words = max(10, int(request.max_tokens * _WORDS_PER_TOKEN))
         answer = await self._chat.complete(
             _load_instructions(),
             f"Summarize this conversation in at most {words} words.\n\n"
             f"<conversation>\n{_serialize_turns(request.turns)}\n</conversation>",
-            max_tokens=request.max_tokens + _THOUGHTS,
+            max_tokens=request.max_tokens + _THINKING_TOKENS,
         )
         text, repairs = repair_summary(answer, request.turns)
         if repairs:
@@ -83,12 +86,13 @@ class HTTPSummarizer(OverEndpoint, ModelSummarizer):
 
 
 def compute_input_budget(window: int) -> int:
-    """Return how many tokens of a conversation a model reads that takes so many in all."""
-    if type(window) is not int or window < 2 * (_INSTRUCTIONS + _THOUGHTS):
+    """Return how many tokens of a conversation fit in a model's window, beside the instructions and the answer."""
+    overhead = _INSTRUCTION_TOKENS + _THINKING_TOKENS
+    if type(window) is not int or window < 2 * overhead:
         raise ConfigurationError(
-            f"window must be a whole number of at least {2 * (_INSTRUCTIONS + _THOUGHTS)} tokens, was {window!r}"
+            f"window must be a whole number of at least {2 * overhead} tokens, was {window!r}"
         )
-    return window - _INSTRUCTIONS - _THOUGHTS
+    return window - overhead
 
 
 @cache
@@ -99,16 +103,16 @@ def _load_instructions() -> str:
 _OPENING = re.compile(f"[{OPENING}]")
 
 
-def _escape_character(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+def _escape_character(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"
 
 
 def _serialize_turns(turns: Sequence[Turn]) -> str:
     """Write turns as data: line ends and the signs of a tag are escaped, so no text can close the block."""
-    said: list[str] = []
+    lines: list[str] = []
     for turn in turns:
         fields: dict[str, object] = {"speaker": turn.speaker, "said": turn.text}
         if turn.markers:
             fields["markers"] = list(turn.markers)
-        said.append(_OPENING.sub(_escape_character, json.dumps(fields, ensure_ascii=False)))
-    return "\n".join(said)
+        lines.append(_OPENING.sub(_escape_character, json.dumps(fields, ensure_ascii=False)))
+    return "\n".join(lines)

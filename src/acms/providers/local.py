@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalEmbedder"]
 
-_MOST_PIECES = 256  # the longest text by the model's card
-_STEP = 8  # lengths are padded to a multiple of this
-_ROWS = 512  # word pieces of one batch: their numbers stay in the cache of one core
+_MAX_PIECES = 256
+"""Word pieces of the longest text, by the model's card."""
+_LENGTH_STEP = 8
+"""Lengths are padded to a multiple of this."""
+_BATCH_PIECES = 512
+"""Word pieces of one batch: few enough that their vectors stay in the cache of one core."""
 _SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 _AFTER_LATIN = "\u0250"
 """The first letter behind the blocks of Latin letters."""
@@ -74,6 +77,7 @@ class LocalEmbedder:
         vectors = np.empty((len(texts), DIMENSION), np.float32)
         if not len(texts):
             return vectors
+        # One iterator for all workers: each takes the next batch from it.
         batches = iter(await self._in_thread(_group_batches, list(texts)))
 
         async def work() -> None:
@@ -93,44 +97,45 @@ class LocalEmbedder:
         words = split_words(text)
         return 2 * latin >= len(letters) and (len(words) < 3 or detect_language(words) in (UNKNOWN, ENGLISH))
 
-    async def _in_thread(self, work: Callable[[A], B], given: A) -> B:
+    async def _in_thread(self, work: Callable[[A], B], argument: A) -> B:
         with self._starting:
-            if self._pool is None or self._pool[0] != os.getpid():  # threads do not come along into a fork
+            # A forked process does not inherit threads.
+            if self._pool is None or self._pool[0] != os.getpid():
                 self._pool = os.getpid(), ThreadPoolExecutor(self.threads, thread_name_prefix="acms-local")
-        return await asyncio.get_running_loop().run_in_executor(self._pool[1], work, given)
+        return await asyncio.get_running_loop().run_in_executor(self._pool[1], work, argument)
 
 
 def _group_batches(texts: list[str]) -> list[tuple[list[int], list[list[int]]]]:
-    """Return batches of texts that are padded to the same length, long ones first.
+    """Return batches of texts that are padded to the same length, long texts first.
 
-    A batch is the indexes of its texts and their word pieces.
+    A batch is a pair: the indexes of its texts, and the ids of the word pieces of each.
     """
     pieces, _ = _get_model()
-    split = [pieces.split(text, _MOST_PIECES) for text in texts]
-    alike: defaultdict[int, list[int]] = defaultdict(list)
-    for index, ids in enumerate(split):
-        alike[_round_up_length(len(ids))].append(index)
-    found: list[tuple[list[int], list[list[int]]]] = []
-    for length, indexes in sorted(alike.items(), reverse=True):
-        most = _ROWS // length
-        for start in range(0, len(indexes), most):
-            members = indexes[start : start + most]
-            found.append((members, [split[index] for index in members]))
-    return found
+    ids_of_texts = [pieces.split(text, _MAX_PIECES) for text in texts]
+    indexes_by_length: defaultdict[int, list[int]] = defaultdict(list)
+    for index, ids in enumerate(ids_of_texts):
+        indexes_by_length[_round_up_length(len(ids))].append(index)
+    batches: list[tuple[list[int], list[list[int]]]] = []
+    for length, indexes in sorted(indexes_by_length.items(), reverse=True):
+        texts_per_batch = _BATCH_PIECES // length
+        for start in range(0, len(indexes), texts_per_batch):
+            members = indexes[start : start + texts_per_batch]
+            batches.append((members, [ids_of_texts[index] for index in members]))
+    return batches
 
 
 def _round_up_length(length: int) -> int:
-    return -(-length // _STEP) * _STEP
+    return -(-length // _LENGTH_STEP) * _LENGTH_STEP
 
 
 def _embed_batch(batch: list[list[int]]) -> Array:
     """Return the vectors of texts given as word pieces, padded to one length."""
     _, model = _get_model()
     ids = np.zeros((len(batch), _round_up_length(len(batch[0]))), np.int64)
-    for row, one in enumerate(batch):
-        ids[row, : len(one)] = one
+    for row_index, piece_ids in enumerate(batch):
+        ids[row_index, : len(piece_ids)] = piece_ids
     with _ONE_BLAS_THREAD:
-        return model.forward(ids, np.array([len(one) for one in batch]))
+        return model.forward(ids, np.array([len(piece_ids) for piece_ids in batch]))
 
 
 # ── loading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -161,7 +166,7 @@ def _load_model() -> tuple[WordPieces, MiniLM]:
 
 
 class _OneBlasThread:
-    """While anybody is inside, BLAS uses one thread; the last one out restores what the first one found.
+    """While any block runs in it, BLAS uses one thread; the last block to end restores the numbers of threads.
 
     Small products on several BLAS threads are ten times slower when the cores are busy, and need not be the same to
     the last bit. The limit is one of the whole process, hence one counter for all embedders.
@@ -169,35 +174,35 @@ class _OneBlasThread:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._inside = 0
-        self._before: list[int] = []
+        self._running = 0
+        self._thread_counts: list[int] = []
 
     def __enter__(self) -> None:
         with self._lock:
             pools = _list_blas_pools()
-            if not self._inside:
-                self._before = [pool.num_threads for pool, _ in pools]
+            if not self._running:
+                self._thread_counts = [pool.num_threads for pool, _ in pools]
             for _, limit in pools:
                 limit(1)
-            self._inside += 1
+            self._running += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                for (_, limit), before in zip(_list_blas_pools(), self._before, strict=True):
-                    limit(before)
+            self._running -= 1
+            if not self._running:
+                for (_, limit), thread_count in zip(_list_blas_pools(), self._thread_counts, strict=True):
+                    limit(thread_count)
 
 
 @cache
 def _list_blas_pools() -> list[tuple[Any, Callable[[int], None]]]:
     """Return pairs of a BLAS library and the function that sets its number of threads."""
-    found = _import_packages()[1].ThreadpoolController().select(user_api="blas").lib_controllers
+    controllers = _import_packages()[1].ThreadpoolController().select(user_api="blas").lib_controllers
     # Since 3.8 threadpoolctl lets one thread alone set the limit of OpenBLAS and ignores the others without a word.
     # Batches move from thread to thread, and the counter already keeps them from getting into each other's way.
-    return [(pool, getattr(pool, "_real_set_num_threads", pool.set_num_threads)) for pool in found]
+    return [(pool, getattr(pool, "_real_set_num_threads", pool.set_num_threads)) for pool in controllers]
 
 
 _ONE_BLAS_THREAD = _OneBlasThread()

@@ -33,8 +33,8 @@ class LocalTokenizer:
             from tokenizers import Tokenizer
         except ImportError:
             raise ConfigurationError("LocalTokenizer needs tokenizers", options=(_INSTALL,)) from None
-        given = Path(path)
-        file = given / "tokenizer.json" if given.is_dir() else given
+        location = Path(path)
+        file = location / "tokenizer.json" if location.is_dir() else location
         try:
             self._tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # tokenizers raises bare Exception for a missing or damaged file
@@ -83,10 +83,10 @@ def _read_settings(file: Path) -> dict[str, Any]:
     if not file.exists():
         return {}
     try:
-        found = json.loads(file.read_text("utf-8"))
+        settings = json.loads(file.read_text("utf-8"))
     except ValueError as error:
         raise ConfigurationError(f"{file} is not JSON: {error}") from None
-    return found if isinstance(found, dict) else {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def _read_template(file: Path, settings: Mapping[str, Any]) -> str | None:
@@ -94,8 +94,8 @@ def _read_template(file: Path, settings: Mapping[str, Any]) -> str | None:
     if file.exists():
         return file.read_text("utf-8")
     template = settings.get("chat_template")
-    if isinstance(template, list):  # several named ones
-        by_name = {one["name"]: one["template"] for one in template}
+    if isinstance(template, list):  # several templates by name; requests may have tools
+        by_name = {named_template["name"]: named_template["template"] for named_template in template}
         template = by_name.get("tool_use", by_name.get("default"))
     return template
 
@@ -121,7 +121,7 @@ def _compile_template(source: str) -> Any:
 
 
 def _format_long_date(form: str) -> str:
-    """Format a fixed date, since every day has nearly as many tokens."""
+    """Format a fixed date. The tokens of a date hardly depend on the day, and the same request keeps its count."""
     return datetime(2026, 12, 28).strftime(form)
 
 

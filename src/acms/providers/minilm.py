@@ -31,8 +31,8 @@ _LAYERS = 6
 # ── text to numbers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 _UNKNOWN, _START, _END = 100, 101, 102
-_MOST_CHARACTERS = 16_384  # far more than a model reads, far less than a text pasted by mistake
-_LONGEST_WORD = 100  # characters; a longer one is unknown
+_MAX_CHARACTERS = 16_384  # far more than the model reads, far less than a text pasted by mistake
+_MAX_WORD_CHARACTERS = 100  # as in BERT's tokenizer: a longer word is unknown
 _WORDS = re.compile(r"[!-/:-@\[-`{-~]|[^\s!-/:-@\[-`{-~]+")
 _DROPPED = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127))
 _HAN = (
@@ -42,42 +42,42 @@ _HAN = (
 
 
 class WordPieces:
-    """Cuts texts as BERT uncased does: no capitals, no accents, the longest pieces a vocabulary has.
+    """Splits texts as BERT uncased does: lowercase, without accents, into the longest pieces of a vocabulary.
 
-    Control tokens written in a text, such as `[SEP]`, are the ordinary text they are.
+    Control tokens that are written in a text, such as `[SEP]`, are treated as ordinary text.
     """
 
     def __init__(self, vocabulary: Sequence[str]) -> None:
         self._ids = {word: number for number, word in enumerate(vocabulary)}
         self._pieces = lru_cache(maxsize=1 << 14)(self._cut)
 
-    def split(self, text: str, most: int) -> list[int]:
-        """Return the numbers of the pieces, at most `most` with the marks of start and end."""
+    def split(self, text: str, max_pieces: int) -> list[int]:
+        """Return the ids of the pieces, at most `max_pieces` including the start and end tokens."""
         ids = [_START]
-        for word in _split_words(text[:_MOST_CHARACTERS]):
+        for word in _split_words(text[:_MAX_CHARACTERS]):
             ids += self._pieces(word)
-            if len(ids) >= most:
+            if len(ids) >= max_pieces:
                 break
-        return [*ids[: most - 1], _END]
+        return [*ids[: max_pieces - 1], _END]
 
     def _cut(self, word: str) -> tuple[int, ...]:
-        """Split a word into the numbers of its longest known pieces, from the left; unknown if one is missing."""
-        if len(word) > _LONGEST_WORD:
+        """Return the ids of a word's longest known pieces, from the left; the unknown id if a part has no piece."""
+        if len(word) > _MAX_WORD_CHARACTERS:
             return (_UNKNOWN,)
-        found: list[int] = []
+        piece_ids: list[int] = []
         start = 0
         while start < len(word):
             # The vocabulary marks a piece that continues a word.
-            mark = "##" if start else ""
+            prefix = "##" if start else ""
             for end in range(len(word), start, -1):
-                number = self._ids.get(mark + word[start:end])
+                number = self._ids.get(prefix + word[start:end])
                 if number is not None:
-                    found.append(number)
+                    piece_ids.append(number)
                     start = end
                     break
             else:
                 return (_UNKNOWN,)
-        return tuple(found)
+        return tuple(piece_ids)
 
 
 def _split_words(text: str) -> list[str]:
@@ -126,7 +126,7 @@ def read_weights(path: Path, *, sha256: str) -> dict[str, NDArray[np.generic]]:
 def _parse_tensor(message: memoryview) -> tuple[str, NDArray[np.generic]]:
     """Read ONNX's TensorProto: dims 1, data_type 2, name 8, raw_data 9."""
     shape: list[int] = []
-    kind, name, raw = 0, "", message[:0]
+    kind, name, data = 0, "", message[:0]
     for field, number, body in _parse_protobuf_fields(message):
         if field == 1:
             shape.append(number)
@@ -135,8 +135,8 @@ def _parse_tensor(message: memoryview) -> tuple[str, NDArray[np.generic]]:
         elif field == 8:
             name = str(body, "utf-8")
         elif field == 9:
-            raw = body
-    return name, np.frombuffer(raw, _TYPES[kind]).reshape(shape)
+            data = body
+    return name, np.frombuffer(data, _TYPES[kind]).reshape(shape)
 
 
 _TYPES = {1: "<f4", 3: "i1", 7: "<i8", 9: "?"}
@@ -144,26 +144,26 @@ _TYPES = {1: "<f4", 3: "i1", 7: "<i8", 9: "?"}
 
 def _parse_protobuf_fields(message: memoryview) -> Iterator[tuple[int, int, memoryview]]:
     """Yield (field, number, bytes) for each field of a protobuf message with numbers and byte strings only."""
-    at = 0
+    offset = 0
 
     def read_varint() -> int:
-        nonlocal at
+        nonlocal offset
         value = shift = 0
         while True:
-            byte = message[at]
-            at += 1
+            byte = message[offset]
+            offset += 1
             value |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
                 return value
 
-    while at < len(message):
+    while offset < len(message):
         key = read_varint()
         value = read_varint()
         # Wire type 2 is a byte string with its length; 0 is a number.
         if key & 7 == 2:
-            at += value
-            yield key >> 3, 0, message[at - value : at]
+            offset += value
+            yield key >> 3, 0, message[offset - value : offset]
         else:
             yield key >> 3, value, message[:0]
 
@@ -233,8 +233,10 @@ class MiniLM:
                     down_norm=norm(f"{layer}.output"),
                 )
             )
-        first = self._layers[0]
-        self._merge = all(map(_rows_are_independent, (first.qkv, first.out, first.up, first.down)))
+        first_layer = self._layers[0]
+        self._merge = all(
+            map(_rows_are_independent, (first_layer.qkv, first_layer.out, first_layer.up, first_layer.down))
+        )
 
     def forward(self, ids: NDArray[np.int64], lengths: NDArray[np.int64]) -> Array:
         """Return the unit vectors, shape (n, 384), of n texts given as numbers padded to one length."""
@@ -246,8 +248,8 @@ class MiniLM:
         if self._merge:
             x = x.reshape(texts * length, DIMENSION)
         _apply_layer_norm(x, *self._norm)
-        real = np.arange(length) < lengths[:, None]
-        mask = np.where(real, np.float32(0), np.float32(-1e9))[:, None, None, :]
+        is_real = np.arange(length) < lengths[:, None]
+        mask = np.where(is_real, np.float32(0), np.float32(-1e9))[:, None, None, :]
         for layer in self._layers:
             # Attention: a softmax over the scores of all pieces, without the padding.
             qkv = x @ layer.qkv
@@ -258,9 +260,9 @@ class MiniLM:
             scores += mask
             scores -= scores.max(axis=3, keepdims=True)
             np.exp(scores, out=scores)
-            seen = scores @ value
-            seen /= scores.sum(axis=3, keepdims=True)
-            x += seen.swapaxes(1, 2).reshape(x.shape) @ layer.out
+            attended = scores @ value
+            attended /= scores.sum(axis=3, keepdims=True)
+            x += attended.swapaxes(1, 2).reshape(x.shape) @ layer.out
             x += layer.out_bias
             _apply_layer_norm(x, *layer.out_norm)
             # GELU in its tanh form; constant factors are part of the weights.
@@ -278,7 +280,7 @@ class MiniLM:
             _apply_layer_norm(x, *layer.down_norm)
         x = x.reshape(texts, length, DIMENSION)
         # The mean of the pieces, scaled to length 1; the scaling makes dividing by their number needless.
-        x *= real[:, :, None]
+        x *= is_real[:, :, None]
         vectors = x.sum(axis=1)
         vectors /= np.sqrt(np.square(vectors).sum(axis=1, keepdims=True))
         return vectors
@@ -298,10 +300,10 @@ def _apply_layer_norm(x: Array, weight: Array, bias: Array) -> None:
 def _rows_are_independent(matrix: Array) -> bool:
     """Return whether a row of a product is the same to the last bit in a product of any number of rows.
 
-    BLAS promises nothing of the kind. It holds for its AVX-512 kernels, not for those of Haswell.
+    BLAS does not promise it, so it is tried. It holds for the AVX-512 kernels of OpenBLAS, not for those of Haswell.
     """
-    most = 520
-    rows = np.sin(np.arange(most * len(matrix), dtype=np.float32)).reshape(-1, 8, len(matrix))
-    alone = (rows @ matrix).reshape(most, -1)
-    rows = rows.reshape(most, -1)
-    return all(np.array_equal(rows[:some] @ matrix, alone[:some]) for some in (16, 72, most))
+    row_count = 520
+    rows = np.sin(np.arange(row_count * len(matrix), dtype=np.float32)).reshape(-1, 8, len(matrix))
+    in_blocks = (rows @ matrix).reshape(row_count, -1)
+    rows = rows.reshape(row_count, -1)
+    return all(np.array_equal(rows[:size] @ matrix, in_blocks[:size]) for size in (16, 72, row_count))

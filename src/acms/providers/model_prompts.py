@@ -1,7 +1,7 @@
-"""Words that embedding models want before a query, or before a text that is searched.
+"""Prefixes that embedding models expect before a query, or before a passage (a text that is searched).
 
-A model trained with such words ranks worse without them. The sources are the model cards of e5, EmbeddingGemma, bge,
-nomic-embed-text, mxbai-embed-large, snowflake-arctic-embed and Qwen3-Embedding.
+A model that was trained with prefixes ranks worse without them. The sources are the model cards of e5, EmbeddingGemma,
+bge, nomic-embed-text, mxbai-embed-large, snowflake-arctic-embed and Qwen3-Embedding.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TASK = "Given a web search query, retrieve relevant passages that answer the qu
 _SENTENCE = "Represent this sentence for searching relevant passages: "
 
 #: The first pattern found in the name of a model, in lower case, determines its prefixes.
-_KNOWN = tuple(
+_PROMPTS_BY_PATTERN = tuple(
     (re.compile(pattern), prompts)
     for pattern, prompts in (
         (r"\be5-(mistral|.*-instruct)", Prompts(f"Instruct: {_TASK}\nQuery: ")),
@@ -41,11 +41,11 @@ _KNOWN = tuple(
 
 
 def find_prompts(model: str) -> Prompts:
-    """Return the prompts of a model by its name; nothing for one that is not known."""
+    """Return the prefixes of a model by its name; empty ones for an unknown model."""
     name = model.lower().replace("_", "-")
-    return next((prompts for pattern, prompts in _KNOWN if pattern.search(name)), Prompts())
+    return next((prompts for pattern, prompts in _PROMPTS_BY_PATTERN if pattern.search(name)), Prompts())
 
 
 def name_space(model: str, passage_prompt: str) -> str:
-    """Return the name under which vectors are kept: with other words before a text, they are other vectors."""
+    """Return the name under which vectors are stored: a model gives other vectors with another passage prefix."""
     return f"{model} {passage_prompt.strip()}".strip()

@@ -49,8 +49,8 @@ class _Chat(SDKChat):
 
     def _read(self, answer: Any) -> tuple[str, bool]:
         choice = answer.choices[0]
-        refused = bool(choice.message.refusal) or choice.finish_reason == "content_filter"
-        return choice.message.content or "", refused
+        is_refusal = bool(choice.message.refusal) or choice.finish_reason == "content_filter"
+        return choice.message.content or "", is_refusal
 
 
 class OpenAIEmbedder(OverClient, ModelEmbedder):
@@ -75,7 +75,7 @@ class OpenAIEmbedder(OverClient, ModelEmbedder):
         OverClient.__init__(self, client_of(client, _CLIENT))
         ModelEmbedder.__init__(self, model, _PROVIDER, dimension, longest)
 
-    async def _ask(self, texts: list[str], more: Mapping[str, Json]) -> NDArray[np.float32]:
+    async def _ask(self, texts: list[str], extra_fields: Mapping[str, Json]) -> NDArray[np.float32]:
         return await call_sdk(
             lambda: self._client.embeddings.create(input=texts, **self._settings()),
             lambda answer: self._parse_vectors(

@@ -20,18 +20,18 @@ _FIELDS = ("content", "subject", "attribute", "value")
 
 
 class Grounds:
-    """The turns and known facts of a request, which proposals are held against."""
+    """The turns and known facts of a request, as evidence for or against proposals."""
 
     def __init__(self, request: ReflectionRequest) -> None:
         turns = request.turns
         statements = [(turn.text, turn.created_at) for turn in turns]
         speakers = [(turn.speaker, None) for turn in turns]
         facts = [(f"{fact.subject} {fact.attribute} {fact.content}", None) for fact in request.facts]
-        #: The names a content may use: it may replace a pronoun by the name from another turn or a known fact.
+        #: All turns and facts: a proposal may replace a pronoun by a name from another turn or a known fact.
         self._all = Evidence([*statements, *speakers, *facts])
-        others = [turn for turn in turns if turn.origin is not Origin.ASSISTANT]
+        other_turns = [turn for turn in turns if turn.origin is not Origin.ASSISTANT]
         #: The turns that are not the assistant's.
-        self._others = Evidence((turn.text, turn.created_at) for turn in others)
+        self._others = Evidence((turn.text, turn.created_at) for turn in other_turns)
         self._last_created_at = turns[-1].created_at if turns else None
         self._assistant_versions = {turn.version for turn in turns if turn.origin is Origin.ASSISTANT}
         self._by_version = {turn.version: Evidence([(turn.text, turn.created_at)]) for turn in turns}
@@ -53,26 +53,29 @@ class Grounds:
         A proposal taken from the assistant alone is refused as small talk unless it holds a name, a number, a path or
         the like that no other turn has: "Nice to meet you, Ada" against "I made the tag v2.4.1".
         """
-        if proposal.action not in ("add", "update") or not proposal.content:
+        if proposal.action not in ("add", "update") or not proposal.content:  # it states nothing new
             return proposal
         for name in _FIELDS:
             if is_placeholder(getattr(proposal, name)):
                 return _refuse(proposal, "placeholder", f"its {name} has no words")
-        missing = self._all.missing_details(proposal.content)
-        if missing:
-            return _refuse(proposal, "ungrounded", f"its content names {missing[0]!r}, which no turn says")
+        missing_details = self._all.missing_details(proposal.content)
+        if missing_details:
+            return _refuse(
+                proposal, "ungrounded", f"its content names {missing_details[0]!r}, which no turn says"
+            )
         saying = self._find_turns_saying(proposal)
         if not saying:
-            part = "value" if proposal.value else "content"
-            return _refuse(proposal, "ungrounded", f"its {part} stands in no turn")
+            grounded_field = "value" if proposal.value else "content"
+            return _refuse(proposal, "ungrounded", f"its {grounded_field} stands in no turn")
         if proposal.value and not Evidence([(proposal.content, self._last_created_at)]).says(proposal.value):
             return _refuse(proposal, "ungrounded", "its content does not say its value")
         sources = [version for version in proposal.sources if version in saying]
         is_of_assistant = self._assistant_versions.issuperset(sources or saying)
+        # The assistant's own words are evidence only for what it did or found out.
         if is_of_assistant and not self._names_something_new(proposal.content):
             reason = "it is taken from the assistant, and names nothing new"
             return _refuse(proposal, "small_talk", reason)
-        if proposal.sources and not sources:
+        if proposal.sources and not sources:  # it cites turns that do not say it: cite those that do
             return replace(proposal, sources=tuple(saying))
         return proposal
 
@@ -90,16 +93,16 @@ def _refuse(proposal: Proposal, outcome: Outcome, reason: str) -> Decision:
     return Decision(proposal=proposal, outcome=outcome, reason=reason)
 
 
-def ground_reflection(found: Reflection, request: ReflectionRequest) -> Reflection:
+def ground_reflection(reflection: Reflection, request: ReflectionRequest) -> Reflection:
     """Return an answer with only the proposals that its turns support; the others are `rejected`.
 
     A validity date counts only if a turn names that day: small models write the time of the turn. The summary is
     repaired. Parts removed from either are reported in `unreadable`.
     """
     grounds = Grounds(request)
-    summary, unreadable = found.summary, found.unreadable
+    summary, unreadable = reflection.summary, reflection.unreadable
     checked: list[Proposal | Decision] = []
-    for number, proposal in enumerate(found.proposals, 1):
+    for number, proposal in enumerate(reflection.proposals, 1):
         for name in ("valid_from", "valid_to"):
             day = getattr(proposal, name)
             if day is not None and not grounds.names_day(day):
@@ -111,8 +114,8 @@ def ground_reflection(found: Reflection, request: ReflectionRequest) -> Reflecti
         summary = None if is_placeholder(text) else text or None
         unreadable += tuple(f"summary: {count} {kind}" for kind, count in repairs.items())
     return Reflection(
-        proposals=tuple(one for one in checked if isinstance(one, Proposal)),
+        proposals=tuple(item for item in checked if isinstance(item, Proposal)),
         summary=summary,
         unreadable=unreadable,
-        rejected=(*found.rejected, *(one for one in checked if isinstance(one, Decision))),
+        rejected=(*reflection.rejected, *(item for item in checked if isinstance(item, Decision))),
     )

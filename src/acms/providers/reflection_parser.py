@@ -20,10 +20,10 @@ from acms.ports import ReflectionRequest
 from acms.text.moments import parse_date_bound
 
 CONFIDENCE = 0.8
-"""Of a proposal that says none, or none that is a number from 0 to 1."""
+"""Default confidence, for a proposal that states none between 0 and 1."""
 
 PROPOSALS = 200
-"""Proposals of one answer that are read."""
+"""Number of proposals of one answer that are read; more are the sign of a loop."""
 
 CONTENT_CHARS = 800
 """Characters of a content: the 200 tokens that `ReflectionConfig.max_fact_tokens` allows by default."""
@@ -31,7 +31,7 @@ VALUE_CHARS = 200
 """Characters of a value: a few words, or a path."""
 
 _LISTS = ("turns", "proposals", "facts", "actions")
-_SURE = {"high": 0.9, "medium": 0.6, "low": 0.3}
+_CONFIDENCE_OF_WORD = {"high": 0.9, "medium": 0.6, "low": 0.3}
 _FIELDS = frozenset({"subject", "attribute", "fact_type", "confidence", "sources"})
 _ACTIONS = frozenset({"add", "update", "remove", "keep"})
 _CONTENT = 20_000  # characters; the rules decide which length is too long for a fact
@@ -40,7 +40,7 @@ _VALUE = 2_000
 _REASON = 500
 _LISTED = 20  # parts that are listed one by one as unreadable
 _LONGEST = 500_000  # characters of an answer that are read
-_WORK = 10_000_000  # steps of looking for JSON values before an answer is given up: tenths of a second
+_WORK = 10_000_000  # steps of the search for JSON values, which then gives up: some tenths of a second
 
 _THOUGHTS = re.compile(r"\A.*</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
 _FENCED = re.compile(r"```[a-zA-Z]*[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL)
@@ -55,8 +55,8 @@ _UNSTORABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _Object: TypeAlias = Mapping[str, Any]
 
 
-class _Twice:
-    """The different values of a name that an object gives more than once."""
+class _RepeatedField:
+    """The different values of a field that a JSON object has more than once."""
 
     def __init__(self, *values: object) -> None:
         self.values = values
@@ -66,14 +66,14 @@ _ISO = re.compile(r"\d{4}-?\d\d")
 
 
 def map_fact_handles(request: ReflectionRequest) -> dict[str, str]:
-    """Return the ids of the known facts by the short names under which a model is shown them."""
+    """Return the ids of the known facts by their handles: "F1", "F2" and so on, which a model copies without errors."""
     return {f"F{number}": fact.id for number, fact in enumerate(request.facts, 1)}
 
 
 def parse_reflection(text: str, request: ReflectionRequest, *, provider: str) -> Reflection:
     """Read an answer to a request. `ProviderError`, retryable, when nothing in it can be read."""
-    found, summary, unreadable = _extract_proposals(text[:_LONGEST])
-    if found is None:
+    items, summary, unreadable = _extract_proposals(text[:_LONGEST])
+    if items is None:
         raise ProviderError(
             "the model's answer holds no proposals that can be read",
             provider=provider,
@@ -83,13 +83,13 @@ def parse_reflection(text: str, request: ReflectionRequest, *, provider: str) ->
     fact_of_handle = map_fact_handles(request)
     time_of_turn = {turn.version: turn.created_at for turn in request.turns}
     proposals: list[Proposal] = []
-    for number, item in enumerate(found[:PROPOSALS], 1):
+    for number, item in enumerate(items[:PROPOSALS], 1):
         try:
             proposals.append(_parse_proposal(item, fact_of_handle, time_of_turn))
         except ValidationError as error:
             unreadable.append(f"proposal {number}: {error}")
-    if len(found) > PROPOSALS:
-        unreadable.append(f"{len(found) - PROPOSALS} proposals beyond the first {PROPOSALS}")
+    if len(items) > PROPOSALS:
+        unreadable.append(f"{len(items) - PROPOSALS} proposals beyond the first {PROPOSALS}")
     if len(unreadable) > _LISTED:
         unreadable[_LISTED:] = [f"{len(unreadable) - _LISTED} more"]
     return Reflection(proposals=tuple(proposals), summary=summary, unreadable=tuple(unreadable))
@@ -112,12 +112,13 @@ def _extract_proposals(text: str) -> tuple[list[Any] | None, str | None, list[st
     without_thoughts = _THOUGHTS.sub("", text)
     loose: list[Any] = []
     for candidate in dict.fromkeys([*_FENCED.findall(without_thoughts), without_thoughts, text]):
-        if candidate.strip().lstrip("\ufeff") in ("[]", "{}"):
+        if candidate.strip().lstrip("\ufeff") in ("[]", "{}"):  # a valid answer: there is nothing to propose
             return [], None, []
         opening = _OPENING.search(candidate)
         if opening is None:
             continue
         exact = candidate[opening.start() :]
+        # Most models write valid JSON; others leave a comma after the last element.
         complete_list: list[Any] | None = None
         for variant in dict.fromkeys([exact, _COMMA.sub(lambda match: match[1] or "", exact)]):
             parts: list[Any] = []
@@ -142,35 +143,35 @@ def _extract_proposals(text: str) -> tuple[list[Any] | None, str | None, list[st
 
 def _parse_answer(value: Any) -> tuple[list[Any], str | None, list[str]] | None:
     """Parse an object that is an answer: it has a list of proposals, or wraps one that has."""
-    # Unwrap objects with a single field.
+    # Some models wrap the answer in an object with a single field, such as {"result": …}.
     for _ in range(3):
         if not isinstance(value, dict) or any(name in value for name in _LISTS):
             break
         value = next(iter(value.values())) if len(value) == 1 else None
     if not isinstance(value, dict):
         return None
-    given = cast("_Object", value)
-    name = next(name for name in _LISTS if name in given)
+    fields = cast("_Object", value)
+    name = next(name for name in _LISTS if name in fields)
     unreadable: list[str] = []
     items: list[Any] = []
-    for one in _field_values(given[name]):
-        if isinstance(one, list):
-            items += _flatten_turns(cast("list[Any]", one))
-        elif _is_proposal(one):
-            items.append(one)
-        elif one is not None:
+    for field_value in _field_values(fields[name]):
+        if isinstance(field_value, list):
+            items += _flatten_turns(cast("list[Any]", field_value))
+        elif _is_proposal(field_value):
+            items.append(field_value)
+        elif field_value is not None:
             unreadable.append(f"{name}: is no list")
     summary: str | None = None
-    for one in _field_values(given.get("summary")):
-        if isinstance(one, str):
-            summary = summary or clean_text(one) or None
-        elif one is not None:
+    for field_value in _field_values(fields.get("summary")):
+        if isinstance(field_value, str):
+            summary = summary or clean_text(field_value) or None
+        elif field_value is not None:
             unreadable.append("summary: is no text")
     return items, summary, unreadable
 
 
 def _is_turn(value: Any) -> bool:
-    """Tell the facts of one turn: {"turn": 3, "facts": […]}."""
+    """Return whether a value holds the facts of one turn: {"turn": 3, "facts": […]}."""
     return (
         isinstance(value, dict) and "turn" in value and isinstance(cast("_Object", value).get("facts"), list)
     )
@@ -178,23 +179,26 @@ def _is_turn(value: Any) -> bool:
 
 def _flatten_turns(items: Sequence[Any]) -> list[Any]:
     """Return proposals in order, those of one turn with that as their source unless they cite others."""
-    found: list[Any] = []
+    proposals: list[Any] = []
     for item in items:
         if not _is_turn(item):
-            found.append(item)
+            proposals.append(item)
             continue
         source = {"sources": [item["turn"]]}
         for fact in item["facts"]:
-            found.append({**source, **fact} if isinstance(fact, dict) else fact)
-    return found
+            proposals.append({**source, **fact} if isinstance(fact, dict) else fact)
+    return proposals
 
 
 def _field_values(value: Any) -> Sequence[Any]:
-    return value.values if isinstance(value, _Twice) else (value,)
+    return value.values if isinstance(value, _RepeatedField) else (value,)
 
 
 def _is_proposal(value: Any) -> bool:
-    """Tell a proposal by its fields, outside a list of them: {"role", "content"} for one is none."""
+    """Return whether an object looks like a proposal, wherever it stands.
+
+    "content" alone is not enough: a chat message such as {"role": …, "content": …} has it too.
+    """
     return isinstance(value, dict) and (
         "action" in value or ("content" in value and bool(_FIELDS & set(value)))
     )
@@ -203,36 +207,37 @@ def _is_proposal(value: Any) -> bool:
 def _iterate_json_values(text: str) -> Iterator[Any]:
     """Yield every JSON object and list of a text that is not inside one yielded before.
 
-    Work is bounded: brackets that open and never close would be looked at over and over.
+    The work is bounded, because each bracket that is never closed makes the decoder read to the end of the text.
     """
-    # `left` is the work that may still be done, roughly in characters.
-    position, left = 0, _WORK
-    while left > 0 and (opening := _OPENING.search(text, position)):
+    # `remaining_work` is the work that may still be done, roughly in characters.
+    position, remaining_work = 0, _WORK
+    while remaining_work > 0 and (opening := _OPENING.search(text, position)):
         start = opening.start()
         try:
             value, position = _DECODER.raw_decode(text, start)
         except json.JSONDecodeError as error:
             position = start + 1
-            left -= 10 * (error.pos - start) + error.pos // 8 + 100  # it counts the lines up to its place
+            # The decoder read up to the error, and then counted the lines up to it.
+            remaining_work -= 10 * (error.pos - start) + error.pos // 8 + 100
         except (RecursionError, ValueError):
             position = start + 1
-            left -= 10_000
+            remaining_work -= 10_000
         else:
             yield value
 
 
 def _collect_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    given: dict[str, list[Any]] = {}
+    values_by_name: dict[str, list[Any]] = {}
     for name, value in pairs:
-        given.setdefault(name, []).append(value)
+        values_by_name.setdefault(name, []).append(value)
     return {
-        name: values[-1] if all(value == values[0] for value in values[1:]) else _Twice(*values)
-        for name, values in given.items()
+        name: values[-1] if all(value == values[0] for value in values[1:]) else _RepeatedField(*values)
+        for name, values in values_by_name.items()
     }
 
 
 def _parse_integer(digits: str) -> int | float:
-    """Read a whole number; a very long one as a float, infinite if need be."""
+    """Parse an integer; a very long one becomes a float, because Python limits the digits of an `int`."""
     return int(digits) if len(digits) <= 18 else float(digits)
 
 
@@ -249,14 +254,14 @@ def _parse_proposal(
     """Parse one proposal; raise `ValidationError` with the reason if its meaning is uncertain."""
     if not isinstance(item, dict):
         raise ValidationError("is no object")
-    given = cast("_Object", item)
-    if any(isinstance(value, _Twice) for value in given.values()):
+    fields = cast("_Object", item)
+    if any(isinstance(value, _RepeatedField) for value in fields.values()):
         raise ValidationError("says two different things about one field")
-    fact_id = _parse_fact_id(_first_non_null(given, "fact", "fact_id"), fact_of_handle)
-    action = _parse_action(given.get("action"), fact_id)
-    content = _parse_text(given.get("content"))
-    subject = _parse_short_text(given.get("subject"), _NAME)
-    attribute = _parse_short_text(given.get("attribute"), _NAME)
+    fact_id = _parse_fact_id(_first_non_null(fields, "fact", "fact_id"), fact_of_handle)
+    action = _parse_action(fields.get("action"), fact_id)
+    content = _parse_text(fields.get("content"))
+    subject = _parse_short_text(fields.get("subject"), _NAME)
+    attribute = _parse_short_text(fields.get("attribute"), _NAME)
     if action in ("add", "update"):
         if not content:
             raise ValidationError("has no content")
@@ -264,41 +269,42 @@ def _parse_proposal(
             raise ValidationError(f"has more than {_CONTENT} characters")
         if action == "update" and fact_id is not None and fact_id not in fact_of_handle.values():
             raise ValidationError("updates a fact that it was not shown")
-        _check_not_cut(content, _parse_text(given.get("value")))
+        _check_not_cut(content, _parse_text(fields.get("value")))
     elif fact_id is None and not (subject or attribute):
         raise ValidationError(f"does not say which fact to {action}")
-    sources = _parse_sources(given.get("sources"), time_of_turn)
-    valid_from, valid_to = _parse_validity(given, sources, time_of_turn)
-    cardinality = _normalize_word(given.get("cardinality"))
-    kind = _normalize_word(_first_non_null(given, "fact_type", "type"))
-    scope: Scope = "namespace" if _normalize_word(given.get("scope")) == "namespace" else "session"
+    sources = _parse_sources(fields.get("sources"), time_of_turn)
+    valid_from, valid_to = _parse_validity(fields, sources, time_of_turn)
+    cardinality = _normalize_word(fields.get("cardinality"))
+    kind = _normalize_word(_first_non_null(fields, "fact_type", "type"))
+    scope: Scope = "namespace" if _normalize_word(fields.get("scope")) == "namespace" else "session"
     return Proposal(
         action=action,
         content=content,
         subject=subject,
         attribute=attribute,
-        value=_parse_short_text(given.get("value"), _VALUE),
+        value=_parse_short_text(fields.get("value"), _VALUE),
         cardinality=cardinality if cardinality in ("one", "many") else None,
         fact_type=kind if _WORD.match(kind) else "fact",
-        confidence=_parse_confidence(given.get("confidence")),
-        negative=_parse_negative(given),
+        confidence=_parse_confidence(fields.get("confidence")),
+        negative=_parse_negative(fields),
         scope=scope,
         valid_from=valid_from,
         valid_to=valid_to,
         fact_id=fact_id,
-        depends_on=_parse_dependencies(given.get("depends_on"), fact_of_handle),
+        depends_on=_parse_dependencies(fields.get("depends_on"), fact_of_handle),
         sources=sources,
-        reason=_parse_text(given.get("reason"))[:_REASON],
+        reason=_parse_text(fields.get("reason"))[:_REASON],
     )
 
 
 def _check_not_cut(content: str, value: str) -> None:
+    """Raise `ValidationError` for a text of exactly the schema's maximum length: the server cut it there."""
     if len(content) == CONTENT_CHARS or len(value) == VALUE_CHARS:
         raise ValidationError("was cut at the length the schema allows")
 
 
 def _parse_validity(
-    given: _Object, sources: Sequence[int], time_of_turn: Mapping[int, datetime | None]
+    fields: _Object, sources: Sequence[int], time_of_turn: Mapping[int, datetime | None]
 ) -> tuple[datetime | None, datetime | None]:
     """Return the first and last moment at which a fact is true, as far as they are stated and agree.
 
@@ -306,15 +312,15 @@ def _parse_validity(
     """
     versions = sources or tuple(time_of_turn)[::-1]
     spoken_at = time_of_turn[versions[0]] if versions else None
-    valid_from = _parse_datetime(given.get("valid_from"), spoken_at)
-    valid_to = _parse_datetime(given.get("valid_to"), spoken_at, end=True)
-    if valid_from and valid_to and valid_to < valid_from:
+    valid_from = _parse_datetime(fields.get("valid_from"), spoken_at)
+    valid_to = _parse_datetime(fields.get("valid_to"), spoken_at, end=True)
+    if valid_from and valid_to and valid_to < valid_from:  # at least one is wrong, and which one is unknown
         return None, None
     return valid_from, valid_to
 
 
-def _first_non_null(given: _Object, *names: str) -> Any:
-    return next((given[name] for name in names if given.get(name) is not None), None)
+def _first_non_null(fields: _Object, *names: str) -> Any:
+    return next((fields[name] for name in names if fields.get(name) is not None), None)
 
 
 def _parse_action(value: Any, fact_id: str | None) -> Action:
@@ -333,14 +339,14 @@ def _parse_text(value: Any) -> str:
     """Return a cleaned text or the digits of a number; "" for any other value."""
     if isinstance(value, str):
         return clean_text(value)
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return repr(value) if number else ""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return repr(value) if is_number else ""
 
 
-def _parse_short_text(value: Any, most: int) -> str:
-    """Return a text, or nothing when it is too long: cut, it would be another one."""
+def _parse_short_text(value: Any, max_chars: int) -> str:
+    """Return a text, or "" if it is too long: a shortened name or value would be a different one."""
     text = _parse_text(value)
-    return text if len(text) <= most else ""
+    return text if len(text) <= max_chars else ""
 
 
 def _normalize_word(value: Any) -> str:
@@ -349,7 +355,7 @@ def _normalize_word(value: Any) -> str:
 
 def _parse_fact_id(value: Any, names: Mapping[str, str]) -> str | None:
     """Return the id of a handle; an unknown name is kept, so that the rules report it."""
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool):  # "F" was left out
         value = f"F{value}"
     if not isinstance(value, str):
         return None
@@ -365,18 +371,18 @@ def _parse_fact_id(value: Any, names: Mapping[str, str]) -> str | None:
 
 def _parse_dependencies(value: Any, names: Mapping[str, str]) -> tuple[str, ...]:
     """Return the ids of the known facts that are named, once each; unknown names are skipped."""
-    said = cast("list[Any]", value) if isinstance(value, list) else [value]
-    known = set(names.values())
-    ids = [_parse_fact_id(one, names) for one in said]
-    return tuple(dict.fromkeys([id for id in ids if id is not None and id in known]))
+    names_given = cast("list[Any]", value) if isinstance(value, list) else [value]
+    known_ids = set(names.values())
+    ids = [_parse_fact_id(name_given, names) for name_given in names_given]
+    return tuple(dict.fromkeys([id for id in ids if id is not None and id in known_ids]))
 
 
 def _parse_confidence(value: Any) -> float:
     """Return a confidence from a number, a percentage or a word; the default for anything else."""
     if isinstance(value, str):
         word = _normalize_word(value)
-        if word in _SURE:
-            return _SURE[word]
+        if word in _CONFIDENCE_OF_WORD:
+            return _CONFIDENCE_OF_WORD[word]
         try:
             value = float(word[:-1]) / 100 if word.endswith("%") else float(word)
         except ValueError:
@@ -386,42 +392,42 @@ def _parse_confidence(value: Any) -> float:
     return float(value)
 
 
-def _parse_negative(given: _Object) -> bool:
+def _parse_negative(fields: _Object) -> bool:
     """Return whether a proposal denies something, in any of the forms that models use."""
-    value = given.get("negative")
+    value = fields.get("negative")
     if isinstance(value, str):
         return _normalize_word(value) in ("true", "yes")
     if value is None:
-        return _normalize_word(given.get("polarity")) == "negative"
+        return _normalize_word(fields.get("polarity")) == "negative"
     return value is True or (value == 1 and not isinstance(value, list | dict))
 
 
-def _parse_datetime(value: Any, said: datetime | None, *, end: bool = False) -> datetime | None:
+def _parse_datetime(value: Any, spoken_at: datetime | None, *, end: bool = False) -> datetime | None:
     """Return a time in UTC from ISO 8601 or from a date in words; None for other texts.
 
-    Dates in words count from the time `said`.
+    Dates in words, such as "next Friday", count from the time `spoken_at`.
     """
     if not isinstance(value, str):
         return None
     text = clean_text(value)
-    bound = None if said is None else parse_date_bound(value, said, end=end)
+    bound = None if spoken_at is None else parse_date_bound(value, spoken_at, end=end)
     if bound is not None and not _ISO.match(text):
         return bound
     try:
-        when = datetime.fromisoformat(text)
-        return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+        moment = datetime.fromisoformat(text)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 
 
 def _parse_sources(value: Any, versions: Mapping[int, object]) -> tuple[int, ...]:
     """Return the versions that a model cites, each once; numbers that were not in its request are ignored."""
-    cited: dict[int, None] = {}  # keeps their order
-    for given in cast("list[Any]", value) if isinstance(value, list) else [value]:
-        number = given
-        if isinstance(given, str):
-            digits = clean_text(given).strip("[]()#").lower().removeprefix("v").strip()
+    cited_versions: dict[int, None] = {}  # keeps their order
+    for citation in cast("list[Any]", value) if isinstance(value, list) else [value]:
+        number = citation
+        if isinstance(citation, str):
+            digits = clean_text(citation).strip("[]()#").lower().removeprefix("v").strip()
             number = int(digits) if _NUMBER.match(digits) else None
         if isinstance(number, int | float) and not isinstance(number, bool) and number in versions:
-            cited[int(number)] = None
-    return tuple(cited)
+            cited_versions[int(number)] = None
+    return tuple(cited_versions)

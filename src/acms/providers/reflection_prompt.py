@@ -25,8 +25,8 @@ DATE_CHARS = 25
 """Characters of an ISO 8601 time with its zone."""
 GRAMMAR = 1_900
 """Repetitions a bound may allow: llama.cpp refuses a grammar with 2,000 and more, so a longer summary has no bound."""
-_CHARS = 4
-"""Characters of a token, about: enough for a summary that keeps to its tokens."""
+_CHARS_PER_TOKEN = 4
+"""Characters of a token, about: a summary that keeps to its tokens fits."""
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _BLOCKS = ("known_facts", "turns")
@@ -43,21 +43,21 @@ def answer_schema(request: ReflectionRequest) -> dict[str, object]:
     reads all of them, and its citations are right.
 
     Turns and handles are enumerations of those that exist, lists and texts are bounded, and fields that could only be
-    empty are left out: without known facts an answer can only add, and a
-    validity needs a turn that names a day or a number. Nothing is optional and there are no unions, so that
-    the strict mode of every vendor takes it; `without_bounds` is for servers that take no bounds.
+    empty are left out: without known facts an answer can only add, and a validity needs a turn that names a day or a
+    number. Nothing is optional and there are no unions, so that the strict mode of every vendor takes it;
+    `without_bounds` is for servers that take no bounds.
     """
     versions = [turn.version for turn in request.turns]
-    known = list(map_fact_handles(request))
+    handles = list(map_fact_handles(request))
     properties: dict[str, object] = {
         "content": _text_schema(CONTENT_CHARS),
         "subject": _text_schema(NAME_CHARS),
         "attribute": _text_schema(NAME_CHARS),
         "value": _text_schema(VALUE_CHARS),
     }
-    if known:
+    if handles:
         properties["action"] = _one_of("add", "update", "remove", "keep")
-        properties["fact"] = _one_of("", *known)
+        properties["fact"] = _one_of("", *handles)
     properties |= {
         "fact_type": _one_of("fact", "decision", "constraint", "failure", "goal", "preference", "event"),
         "cardinality": _one_of("one", "many"),
@@ -67,16 +67,18 @@ def answer_schema(request: ReflectionRequest) -> dict[str, object]:
     }
     if any(map(_may_name_a_day, request.turns)):
         properties |= {"valid_from": _text_schema(DATE_CHARS), "valid_to": _text_schema(DATE_CHARS)}
-    if known:
-        properties["depends_on"] = _list_of(_one_of(*known), len(known))
+    if handles:
+        properties["depends_on"] = _list_of(_one_of(*handles), len(handles))
     facts = _list_of(_object_schema(properties), _most_facts(request))
     turn = _object_schema({"turn": {"type": "integer", "enum": versions}, "facts": facts})
     turns = {**_list_of(turn, len(versions)), "minItems": len(versions)}
-    return _object_schema({"turns": turns, "summary": _text_schema(request.max_summary_tokens * _CHARS)})
+    return _object_schema(
+        {"turns": turns, "summary": _text_schema(request.max_summary_tokens * _CHARS_PER_TOKEN)}
+    )
 
 
 def without_bounds(schema: Any) -> Any:
-    """Return a schema without the lengths of its texts and lists, which some strict modes refuse."""
+    """Return a schema without the maximum lengths of its texts and lists, which some strict modes refuse."""
     if isinstance(schema, Mapping):
         fields = cast("Mapping[str, Any]", schema)
         return {name: without_bounds(value) for name, value in fields.items() if name not in _BOUNDS}
@@ -84,12 +86,12 @@ def without_bounds(schema: Any) -> Any:
 
 
 def _may_name_a_day(turn: Turn) -> bool:
-    said = turn.created_at or datetime.now(UTC)
-    return any(char.isnumeric() for char in turn.text) or bool(find_periods(turn.text, said))
+    spoken_at = turn.created_at or datetime.now(UTC)
+    return any(char.isnumeric() for char in turn.text) or bool(find_periods(turn.text, spoken_at))
 
 
 def _most_facts(request: ReflectionRequest) -> int:
-    """Return how many facts one turn can state: each has two words at least."""
+    """Return the most facts that one turn can state: a fact takes two words at least."""
     longest = max((len(split_words(turn.text)) for turn in request.turns), default=0)
     return min(request.max_facts + len(request.facts), max(1, longest // 2))
 
@@ -103,16 +105,16 @@ def _object_schema(properties: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def _list_of(items: Mapping[str, object], most: int) -> dict[str, object]:
-    return {"type": "array", "items": dict(items), "maxItems": most}
+def _list_of(items: Mapping[str, object], max_items: int) -> dict[str, object]:
+    return {"type": "array", "items": dict(items), "maxItems": max_items}
 
 
 def _one_of(*choices: str) -> dict[str, object]:
     return {"type": "string", "enum": list(choices)}
 
 
-def _text_schema(most: int) -> dict[str, object]:
-    return {"type": "string", "maxLength": most} if most <= GRAMMAR else {"type": "string"}
+def _text_schema(max_chars: int) -> dict[str, object]:
+    return {"type": "string", "maxLength": max_chars} if max_chars <= GRAMMAR else {"type": "string"}
 
 
 def build_reflection_prompt(template: str, request: ReflectionRequest) -> tuple[str, str]:
@@ -130,11 +132,11 @@ def build_reflection_prompt(template: str, request: ReflectionRequest) -> tuple[
 def _format_turn(turn: Turn) -> str:
     """Return a turn as lines of the prompt: version, speaker, origin and time, then the indented text."""
     speaker = re.sub(r"[\[\]():<>]", "", " ".join(clean_text(turn.speaker).split()))[:_SPEAKER] or "unknown"
-    when = ""
+    time_text = ""
     if turn.created_at is not None:
-        when = f" {_DAYS[turn.created_at.weekday()]} {turn.created_at:%Y-%m-%d %H:%M}"
+        time_text = f" {_DAYS[turn.created_at.weekday()]} {turn.created_at:%Y-%m-%d %H:%M}"
     text = f"\n{_INDENT}".join(_escape_blocks(turn.text).splitlines())
-    return f"[{turn.version}] {speaker} ({turn.origin.value}){when}: {text}"
+    return f"[{turn.version}] {speaker} ({turn.origin.value}){time_text}: {text}"
 
 
 def _format_fact(number: int, fact: Fact) -> str:
@@ -155,5 +157,5 @@ def _format_fact(number: int, fact: Fact) -> str:
 
 
 def _escape_blocks(text: str) -> str:
-    """Return a text in which the marks around the blocks are no marks."""
+    """Escape the tags of the prompt's blocks in a text, so that the text cannot close its block."""
     return escape_tags(clean_text(text), _BLOCKS)

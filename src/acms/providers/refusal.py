@@ -11,7 +11,7 @@ __all__ = ["InputRefusedError"]
 REFUSALS = (400, 413, 422)
 """Statuses by which a server refuses the texts of a request: it will refuse the same texts again."""
 
-#: How llama.cpp, vLLM, Ollama, OpenAI and Text Embeddings Inference say it, some of them with status 500.
+#: Messages of llama.cpp, vLLM, Ollama, OpenAI and Text Embeddings Inference, some of them with status 500.
 _TOO_LONG = re.compile(
     r"too (large|long)|context (length|size|window)|maximum (context|input|sequence|model) |physical batch"
     r"|must have less than \d+ tokens|exceed\w* the .{0,40}(context|tokens)",

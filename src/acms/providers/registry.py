@@ -54,7 +54,7 @@ def register(kind: str, name: str, factory: Callable[..., Any]) -> None:
 def names(kind: str) -> list[str]:
     """Return the names by which providers of a kind can be made, sorted; also of those whose extra is missing."""
     _check_kind(kind)
-    return sorted(name for of, name in (*_BUILT_IN, *_registered) if of == kind)
+    return sorted(name for registered_kind, name in (*_BUILT_IN, *_registered) if registered_kind == kind)
 
 
 def create(kind: str, name: str, **settings: Any) -> Any:
@@ -70,9 +70,9 @@ def create(kind: str, name: str, **settings: Any) -> Any:
     if factory is not None:
         return _call_factory(kind, name, factory, settings)
     if (kind, name) not in _BUILT_IN:
-        known = names(kind)
+        known_names = names(kind)
         raise ConfigurationError(
-            f"there is no {kind} {name!r}, only {', '.join(known)}", options=tuple(known)
+            f"there is no {kind} {name!r}, only {', '.join(known_names)}", options=tuple(known_names)
         )
     module_name, class_name = _BUILT_IN[kind, name]
     module = import_module(f"acms.providers.{module_name}")
@@ -95,7 +95,7 @@ def _call_factory(kind: str, name: str, factory: Callable[..., Any], settings: M
 
 
 def _check_settings(kind: str, name: str, factory: Callable[..., Any], settings: Mapping[str, Any]) -> None:
-    """Refuse settings that a factory does not take, or that are missing, in words that hold no value."""
+    """Raise `ConfigurationError` for unknown or missing settings of a factory; the error quotes no value."""
     try:
         inspect.signature(factory).bind(**settings)
     except TypeError as error:

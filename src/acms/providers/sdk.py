@@ -38,19 +38,19 @@ _BROKEN = ("APIConnectionError", "APITimeoutError", "TransportError")
 
 
 def client_of(client: Any, kind: str) -> Any:
-    """Return a client when its calls can be awaited; `kind` names the one that is meant."""
+    """Return an SDK's asynchronous client; raise `ConfigurationError` for any other. `kind` is the expected class."""
     if client is None or any(base.__name__ == "SyncAPIClient" for base in type(client).__mro__):
         raise ConfigurationError(f"client must be an {kind}", options=(f"pass {kind}()",))
     return client
 
 
-def create_sdk_client(kind: Callable[..., Any], settings: Mapping[str, Any], key: str) -> Any:
-    """Make a client from settings and the SDK's own environment variables, of which `key` is the one with the key."""
+def create_sdk_client(kind: Callable[..., Any], settings: Mapping[str, Any], key_variable: str) -> Any:
+    """Make a client from settings and the SDK's environment variables; `key_variable` is the one with the API key."""
     try:
         return kind(**settings)
-    except Exception:
-        problem = f"{kind.__name__} cannot be made: check its settings and {key}"
-    raise ConfigurationError(problem, options=(f"set {key}",))
+    except Exception:  # the SDK's error may quote a setting, so it is not passed on
+        problem = f"{kind.__name__} cannot be made: check its settings and {key_variable}"
+    raise ConfigurationError(problem, options=(f"set {key_variable}",))
 
 
 async def call_sdk(call: Callable[[], Awaitable[Any]], read: Callable[[Any], T], provider: str) -> T:
@@ -83,7 +83,7 @@ def redact_client_key(text: str, client: Any) -> str:
 
 
 class OverClient:
-    """A provider over a client: a given one is the caller's to close, one made for it is closed with it."""
+    """A provider over an SDK's client. It closes the client only if the client was made for it."""
 
     #: Whether `aclose` closes the client.
     owns_client: bool = False
@@ -117,39 +117,39 @@ class SDKChat(ABC):
         self, system: str, prompt: str, *, max_tokens: int, schema: Mapping[str, Any] | None = None
     ) -> str:
         """Return the model's answer; `ProviderError` when it gives none, `retryable` unless it refused."""
-        refused = self._refused
+        refused_features = self._refused
         while True:
-            settings = {} if TEMPERATURE in refused else {TEMPERATURE: 0}
-            accepted = accepted_schema(schema, refused)
-            if accepted is not None:
-                settings |= self._form(accepted)
+            settings = {} if TEMPERATURE in refused_features else {TEMPERATURE: 0}
+            allowed_schema = accepted_schema(schema, refused_features)
+            if allowed_schema is not None:
+                settings |= self._form(allowed_schema)
             try:
                 text = await self._text(system, prompt, max_tokens, settings)
             except StatusError as error:
                 if error.status not in REFUSED:
                     raise
                 # Which of temperature and schema the server objects to; None if it is neither.
-                feature = feature_to_leave_out(error, refused, schema is not None)
+                feature = feature_to_leave_out(error, refused_features, schema is not None)
                 if feature is None:
                     raise
-                refused |= {feature}
+                refused_features |= {feature}
             else:
-                self._refused = refused
+                self._refused = refused_features
                 return text
 
     async def _text(self, system: str, prompt: str, max_tokens: int, settings: Mapping[str, Any]) -> str:
-        text, refused = await call_sdk(
+        text, is_refusal = await call_sdk(
             lambda: self._ask(system, prompt, max_tokens, settings), self._checked, self.provider
         )
         if text:
             return text
-        raise empty_answer_error(self.provider, refused)
+        raise empty_answer_error(self.provider, is_refusal)
 
     def _checked(self, answer: Any) -> tuple[str, bool]:
-        text, refused = self._read(answer)
+        text, is_refusal = self._read(answer)
         if not isinstance(text, str):
             raise TypeError("not a text")
-        return redact_client_key(THINKING.sub("", text, count=1), self.client).strip(), refused
+        return redact_client_key(THINKING.sub("", text, count=1), self.client).strip(), is_refusal
 
     @abstractmethod
     def _ask(
@@ -181,6 +181,7 @@ def _convert_error(error: Exception, provider: str) -> ProviderError:
     if "APIResponseValidationError" in kinds or isinstance(error, ValueError):  # ValueError: no JSON, no data
         return unreadable_answer_error(provider)
     if isinstance(status, int):
+        # Some servers answer 500 to a text that is too long; with 4xx the status alone says enough.
         too_long = status >= 500 and says_too_long(str(error))
         return StatusError(
             f"{provider} answered {status}",

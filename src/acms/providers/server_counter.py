@@ -91,6 +91,7 @@ class ServerTokenCounter(OverEndpoint):
                     lambda answer: _check_token_count(answer["input_tokens"]),
                 )
             case _:  # gemini
+                # The codec's payload has the fields of the Python SDK, with the settings under `config`.
                 name = model if "/" in model else f"models/{model}"
                 config = payload.get("config", {})
                 request = {"model": name, "contents": payload["contents"]}

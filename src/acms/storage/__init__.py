@@ -78,15 +78,16 @@ def open_storage(url: str | Path) -> Handle:
         raise ConfigurationError(
             f"a store is named by a URL or a Path, not by {type(url).__name__}", options=_STORES
         )
-    scheme, there, _ = url.partition("://")
-    if there and scheme in ("postgresql", "postgres"):
+    scheme, separator, _ = url.partition("://")
+    if separator and scheme in ("postgresql", "postgres"):
         return _open_postgres(url)
     urls.refuse_mistakes(url, _STORES)
-    home = _open_shard if not there else {"memory": _open_memory, "sqlite": _open_sqlite}.get(scheme)
-    found = None if home is None else home(url)
-    if found is None:
+    openers = {"memory": _open_memory, "sqlite": _open_sqlite}
+    open_handle = openers.get(scheme) if separator else _open_shard
+    handle = None if open_handle is None else open_handle(url)
+    if handle is None:
         raise ConfigurationError(f"{urls.without_password(url)!r} is not the URL of a store", options=_STORES)
-    return found
+    return handle
 
 
 _STORES = (
@@ -142,7 +143,7 @@ def _open_sqlite(url: str) -> Handle | None:
 
 def _open_postgres(url: str) -> Handle:
     """Return a handle on a PostgreSQL database; `MissingExtraError` without its driver."""
-    found = urls.parse_postgres_url(url)
+    parsed = urls.parse_postgres_url(url)
     try:
         from acms.storage.postgres.store import PostgresStorage
     except ImportError as missing:
@@ -150,4 +151,4 @@ def _open_postgres(url: str) -> Handle:
         if package != "psycopg":
             raise
         raise MissingExtraError("postgres", package) from None
-    return PostgresStorage(found.dsn, tenant=found.tenant, **found.options)
+    return PostgresStorage(parsed.dsn, tenant=parsed.tenant, **parsed.options)

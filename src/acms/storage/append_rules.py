@@ -52,7 +52,7 @@ from acms.ports import StorageBackend
 
 Item = TypeVar("Item", Context, Job)
 
-_MADE = frozenset((Kind.MESSAGE, Kind.FACT, Kind.SUMMARY))
+_KINDS_WITH_CONTENT = frozenset((Kind.MESSAGE, Kind.FACT, Kind.SUMMARY))
 """Kinds with content of their own: a retraction only names its target."""
 MAX_LINEAGE = 64
 """Segments a fork may inherit before it must be copied instead."""
@@ -88,21 +88,21 @@ def check_append(op: Append, head: Head) -> None:
 
 
 def check_read(newest: int | None, limit: int | None) -> None:
-    """Raise when a read asks for the last and the first entries at once, or for less than none."""
+    """Raise when a read asks for both the newest and the first entries, or for a negative number of them."""
     if newest is not None and limit is not None:
         raise ValidationError("newest and limit exclude each other", field="newest")
-    for field, wanted in (("newest", newest), ("limit", limit)):
-        if wanted is not None and wanted < 0:
-            raise ValidationError(f"must not be negative, was {wanted}", field=field)
+    for field, count in (("newest", newest), ("limit", limit)):
+        if count is not None and count < 0:
+            raise ValidationError(f"must not be negative, was {count}", field=field)
 
 
 def collect_source_ids(op: Append) -> list[str]:
     """Return the ids of the entries from which the drafts of an append are derived."""
-    return [id for draft in op.drafts if draft.kind in _MADE for id in draft.sources]
+    return [id for draft in op.drafts if draft.kind in _KINDS_WITH_CONTENT for id in draft.sources]
 
 
 def parse_entry_ids(ids: Iterable[str]) -> dict[str, tuple[str, int]]:
-    """Return (context, version) of the ids that have the form of an entry id."""
+    """Return by id the location (context, version) that each of the ids names; ids of another form are left out."""
     location_of: dict[str, tuple[str, int]] = {}
     for id in ids:
         location = parse_entry_id(id)
@@ -118,19 +118,20 @@ def refuse_erased_sources(entries: Iterable[Entry | None]) -> None:
             raise GoneError(f"{entry.id} was erased, and so is what was made from it")
 
 
-def is_repeated_append(op: Append, known: Sequence[Entry | None]) -> bool:
-    """Return whether every draft of an append was stored before under its key; `known` has one entry per draft.
+def is_repeated_append(op: Append, stored_entries: Sequence[Entry | None]) -> bool:
+    """Return whether every draft of an append was stored before under its key.
 
+    `stored_entries` has, for each draft, the entry that is stored under its key.
     `IdempotencyMismatchError` when only some were, or when a key was used for something else.
     """
-    if not any(entry is not None for entry in known):
+    if not any(entry is not None for entry in stored_entries):
         return False
-    for index, (draft, entry) in enumerate(zip(op.drafts, known, strict=True)):
+    for index, (draft, entry) in enumerate(zip(op.drafts, stored_entries, strict=True)):
         if entry is None:
             key = client_supplied_key(draft.key)
-            one = f"message {index}" if key is None else repr(key)
+            new_item = f"message {index}" if key is None else repr(key)
             raise IdempotencyMismatchError(
-                f"some keys of this append are new and others are not: {one} is new",
+                f"some keys of this append are new and others are not: {new_item} is new",
                 options=("repeat exactly the same append", "use new keys"),
             )
         if entry.state is State.LIVE and not draft_matches_entry(draft, entry):
@@ -164,8 +165,8 @@ def build_receipt(
 
 def build_repeat_receipt(head: Head, entries: Sequence[Entry], durability: Durability) -> Receipt:
     """Return the receipt for entries that were there before."""
-    found = [(entry.version, entry.id, entry.position, entry.chain) for entry in entries]
-    return replace(build_receipt(head, found, durability), repeated=True)
+    columns = [(entry.version, entry.id, entry.position, entry.chain) for entry in entries]
+    return replace(build_receipt(head, columns, durability), repeated=True)
 
 
 def count_drafts(drafts: Sequence[Draft]) -> tuple[int, int, int]:
@@ -190,26 +191,26 @@ def wrap_unexpected_error(error: Exception) -> ACMSError:
 
 
 def job_number(id: str) -> int:
-    """Return the number a job id is; 0, which no job has, when it is none."""
+    """Return a job id as a number; 0, which no job has, if it is not a number that a store can hold."""
     return int(id) if id.isascii() and id.isdecimal() and len(id) <= 18 else 0
 
 
 def is_unfinished_query(query: JobQuery) -> bool:
-    """Return whether only jobs are listed that are still to be done."""
+    """Return whether a query lists only unfinished jobs, for which there is a smaller index."""
     return bool(query.states) and set(query.states) <= set(UNFINISHED)
 
 
-def resolve_outcome(job: Job, found: Retry | Failed | Done) -> tuple[JobState, str | None, datetime]:
+def resolve_outcome(job: Job, outcome: Retry | Failed | Done) -> tuple[JobState, str | None, datetime]:
     """Return the state of a job after an attempt, its error or why it changed nothing, and when it is due."""
-    if isinstance(found, Retry):
-        return JobState.READY, found.error, found.not_before
-    if isinstance(found, Failed):
-        return JobState.CANCELLED if found.cancelled else JobState.FAILED, found.error, job.not_before
-    return JobState.DONE, found.reason, job.not_before
+    if isinstance(outcome, Retry):
+        return JobState.READY, outcome.error, outcome.not_before
+    if isinstance(outcome, Failed):
+        return JobState.CANCELLED if outcome.cancelled else JobState.FAILED, outcome.error, job.not_before
+    return JobState.DONE, outcome.reason, job.not_before
 
 
 def lease_lost_error(lease: Lease) -> LeaseLostError:
-    """Return the refusal of an attempt that does not hold its job."""
+    """Return the error for an attempt whose lease on its job was lost."""
     return LeaseLostError(f"attempt {lease.attempt} no longer holds job {lease.job.id}")
 
 
@@ -219,7 +220,7 @@ def job_missing_error(id: object) -> GoneError:
 
 
 def duplicate_job_error(job: str, twin: str) -> ConflictError:
-    """Return the refusal to try a job again while another one does its work."""
+    """Return the error for trying a job again while another job, its twin, does the same work."""
     return ConflictError(
         f"job {twin} is to do the work of job {job}",
         retryable=False,
@@ -241,20 +242,20 @@ def split_segments(
             segments.append((ancestor, max(first, start), min(last, ancestor_last)))
             start = ancestor_last + 1
     segments.append((owner, max(first, start), last))
-    return [segment for segment in segments if segment[1] <= segment[2]]  # without empty ones
+    return [segment for segment in segments if segment[1] <= segment[2]]  # the range may miss some of them
 
 
 def lineage_of_fork(
     parent: str, lineage: Sequence[tuple[str, int]], fork: int
 ) -> tuple[tuple[str, int], ...]:
     """Return the lineage of a fork of `parent` at a version: its ancestors' segments cut there, then its own."""
-    runs = split_segments(parent, lineage, 1, fork)
-    if len(runs) > MAX_LINEAGE:
+    segments = split_segments(parent, lineage, 1, fork)
+    if len(segments) > MAX_LINEAGE:
         raise ForkDepthError(
             f"a fork inherits at most {MAX_LINEAGE} segments",
             options=("copy the context instead of forking it: session.copy(), acms fork --copy",),
         )
-    return tuple((owner, last) for owner, _, last in runs)
+    return tuple((owner, last) for owner, _, last in segments)
 
 
 def settings_of_fork(settings: Mapping[str, Json], draft: ContextDraft) -> dict[str, Json]:
@@ -280,7 +281,7 @@ async def whole_appends(
                 raise ConflictError(f"{context.id} holds another log")
             continue
         batch.append(entry)
-        # More entries of the last append may follow: these wait for the next batch.
+        # More entries of the same append may follow, and a stored append must be whole: it waits for the next batch.
         open_append = entry.batch
         if len(batch) >= 1_000 and batch[0].batch != open_append:
             yield [entry for entry in batch if entry.batch != open_append]
@@ -307,7 +308,9 @@ def build_page(
 def apply_settings_change(
     context: Context, change: Mapping[str, Json], *, rev: int, clock: Callable[[], datetime]
 ) -> Context:
-    """Return a context with changed settings; a value of None removes a setting, `deleted` hides the context.
+    """Return a context with changed settings; a value of None removes a setting.
+
+    The setting `deleted` is not stored: it sets or clears the time of deletion, and the first deletion's time stays.
 
     `ConflictError` if its settings are not at revision `rev` any more.
     """
@@ -316,9 +319,9 @@ def apply_settings_change(
     deleted_at = context.deleted_at
     if "deleted" in change:
         deleted_at = (deleted_at or clock()) if change["deleted"] else None
-    merged = {**context.settings, **change}
-    merged.pop("deleted", None)
-    settings = {name: value for name, value in merged.items() if value is not None}
+    merged_settings = {**context.settings, **change}
+    merged_settings.pop("deleted", None)
+    settings = {name: value for name, value in merged_settings.items() if value is not None}
     return replace(context, settings=settings, settings_rev=rev + 1, deleted_at=deleted_at)
 
 
@@ -378,13 +381,13 @@ class Read(NamedTuple):
         return f"{table}_forward" if self.newest is None else f"{table}_backward"
 
     def at_most(self, count: int) -> bool:
-        """Return whether no more entries than this can be found, however long the log is."""
+        """Return whether the read can return at most `count` entries, however long the log is."""
         limits = [limit for limit in (self.newest, self.limit) if limit is not None]
         limits += [end - self.after for end in (self.before, self.at) if end is not None]
         return any(limit <= count for limit in limits)
 
     def select(self, entries: list[Entry]) -> list[Entry]:
-        """Return the entries of the wanted kinds, as many as are wanted of them; ascending."""
+        """Return the entries, ascending, that have one of `kinds`: of these the `newest`, or the first `limit`."""
         if self.kinds is not None:
             entries = [entry for entry in entries if entry.kind in self.kinds]
         if self.newest is None:
@@ -392,5 +395,5 @@ class Read(NamedTuple):
         return entries[max(0, len(entries) - self.newest) :]
 
     def run(self, storage: StorageBackend, context: str) -> Awaitable[list[Entry]]:
-        """Read a log of a store."""
+        """Read these entries of a log from a store."""
         return storage.read(context, **self._asdict())

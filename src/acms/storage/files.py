@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 #: POSIX: closing a file releases every lock this process holds on it. So no file is opened here during its creation.
-_making = threading.Lock()
+_creation_lock = threading.Lock()
 
 
 def create_file(path: str | os.PathLike[str]) -> bool:
@@ -20,7 +20,7 @@ def create_file(path: str | os.PathLike[str]) -> bool:
     SQLite gives its journal, WAL and shared memory the mode of the database they belong to.
     """
     target = os.path.realpath(path)  # a link to a file that is yet to be made is followed, as SQLite does
-    with _making:
+    with _creation_lock:
         try:
             os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:

@@ -29,17 +29,17 @@ STOPPING = 10.0
 class LoopState:
     """State shared by the sessions on one handle in one event loop."""
 
-    #: The retrieval indexes over it.
+    #: The retrieval indexes over its logs.
     indexes: Any = None
-    #: Those of whole namespaces.
+    #: The retrieval indexes over whole namespaces.
     namespaces: Any = None
     #: One write queue per context, the same for all sessions.
     write_queues: WeakValueDictionary[str, Any] = field(default_factory=WeakValueDictionary)
     #: Embedders at work on it, by identity and mode of privacy, as long as a session uses them.
     embeddings: WeakValueDictionary[tuple[int, Any], Any] = field(default_factory=WeakValueDictionary)
-    #: What reads pages for its streams of events.
+    #: The reader of entries for the streams of events.
     pages: Any = None
-    #: The worker for the jobs in it.
+    #: The background worker for the jobs of the store.
     background: Any = None
     #: When something was last appended by a session, on the monotonic clock.
     appended: float = -1e9
@@ -78,27 +78,27 @@ class Shared:
         self.counters: dict[str, Any] = {}
         #: Strictest privacy mode of its sessions by log, where they have one.
         self.modes: dict[str, Any] = {}
-        #: The newest session by log: it supplies the handlers of its jobs and receives their events.
+        #: The newest session of each log: it supplies the handlers of its jobs and receives their events.
         self.sessions: WeakValueDictionary[str, Any] = WeakValueDictionary()
-        #: What the stage of privacy made of entries.
+        #: A cache of the redacted forms of entries.
         self.redactions: Any = None
-        #: Indexes that an event loop left behind which was closed: the next one goes on with them.
-        self._left: Any = None
+        #: Indexes of an event loop that was closed: the next loop uses them instead of building them again.
+        self._kept_indexes: Any = None
         self.loops: PerLoop[LoopState] = PerLoop(self._begin, self._keep_indexes)
 
     def _begin(self) -> LoopState:
-        indexes, self._left = self._left, None
+        indexes, self._kept_indexes = self._kept_indexes, None
         return LoopState(indexes=indexes)
 
     def _keep_indexes(self, state: LoopState) -> None:
         if state.indexes is not None and state.indexes.detach():
-            self._left = state.indexes
+            self._kept_indexes = state.indexes
 
 
 def get_shared_state(storage: StorageBackend) -> Shared:
     """Return the state shared by the sessions on a handle; it is stored on the handle."""
-    found: Shared | None = storage.__dict__.get("_acms_shared")
-    return storage.__dict__.setdefault("_acms_shared", Shared()) if found is None else found
+    shared: Shared | None = storage.__dict__.get("_acms_shared")
+    return storage.__dict__.setdefault("_acms_shared", Shared()) if shared is None else shared
 
 
 def get_loop_state(storage: StorageBackend) -> LoopState:
@@ -132,36 +132,36 @@ def listen_for_appends(storage: StorageBackend, context: str) -> Generator[async
 
 def retain_handle(storage: StorageBackend) -> None:
     """Count one more user of a handle."""
-    state = get_shared_state(storage)
-    with state.lock:
-        state.users += 1
+    shared = get_shared_state(storage)
+    with shared.lock:
+        shared.users += 1
 
 
 async def release_handle(storage: StorageBackend) -> None:
     """Count one user less, and close the handle when it was the last."""
-    state = get_shared_state(storage)
-    with state.lock:
-        state.users = max(0, state.users - 1)
-    if state.users == 0:
+    shared = get_shared_state(storage)
+    with shared.lock:
+        shared.users = max(0, shared.users - 1)
+    if shared.users == 0:
         # Each step may wait, and another caller may retain the handle meanwhile.
         await get_loop_state(storage).stop()
-    if state.users == 0:  # no other caller has retained it meanwhile
-        await _stop_other_loops(storage, state)
-    if state.users == 0:
+    if shared.users == 0:  # no other caller has retained it meanwhile
+        await _stop_other_loops(storage, shared)
+    if shared.users == 0:
         await storage.aclose()
 
 
-async def _stop_other_loops(storage: StorageBackend, state: Shared) -> None:
+async def _stop_other_loops(storage: StorageBackend, shared: Shared) -> None:
     """Stop the background work that belongs to other event loops of this process which still run."""
     running = asyncio.get_running_loop()
-    for loop, other in state.loops.all():
+    for loop, loop_state in shared.loops.all():
         if loop is running or not loop.is_running():
             continue
         if loop in loops.waiting:  # it is blocked until this call ends
-            asyncio.run_coroutine_threadsafe(_stop_background(storage, other), loop)
+            asyncio.run_coroutine_threadsafe(_stop_background(storage, loop_state), loop)
         else:
-            ending = asyncio.run_coroutine_threadsafe(other.stop(), loop)
-            await asyncio.wait([asyncio.wrap_future(ending)], timeout=STOPPING)
+            stopped = asyncio.run_coroutine_threadsafe(loop_state.stop(), loop)
+            await asyncio.wait([asyncio.wrap_future(stopped)], timeout=STOPPING)
 
 
 async def _stop_background(storage: StorageBackend, state: LoopState) -> None:

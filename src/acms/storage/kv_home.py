@@ -37,7 +37,10 @@ QUERY_TO_PUT: Mapping[PutMode, str] = {"any": "set", "new": "set_new", "known": 
 
 
 class KVHome(ABC):
-    """What every home does in front of its medium: check, write as JSON, read back."""
+    """The base class of every key-value store: checks arguments, converts values to JSON and back.
+
+    A subclass stores and reads rows.
+    """
 
     _clock: Clock
     _entropy: Entropy
@@ -104,7 +107,8 @@ class KVHome(ABC):
             "data": text,
             "metadata": dump(labels) if labels else None,
             "now": to_microseconds(self._clock()),
-            # 80 random bits, so that no revision comes back after a delete or with a restored backup.
+            # 80 random bits, not a counter: a counter would come to the same revision again after a delete, or with a
+            # restored backup, and `compare_and_set` would take the new value for the one that its caller read.
             "revision": draw_token(self._entropy, 16),
             "expect": expect,
         }
@@ -139,10 +143,10 @@ class KVHome(ABC):
 
 def upper_bound_of_prefix(prefix: str) -> str | None:
     """Return the least text above all that begin with a prefix, by code points; None when there is none."""
-    for at in range(len(prefix) - 1, -1, -1):
-        code = ord(prefix[at]) + 1
-        if code <= sys.maxunicode:
-            return prefix[:at] + chr(0xE000 if code == 0xD800 else code)
+    for index in range(len(prefix) - 1, -1, -1):
+        code = ord(prefix[index]) + 1
+        if code <= sys.maxunicode:  # else this character has no successor: increment the one before it
+            return prefix[:index] + chr(0xE000 if code == 0xD800 else code)  # no text has a surrogate
     return None
 
 
@@ -188,17 +192,18 @@ class InMemoryKV(KVHome):
     async def _put(self, mode: PutMode, values: Mapping[str, Any]) -> tuple[int, int] | None:
         """Write an entry; return its times, or None if the mode does not allow it."""
         with self._lock:
-            old = self._rows.get(values["key"])
-            if mode == "new" and old is not None:
+            previous = self._rows.get(values["key"])
+            if mode == "new" and previous is not None:
                 return None
-            if mode == "known" and (old is None or old[4] != values["expect"]):
+            if mode == "known" and (previous is None or previous[4] != values["expect"]):
                 return None
-            created = values["now"] if old is None else old[2]
-            updated = values["now"] if old is None else max(old[3], values["now"])
+            created_at = values["now"] if previous is None else previous[2]
+            # The clock may have been set back: an update must not lie before the previous one.
+            updated_at = values["now"] if previous is None else max(previous[3], values["now"])
             self._rows[values["key"]] = (
-                values["data"], values["metadata"], created, updated, values["revision"],
+                values["data"], values["metadata"], created_at, updated_at, values["revision"],
             )  # fmt: skip
-        return created, updated
+        return created_at, updated_at
 
     async def _delete(self, key: str) -> bool:
         return self._rows.pop(key, None) is not None

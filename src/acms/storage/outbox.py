@@ -54,7 +54,7 @@ class Outbox:
         #: The kinds that each webhook subscribes to.
         self._events_of: Mapping[str, frozenset[str]] | None = None
         #: (webhook, log) whose delivery has begun; ("", log) for a log of the service's own.
-        self._started: set[tuple[str, str]] = set()
+        self._begun_deliveries: set[tuple[str, str]] = set()
         #: Held while the list is read: other appends wait for the result, including a failure.
         self._reading: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
         self._reads = 0
@@ -70,22 +70,22 @@ class Outbox:
         """
         if self._elapsed() < self._valid_until:
             return await self._append(ops, append)
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = self._waiting.here()
-        waiting.add(ended)
+        waiting.add(done)
         try:
-            # Whether another append read the list while this one waited for the lock.
-            reads = self._reads
+            reads_before = self._reads
             async with self._reading.here():
-                if self._elapsed() >= self._valid_until and self._reads == reads:
+                # Another append may have read the list while this one waited for the lock; a failure counts too.
+                if self._elapsed() >= self._valid_until and self._reads == reads_before:
                     await self._read_webhooks()
             error = self._read_error
             if error is not None:  # nothing was written
                 return [error] * len(ops)
             return await self._append(ops, append)
         finally:
-            waiting.discard(ended)
-            ended.set_result(None)
+            waiting.discard(done)
+            done.set_result(None)
 
     async def wait_until_idle(self) -> None:
         """Wait for the appends under way that read the list first."""
@@ -108,7 +108,7 @@ class Outbox:
 
     async def _read_webhooks(self) -> None:
         """Read the list of webhooks; if the store does not answer, the previous list stays valid."""
-        until = self._elapsed() + FRESH
+        valid_until = self._elapsed() + FRESH
         try:
             entry = await self._kv.get(WEBHOOKS)
         except ACMSError as error:
@@ -118,11 +118,11 @@ class Outbox:
         self._read_error = None
         self._reads += 1
         rows: Mapping[str, Any] = {} if entry is None else entry.data
-        wanted = {id: frozenset(row["events"]) for id, row in rows.items()}
-        # A new webhook begins its deliveries anew.
-        if wanted != self._events_of:
-            self._started.clear()
-        self._events_of, self._valid_until = wanted, until
+        events_of = {id: frozenset(row["events"]) for id, row in rows.items()}
+        # The first job of a new webhook must say at which version its delivery begins.
+        if events_of != self._events_of:
+            self._begun_deliveries.clear()
+        self._events_of, self._valid_until = events_of, valid_until
 
     async def _with_deliveries(self, op: Append) -> Append:
         """Return an append with the jobs that deliver it."""
@@ -148,22 +148,22 @@ class Outbox:
 
         Only the first job of a log needs the version, and only the first one requested by this process has it.
         """
-        if (id + suffix, context) in self._started:
+        if (id + suffix, context) in self._begun_deliveries:
             return {"webhook": id}
-        if ("", context) in self._started:
+        if ("", context) in self._begun_deliveries:
             return None
         try:
             namespace = (await self._storage.context(context)).namespace
             version = (await self._storage.head(context)).version
         except ACMSError:  # the append reports it better
             return {"webhook": id}
-        if len(self._started) >= 100_000:  # tens of megabytes
-            self._started.clear()
+        if len(self._begun_deliveries) >= 100_000:  # tens of megabytes
+            self._begun_deliveries.clear()
         # The log holds data of the service itself: no webhook reports it.
         if namespace.startswith("@"):
-            self._started.add(("", context))
+            self._begun_deliveries.add(("", context))
             return None
-        self._started.add((id + suffix, context))
+        self._begun_deliveries.add((id + suffix, context))
         return {"webhook": id, "after": version}
 
 
@@ -172,5 +172,5 @@ def _changes_jobs(op: Append) -> bool:
     if op.finish is not None and op.finish.job.kind == WEBHOOK:
         return False
     # An append without entries exists for this purpose: a job was settled that no job follows any more.
-    empty = not op.drafts and op.tail is None
-    return bool(op.jobs) or op.finish is not None or empty
+    is_empty = not op.drafts and op.tail is None
+    return bool(op.jobs) or op.finish is not None or is_empty

@@ -17,7 +17,7 @@ from acms.log.validation import (
 from acms.model import Json, Record
 
 KEPT = 32
-"""Records a context keeps; of more the ones put longest ago go."""
+"""Records that a context keeps; a further one replaces the one that was put longest ago."""
 
 
 def validate_record_name(name: str) -> str:

@@ -18,7 +18,7 @@ _K1 = 1.2
 _B = 0.9
 _BLOCK = 4_096
 """Vectors that are compared at a time."""
-_NAMED = re.compile(r"/(\d{1,5})/(f16|f32)/[^/]*$")
+_SPACE_NAME = re.compile(r"/(\d{1,5})/(f16|f32)/[^/]*$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,43 +50,43 @@ def rank_hits(
         contents.append(str(content))
     scores = dict.fromkeys(ids, 0.0)
     if query.terms:
-        found = score_bm25(" ".join(query.terms), contents, statistics or CorpusStatistics())
-        for location, score in zip(ids, found, strict=True):
+        word_scores = score_bm25(" ".join(query.terms), contents, statistics or CorpusStatistics())
+        for location, score in zip(ids, word_scores, strict=True):
             scores[location] = score
     for location, score in score_cosines(query, vectors):
         if location in scores:
             scores[location] = max(scores[location], score)
-    best = [
+    hits = [
         Hit(context=location[0], id=ids[location], score=score)
         for location, score in scores.items()
         if score > 0
     ]
-    return sorted(best, key=lambda hit: (-hit.score, hit.id))[: query.limit]
+    return sorted(hits, key=lambda hit: (-hit.score, hit.id))[: query.limit]
 
 
 def score_bm25(query: str, documents: Sequence[str], statistics: CorpusStatistics) -> list[float]:
     """Return the relevance of each document in [0, 1): BM25 over the most a text could score for this query."""
     counts = [Counter(searchable_terms(text)) for text in documents]
     lengths = [count.total() for count in counts]
-    average = (sum(lengths) / len(lengths) if lengths else 0) or 1.0
+    average_length = (sum(lengths) / len(lengths) if lengths else 0) or 1.0
     total = max(statistics.total, len(documents))
-    # The database may know better how many entries have a word than the few documents given here.
+    # The documents may be only a selection, in which words of the query are frequent: the database counts in all.
     weights: dict[int, float] = {}
     for term in dict.fromkeys(searchable_terms(query)):
-        having = sum(term in count for count in counts)
-        having = max(having, min(statistics.having.get(term, 0), total))
-        if having:
-            weights[term] = compute_idf(total, having)
+        entries_with_term = sum(term in count for count in counts)
+        entries_with_term = max(entries_with_term, min(statistics.having.get(term, 0), total))
+        if entries_with_term:
+            weights[term] = compute_idf(total, entries_with_term)
     # The score that a text of only query words, repeated without end, would approach.
-    best = sum(weights.values()) * (_K1 + 1)
+    highest_score = sum(weights.values()) * (_K1 + 1)
     scores: list[float] = []
     for count, length in zip(counts, lengths, strict=True):
-        saturation = _K1 * (1 - _B + _B * length / average)
+        saturation = _K1 * (1 - _B + _B * length / average_length)
         score = 0.0
         for term, weight in weights.items():
             if term in count:
                 score += weight * count[term] * (_K1 + 1) / (count[term] + saturation)
-        scores.append(score / best if best else 0.0)
+        scores.append(score / highest_score if highest_score else 0.0)
     return scores
 
 
@@ -95,7 +95,7 @@ def score_bm25(query: str, documents: Sequence[str], statistics: CorpusStatistic
 
 def is_named(space: str, dimension: int) -> bool:
     """Return whether the name of a space (model/dimension/number type/recipe) states this dimension."""
-    match = _NAMED.search(space)
+    match = _SPACE_NAME.search(space)
     return match is not None and int(match[1]) == dimension
 
 
@@ -132,7 +132,7 @@ def score_cosines(
 
     # By the number of bytes: which float type a vector of this length has.
     types = {2 * len(query.vector): "<f2", 4 * len(query.vector): "<f4"}
-    match = _NAMED.search(query.space)
+    match = _SPACE_NAME.search(query.space)
     if match is not None:
         stated = "<f2" if match[2] == "f16" else "<f4"
         types = {size: type for size, type in types.items() if type == stated}

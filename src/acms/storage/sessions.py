@@ -21,14 +21,14 @@ def build_session_settings(
     name: str | None, labels: Sequence[str] | None, metadata: Mapping[str, Json] | None
 ) -> dict[str, Json]:
     """Return the settings that describe a session, from the given values; None removes an empty one."""
-    found: dict[str, Json] = {}
+    settings: dict[str, Json] = {}
     if name is not None:
-        found[NAME] = validate_session_title(name) or None
+        settings[NAME] = validate_session_title(name) or None
     if labels is not None:
-        found[LABELS] = list(validation.validate_labels(labels)) or None
+        settings[LABELS] = list(validation.validate_labels(labels)) or None
     if metadata is not None:
-        found[METADATA] = dict(validation.validate_metadata(metadata)) or None
-    return found
+        settings[METADATA] = dict(validation.validate_metadata(metadata)) or None
+    return settings
 
 
 def build_context_info(context: Context, head: Head) -> ContextInfo:
@@ -55,8 +55,8 @@ def session_page(rows: Sequence[Sequence[Any]], limit: int) -> SessionPage:
     Their columns: id, namespace, key, settings, parent, fork, version, messages, tokens, last message, counter, when it
     was made, and when it was deleted.
     """
-    found = [_info_from_row(row) for row in rows[:limit]]
-    return SessionPage(sessions=tuple(found), next_after=found[-1].id if len(rows) > limit else None)
+    sessions = [_info_from_row(row) for row in rows[:limit]]
+    return SessionPage(sessions=tuple(sessions), next_after=sessions[-1].id if len(rows) > limit else None)
 
 
 def _info_from_row(row: Sequence[Any]) -> ContextInfo:
@@ -71,10 +71,10 @@ def _info_from_row(row: Sequence[Any]) -> ContextInfo:
         version,
         messages,
         tokens,
-        last,
+        last_message,
         counter,
-        created,
-        deleted,
+        created_at,
+        deleted_at,
     ) = row
     try:
         settings = load_mapping(settings_text) if settings_text else EMPTY
@@ -86,10 +86,10 @@ def _info_from_row(row: Sequence[Any]) -> ContextInfo:
             fork_version=fork,
             **_subtract_erased(settings, messages, tokens),
             latest_version=version,
-            last_message_id=last,
+            last_message_id=last_message,
             counter=counter,
-            created_at=from_microseconds(created),
-            deleted_at=None if deleted is None else from_microseconds(deleted),
+            created_at=from_microseconds(created_at),
+            deleted_at=None if deleted_at is None else from_microseconds(deleted_at),
             **_read_description(settings),
         )
     except (CorruptRecordError, TypeError, ValueError, OverflowError) as error:
@@ -110,11 +110,11 @@ async def count_erased(storage: StorageBackend, context: str) -> None:
 
     The head keeps counting them: positions and the hash chain depend on it. A list of sessions reads settings anyway.
     """
-    found = await storage.read(context, kinds=(Kind.MESSAGE,), deleted=True)
-    erased = [entry for entry in found if entry.state is State.ERASED]
+    messages = await storage.read(context, kinds=(Kind.MESSAGE,), deleted=True)
+    erased = [entry for entry in messages if entry.state is State.ERASED]
     counts = {"messages": len(erased), "tokens": sum(entry.tokens for entry in erased)} if erased else None
-    known = (await storage.context(context)).settings.get(ERASED)
-    if known != counts:
+    known_counts = (await storage.context(context)).settings.get(ERASED)
+    if known_counts != counts:
         await policy.update_settings(storage, context, lambda _: {ERASED: counts})
 
 
@@ -162,12 +162,12 @@ async def compose_session_page(self: StorageBackend, query: ContextQuery) -> Ses
     """Return a page of contexts with where their logs stand, of a store that reads these one after the other."""
     page = await self.contexts(query)
     heads = await heads_of(self, [context.id for context in page.items])
-    found = [
+    sessions = [
         build_context_info(context, head)
         for context, head in zip(page.items, heads, strict=True)
         if head is not None
     ]
-    return SessionPage(sessions=tuple(found), next_after=page.next_after)
+    return SessionPage(sessions=tuple(sessions), next_after=page.next_after)
 
 
 async def heads_of(storage: StorageBackend, contexts: Sequence[str]) -> list[Head | None]:
@@ -190,14 +190,14 @@ def parse_session_filter(where: Mapping[str, Any] | None) -> Mapping[str, Json]:
         return EMPTY
     if not isinstance(where, Mapping):
         raise ValidationError(f"must be a mapping, not {type(where).__name__}", field="where")
-    found: dict[str, Json] = {}
+    settings: dict[str, Json] = {}
     metadata: dict[str, Json] = {}
     for key, value in where.items():
         if key == "label":
             labels = [value] if isinstance(value, str) else value
-            found[LABELS] = list(validation.validate_labels(labels, "where.label"))
+            settings[LABELS] = list(validation.validate_labels(labels, "where.label"))
         elif key == NAME:
-            found[NAME] = validation.validate_text(value, "where.name")
+            settings[NAME] = validation.validate_text(value, "where.name")
         elif key == METADATA:
             metadata |= validation.validate_metadata(value, "where.metadata")
         elif key in _TIMES:
@@ -205,17 +205,17 @@ def parse_session_filter(where: Mapping[str, Any] | None) -> Mapping[str, Json]:
             raise ValidationError(problem, field=f"where.{key}")
         else:
             metadata |= validation.validate_metadata({key: value}, "where")
-    return found | ({METADATA: metadata} if metadata else {})
+    return settings | ({METADATA: metadata} if metadata else {})
 
 
 def json_contains(value: Json, wanted: Json) -> bool:
     """Return whether a JSON value contains another one, as `@>` of PostgreSQL defines it for jsonb."""
     if isinstance(wanted, Mapping):
         return isinstance(value, Mapping) and all(
-            key in value and json_contains(value[key], one) for key, one in wanted.items()
+            key in value and json_contains(value[key], item) for key, item in wanted.items()
         )
     if isinstance(wanted, list | tuple):
         return isinstance(value, list | tuple) and all(
-            any(json_contains(one, other) for one in value) for other in wanted
+            any(json_contains(item, wanted_item) for item in value) for wanted_item in wanted
         )
     return isinstance(value, bool) is isinstance(wanted, bool) and bool(value == wanted)

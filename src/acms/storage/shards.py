@@ -56,7 +56,7 @@ class Shards:
         #: By tenant.
         self._handles: dict[str, Handle] = {}
         #: By shard: the handle that was opened first, whose connections the others share.
-        self._first: dict[str, Handle] = {}
+        self._first_handles: dict[str, Handle] = {}
         self._closed = False
 
     def __repr__(self) -> str:
@@ -76,13 +76,13 @@ class Shards:
 
     def shard(self, tenant: str) -> str:
         """Return the name of the shard that holds a tenant; `NotFoundError` when none does."""
-        found = self._tenants.get(validate_name(tenant, "tenant"), self._default)
-        if found is None:
+        shard = self._tenants.get(validate_name(tenant, "tenant"), self._default)
+        if shard is None:
             raise NotFoundError(
                 f"no shard holds the tenant {tenant!r}",
                 options=(f"name its shard under [tenants] in {self.path}", "name a default shard there"),
             )
-        return found
+        return shard
 
     def names(self) -> list[str]:
         """Return the names of all shards, sorted."""
@@ -92,18 +92,18 @@ class Shards:
         """Return the handle on a tenant's data, the same one each time."""
         if self._closed:
             raise HandleError("these shards were closed", options=("read the file again: Shards(path)",))
-        found = self._handles.get(tenant)
-        if found is None:
+        handle = self._handles.get(tenant)
+        if handle is None:
             shard = self.shard(tenant)
-            first = self._first.get(shard)
-            # A handle that can serve other tenants shares its connections with them.
-            if isinstance(first, _ForTenants):
-                found = first.for_tenant(tenant)
+            shared_handle = self._first_handles.get(shard)
+            # One pool for all tenants of a shard: a pool for each would use up the connections of its server.
+            if isinstance(shared_handle, _ForTenants):
+                handle = shared_handle.for_tenant(tenant)
             else:
-                found = self.open(tenant)
-                self._first.setdefault(shard, found)
-            self._handles[tenant] = found
-        return found
+                handle = self.open(tenant)
+                self._first_handles.setdefault(shard, handle)
+            self._handles[tenant] = handle
+        return handle
 
     def open(self, tenant: str) -> Handle:
         """Return a new handle on a tenant's data; the caller closes it."""
@@ -129,14 +129,14 @@ class Shards:
     def _expand_url(self, shard: str) -> str:
         """Return the URL of a shard with environment variables substituted."""
         template = self._shards[shard]
-        # A variable that is the whole URL is taken as it is; one inside a URL is quoted.
-        whole = _VARIABLE.fullmatch(template) is not None
+        # A variable that is the whole URL is a URL already; one inside it may have any characters, so it is quoted.
+        is_whole_url = _VARIABLE.fullmatch(template) is not None
 
         def read_variable(match: re.Match[str]) -> str:
             value = os.environ.get(match[1])
             if not value:
                 raise self._config_error(f"shards.{shard}", f"the variable {match[1]} is not set")
-            return value if whole else quote(value, safe="")
+            return value if is_whole_url else quote(value, safe="")
 
         url = _VARIABLE.sub(read_variable, template)
         _check_url(self.path, shard, url)
@@ -149,9 +149,9 @@ class Shards:
         """Close every handle that was given out; idempotent."""
         self._closed = True
         handles = list(self._handles.values())
-        shared = list(self._first.values())
+        shared = list(self._first_handles.values())
         self._handles.clear()
-        self._first.clear()
+        self._first_handles.clear()
         for handle in handles:
             if handle not in shared:
                 await handle.aclose()
@@ -196,13 +196,13 @@ def _read_config(path: Path) -> tuple[str | None, dict[str, str], dict[str, str]
 
 def _read_table(path: Path, document: Mapping[str, Any], table: str) -> dict[str, str]:
     """Return a table of the document as texts; `ConfigurationError` for other values."""
-    found = document.get(table, {})
-    if not isinstance(found, dict):
+    values = document.get(table, {})
+    if not isinstance(values, dict):
         raise ConfigurationError(f"{path}: {table}: must be a table")
-    for key, value in found.items():
+    for key, value in values.items():
         if not isinstance(value, str):
             raise ConfigurationError(f"{path}: {table}.{key}: must be text")
-    return {str(key): str(value) for key, value in found.items()}
+    return {str(key): str(value) for key, value in values.items()}
 
 
 def _check_url(path: Path, shard: str, url: str) -> None:

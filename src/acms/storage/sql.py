@@ -57,25 +57,25 @@ def load_queries(dialect: str) -> Mapping[str, str]:
     """
     source = files("acms.storage").joinpath(f"sql/{dialect}.sql").read_text(encoding="utf-8")
     blocks = re.split(r"^-- (name|fragment): (\w+)\n", source, flags=re.MULTILINE)[1:]
-    found: dict[str, str] = {}
+    queries: dict[str, str] = {}
     fragments: dict[str, str] = {}
     for kind, name, body in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
         text = "\n".join(line for line in body.splitlines() if not line.startswith("--")).strip()
         text = re.sub(r"@(\w+)", lambda match: fragments[match[1]], text)
-        (fragments if kind == "fragment" else found)[name] = text
-    return found
+        (fragments if kind == "fragment" else queries)[name] = text
+    return queries
 
 
 @cache
 def load_migrations(dialect: str) -> Sequence[tuple[int, str, str]]:
     """Return (version, checksum, script) of the numbered migrations of a dialect, in order."""
-    found: list[tuple[int, str, str]] = []
+    migrations: list[tuple[int, str, str]] = []
     for file in files("acms.storage").joinpath("sql").iterdir():
         match = re.fullmatch(rf"{dialect}_(\d+)\.sql", file.name)
         if match:
             script = file.read_text(encoding="utf-8")
-            found.append((int(match[1]), sha256(script.encode()).hexdigest(), script))
-    return sorted(found)
+            migrations.append((int(match[1]), sha256(script.encode()).hexdigest(), script))
+    return sorted(migrations)
 
 
 _KINDS = {kind.value: kind for kind in Kind}
@@ -196,7 +196,7 @@ def read_context(row: Sequence[Any]) -> Context:
         row
     )
     try:
-        known = load_mapping(settings)
+        stored_settings = load_mapping(settings)
         return Context(
             id=id,
             namespace=namespace,
@@ -206,7 +206,7 @@ def read_context(row: Sequence[Any]) -> Context:
             fork=fork,
             lineage=read_lineage(lineage),
             counter=counter,
-            settings={name: value for name, value in known.items() if name != SEAL},
+            settings={name: value for name, value in stored_settings.items() if name != SEAL},
             settings_rev=rev,
             created_at=from_microseconds(created_at),
             deleted_at=None if deleted_at is None else from_microseconds(deleted_at),
@@ -236,12 +236,12 @@ def seal_columns(id: str, values: Mapping[str, Any]) -> str:
     )
 
 
-def settings_column(row: Sequence[Any], changed: Context) -> str:
-    """Return the column `settings` of a context that is to become `changed`, given its current row.
+def settings_column(row: Sequence[Any], new_context: Context) -> str:
+    """Return the column `settings` of a context that is to become `new_context`, given its current row.
 
     If the seal does not match the row it is kept unchanged: a settings change must not hide earlier changes to the row.
     """
-    return _write_settings(changed, None if seal_fits(row) else load_mapping(row[9])[SEAL])
+    return _write_settings(new_context, None if seal_fits(row) else load_mapping(row[9])[SEAL])
 
 
 def seal_fits(row: Sequence[Any]) -> bool:
@@ -257,15 +257,18 @@ def _write_settings(context: Context, seal: str | None = None) -> str:
 def read_lineage(text: str) -> tuple[tuple[str, int], ...]:
     """Read the inherited segments of a context."""
     try:
-        return tuple((str(owner), int(upto)) for owner, upto in json.loads(text)) if text != "[]" else ()
+        return tuple((str(owner), int(last)) for owner, last in json.loads(text)) if text != "[]" else ()
     except _NONSENSE as error:
         raise CorruptRecordError(f"a lineage does not read back: {error}") from error
 
 
 def read_job(row: Sequence[Any]) -> Job:
     """Build a job from the columns of the fragment `job`."""
-    id, kind, dedupe, context, payload, state, attempt, not_before, lease, why, created_at, updated_at = row
-    done = state == JobState.DONE
+    (
+        id, kind, dedupe, context, payload, state, attempt, not_before, lease_until, error_or_reason, created_at,
+        updated_at,
+    ) = row  # fmt: skip
+    is_done = state == JobState.DONE
     try:
         return Job(
             id=str(id),
@@ -276,9 +279,9 @@ def read_job(row: Sequence[Any]) -> Job:
             state=JobState(state),
             attempt=attempt,
             not_before=from_microseconds(not_before),
-            lease_until=None if lease is None else from_microseconds(lease),
-            error=None if done else why,
-            reason=why if done else None,
+            lease_until=None if lease_until is None else from_microseconds(lease_until),
+            error=None if is_done else error_or_reason,
+            reason=error_or_reason if is_done else None,
             created_at=from_microseconds(created_at),
             updated_at=from_microseconds(updated_at),
         )

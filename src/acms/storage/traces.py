@@ -34,7 +34,7 @@ class Traces:
         self._pieces: dict[int, set[bytes]] = {}
         for text in texts:
             for form in iter_text_forms(text):
-                # A piece is found by its first eight bytes.
+                # Pieces are looked up by their first eight bytes, as a number.
                 for piece in _split_pieces(form):
                     self._pieces.setdefault(int.from_bytes(piece[:LEAST], "little"), set()).add(piece)
         self._starts = np.array(sorted(self._pieces), np.uint64)
@@ -58,16 +58,16 @@ class Traces:
         """
         import numpy as np
 
-        found: dict[bytes, int] = {}
+        first_positions: dict[bytes, int] = {}
         for shift in range(min(LEAST, len(data) - LEAST + 1)):
             words = np.frombuffer(data, "<u8", (len(data) - shift) // LEAST, shift)
-            maybe = np.flatnonzero(self._table[self._hash_words(words)])
-            for word in maybe[np.isin(words[maybe], self._starts)].tolist():
+            candidates = np.flatnonzero(self._table[self._hash_words(words)])
+            for word in candidates[np.isin(words[candidates], self._starts)].tolist():
                 start = shift + word * LEAST
                 for piece in self._pieces[int(words[word])]:
                     if data.startswith(piece, start):
-                        found[piece] = min(found.get(piece, start), start)
-        return found
+                        first_positions[piece] = min(first_positions.get(piece, start), start)
+        return first_positions
 
 
 def iter_text_forms(text: bytes) -> Iterator[bytes]:
@@ -80,7 +80,7 @@ def iter_text_forms(text: bytes) -> Iterator[bytes]:
 
 def find_repeating_values(values: Iterable[tuple[str, str]], texts: Iterable[bytes]) -> list[str]:
     """Return which keys of a key-value memory hold a value, in JSON, that repeats a text of a sentence or more."""
-    wanted = {
+    needles = {
         form.decode(errors="ignore")
         for text in texts
         if len(text) >= 16  # bytes: a shorter one may come from anywhere
@@ -89,7 +89,7 @@ def find_repeating_values(values: Iterable[tuple[str, str]], texts: Iterable[byt
     return [
         f"the key-value memory repeats it under the key {key!r}: delete(key)"
         for key, value in values
-        if any(text in value for text in wanted)
+        if any(text in value for text in needles)
     ]
 
 

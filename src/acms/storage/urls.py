@@ -31,7 +31,7 @@ class PostgresUrl(NamedTuple):
 def without_password(url: str) -> str:
     """Return a URL as an error may show it: without its password."""
     return _PASSWORD.sub(
-        lambda found: f"{found['option']}…" if found["option"] else f"{found['user']}:…@", url
+        lambda match: f"{match['option']}…" if match["option"] else f"{match['user']}:…@", url
     )
 
 
@@ -44,8 +44,8 @@ def refuse_mistakes(url: str, forms: tuple[str, ...]) -> None:
     mistake = _find_mistake(url)
     if mistake is not None:
         problem, intended = mistake
-        others = [form for form in forms if form != intended]
-        raise ConfigurationError(problem, options=(intended, *others))
+        other_forms = [form for form in forms if form != intended]
+        raise ConfigurationError(problem, options=(intended, *other_forms))
 
 
 def _find_mistake(url: str) -> tuple[str, str] | None:
@@ -77,13 +77,15 @@ def refuse_options(url: str, options: Mapping[str, str], *names: str, **choices:
     `names` are options with any value, `choices` those with a few, which it lists.
     """
     for name, value in options.items():
-        allowed = choices.get(name)
-        if allowed is not None and value not in allowed:
-            problem = f"{name} must be {' or '.join(allowed)}, not {value!r}"
+        allowed_values = choices.get(name)
+        if allowed_values is not None and value not in allowed_values:
+            problem = f"{name} must be {' or '.join(allowed_values)}, not {value!r}"
             raise ConfigurationError(f"{without_password(url)!r}: {problem}")
-        if allowed is None and name not in names:
-            known = ", ".join([*names, *choices])
-            raise ConfigurationError(f"{without_password(url)!r}: there is no option {name!r}, only {known}")
+        if allowed_values is None and name not in names:
+            known_options = ", ".join([*names, *choices])
+            raise ConfigurationError(
+                f"{without_password(url)!r}: there is no option {name!r}, only {known_options}"
+            )
 
 
 def read_only(url: str) -> str:
@@ -106,12 +108,13 @@ def parse_postgres_url(url: str) -> PostgresUrl:
             libpq_options.append(option)
     tenant = own_options.pop("tenant", "default")
     for name, value in own_options.items():
-        parse_value, wanted, advice = _POSTGRES[name]
+        parse_value, requirement, advice = _POSTGRES[name]
         try:
             own_options[name] = parse_value(value)
         except (KeyError, ValueError):
             raise ConfigurationError(
-                f"{without_password(url)!r}: {name} must be {wanted}", options=(f"leave it out: {advice}",)
+                f"{without_password(url)!r}: {name} must be {requirement}",
+                options=(f"leave it out: {advice}",),
             ) from None
     if "mode" in own_options:
         own_options["read_only"] = own_options.pop("mode")
@@ -127,10 +130,10 @@ def _parse_pool_size(value: str) -> int:
 
 
 def _parse_seconds(value: str) -> float:
-    found = float(value)
-    if not 0 <= found <= MOST_SECONDS:  # nor not a number
+    seconds = float(value)
+    if not 0 <= seconds <= MOST_SECONDS:  # nor not a number
         raise ValueError
-    return found
+    return seconds
 
 
 _POSTGRES: Mapping[str, tuple[Callable[[str], Any], str, str]] = {

@@ -135,13 +135,13 @@ class _CachedLog:
     count: int = 0
     #: All replacing entries up to a version.
     replacing: list[Entry] = field(default_factory=list)
-    upto: int = 0
+    replacing_up_to: int = 0
     #: `Head.rewrites` at that version.
     rewrites: int = 0
     #: What the first of them put out of force, with and without what can still be found.
-    covers: dict[bool, Replacements] = field(default_factory=dict)
+    replacements: dict[bool, Replacements] = field(default_factory=dict)
     #: True once it was evicted: readers still iterating over it no longer count its bytes.
-    dropped: bool = False
+    evicted: bool = False
 
     def get(self, version: int) -> Entry | None:
         """Return a cached entry."""
@@ -207,10 +207,10 @@ class CachedStorage(WrapperStorage):
         cached = self._cached_log(context, head)
         if replacing:
             # All replacing entries of the log are cached, in the order of their versions.
-            known = await self._read_replacing(context, head, cached)
-            start = bisect_left(known, first, key=_version)
-            return request.select(known[start : bisect_right(known, last, key=_version)])
-        # Rare kinds: the store finds them directly; here every message between them would be fetched.
+            all_replacing = await self._read_replacing(context, head, cached)
+            start = bisect_left(all_replacing, first, key=_version)
+            return request.select(all_replacing[start : bisect_right(all_replacing, last, key=_version)])
+        # The store finds rare kinds by an index; here every message between them would be fetched.
         if kinds is not None and Kind.MESSAGE not in kinds:
             return await request._replace(at=last).run(self.inner, context)
         return await self._read_by_version(context, cached, request, first, last)
@@ -222,30 +222,32 @@ class CachedStorage(WrapperStorage):
         """
         cached = self._cached_log(context, head)
         replacing = await self._read_replacing(context, head, cached)
-        wanted = bisect_right(replacing, version, key=_version)
-        replacements = cached.covers.get(searchable)
-        used = 0 if replacements is None else len(replacements.replacing)
-        # `used` counts the replacing entries that the cached replacements include: too many for an older version.
-        if replacements is None or used > wanted:
-            extended = Replacements(replacing[:wanted], searchable=searchable)
+        wanted_count = bisect_right(replacing, version, key=_version)
+        replacements = cached.replacements.get(searchable)
+        included_count = 0 if replacements is None else len(replacements.replacing)
+        # Replacements can be extended by newer entries, but not be cut back to an older version.
+        if replacements is None or included_count > wanted_count:
+            extended = Replacements(replacing[:wanted_count], searchable=searchable)
+        elif included_count < wanted_count:
+            extended = replacements.apply_newer(replacing[included_count:wanted_count])
         else:
-            extended = replacements.apply_newer(replacing[used:wanted]) if used < wanted else replacements
-        if used < wanted:
-            cached.covers[searchable] = extended
+            extended = replacements
+        if included_count < wanted_count:  # an older version must not displace what newer ones extend
+            cached.replacements[searchable] = extended
         return extended
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, from memory where they are there and their context's epoch is still the same."""
-        place_of = parse_entry_ids(ids)
-        cached_logs = await self._find_cached_logs(Counter([owner for owner, _ in place_of.values()]))
+        location_of = parse_entry_ids(ids)
+        cached_logs = await self._find_cached_logs(Counter([owner for owner, _ in location_of.values()]))
         entries: dict[str, Entry] = {}
-        for id, (owner, version) in place_of.items():
+        for id, (owner, version) in location_of.items():
             cached = cached_logs.get(owner)
             entry = None if cached is None else cached.get(version)
             if entry is not None and entry.id == id:
                 entries[id] = entry
         self._hits += len(entries)
-        missing = [id for id in place_of if id not in entries]
+        missing = [id for id in location_of if id not in entries]
         if missing:
             fetched = [entry for entry in await self.inner.get(missing) if entry is not None]
             self._misses += len(fetched)
@@ -289,17 +291,17 @@ class CachedStorage(WrapperStorage):
         """Return the replacing entries of a log, at least up to a head; only those after the cached ones are read."""
         if head.rewrites == 0:
             return []
-        cached_entries, cached_up_to = cached.replacing, cached.upto
+        cached_entries, cached_up_to = cached.replacing, cached.replacing_up_to
         if cached_up_to >= head.version or cached.rewrites == head.rewrites:
             self._hits += len(cached_entries)
             return cached_entries
         newer = await self.inner.read(context, at=head.version, after=cached_up_to, replacing=True)
         self._hits += len(cached_entries)
         self._misses += len(newer)
-        found = [*cached_entries, *newer]
-        if head.version > cached.upto:  # another reader may have been further meanwhile
-            cached.replacing, cached.upto, cached.rewrites = found, head.version, head.rewrites
-        return found
+        replacing = [*cached_entries, *newer]
+        if head.version > cached.replacing_up_to:  # another reader may have been further meanwhile
+            cached.replacing, cached.replacing_up_to, cached.rewrites = replacing, head.version, head.rewrites
+        return replacing
 
     async def _read_by_version(
         self, context: str, cached: _CachedLog, request: Read, first: int, last: int
@@ -313,51 +315,53 @@ class CachedStorage(WrapperStorage):
         limit = request.newest if backward else request.limit
         step = -1 if backward else 1
         version, end = (last, first - 1) if backward else (first, last + 1)
-        found: list[Entry] = []
+        entries: list[Entry] = []
         fetched = 0
-        while version != end and (limit is None or len(found) < limit):
+        while version != end and (limit is None or len(entries) < limit):
             entry = cached.entries.get(version)
             if entry is None:
-                most = None
+                max_length = None
                 if limit is not None:
-                    most = limit - len(found) + 8  # a few more, as some are of another kind
-                low, high = _missing_run(cached.entries, version, end, most)
-                missing = await self.inner.read(context, at=high, after=low - 1)
+                    max_length = (
+                        limit - len(entries) + 8
+                    )  # a few more, since entries of other kinds do not count
+                first_missing, last_missing = _missing_run(cached.entries, version, end, max_length)
+                missing = await self.inner.read(context, at=last_missing, after=first_missing - 1)
                 # The log was deleted or erased meanwhile: leave the whole request to the store.
-                if len(missing) != high - low + 1:
+                if len(missing) != last_missing - first_missing + 1:
                     return await request._replace(at=last).run(self.inner, context)
                 fetched += len(missing)
                 self._cache_entries(cached, missing, cached.entries)
                 entry = cached.entries[version]
             if request.kinds is None or entry.kind in request.kinds:
-                found.append(entry)
+                entries.append(entry)
             version += step
         self._misses += fetched
-        self._hits += max(0, len(found) - fetched)
+        self._hits += max(0, len(entries) - fetched)
         if backward:
-            found.reverse()
+            entries.reverse()
         self._evict_logs()
-        return found
+        return entries
 
-    def _cache_entries(self, cached: _CachedLog, entries: Sequence[Entry], where: dict[int, Entry]) -> None:
-        """Add entries to a cached log, in `where`: either its `entries`, or its `single` ones; count their size."""
-        with self._lock:  # two readers may miss the same run
-            new = [
+    def _cache_entries(self, cached: _CachedLog, entries: Sequence[Entry], target: dict[int, Entry]) -> None:
+        """Add entries to a cached log, in `target`: either its `entries`, or its `single` ones; count their size."""
+        with self._lock:  # two readers may fetch the same run, whose size must be counted once
+            added = [
                 entry
                 for entry in entries
-                if entry.version not in cached.entries and entry.version not in where
+                if entry.version not in cached.entries and entry.version not in target
             ]
-            where.update({entry.version: entry for entry in new})
-            # An entry that was cached by itself is now part of a run, and was counted before.
-            if where is cached.entries:
-                new = [entry for entry in new if cached.single.pop(entry.version, None) is None]
-            if cached.dropped:
+            target.update({entry.version: entry for entry in added})
+            # An entry that was cached by itself moves into a run; its size was counted before.
+            if target is cached.entries:
+                added = [entry for entry in added if cached.single.pop(entry.version, None) is None]
+            if cached.evicted:
                 return
-            size = sum(_size_of_entry(entry) for entry in new)
+            size = sum(_size_of_entry(entry) for entry in added)
             cached.bytes += size
-            cached.count += len(new)
+            cached.count += len(added)
             self._bytes += size
-            self._count += len(new)
+            self._count += len(added)
 
     def _is_expired(self, cached: _CachedLog) -> bool:
         return self.ttl_seconds is not None and self._clock() - cached.born >= self.ttl_seconds
@@ -367,7 +371,7 @@ class CachedStorage(WrapperStorage):
         self._bytes -= cached.bytes
         self._count -= cached.count
         cached.bytes = cached.count = 0
-        cached.dropped = True
+        cached.evicted = True
 
     def _evict_logs(self) -> None:
         with self._lock:
@@ -376,20 +380,22 @@ class CachedStorage(WrapperStorage):
                 self._discard_log(cached)
 
     def _is_full(self) -> bool:
-        many = self.max_entries is not None and self._count > self.max_entries
-        return many or self._bytes > self.max_bytes
+        has_too_many = self.max_entries is not None and self._count > self.max_entries
+        return has_too_many or self._bytes > self.max_bytes
 
 
-def _missing_run(entries: Mapping[int, Entry], version: int, end: int, most: int | None) -> tuple[int, int]:
+def _missing_run(
+    entries: Mapping[int, Entry], version: int, end: int, max_length: int | None
+) -> tuple[int, int]:
     """Return the first and last version of the run of uncached entries from `version` towards `end`.
 
-    `end` itself is not part of it, and it has at most `most` versions.
+    `end` itself is not part of it, and it has at most `max_length` versions.
     """
     step = 1 if end > version else -1
     stop = version
-    if most is not None:
-        limit = version + step * most
-        end = min(end, limit) if step > 0 else max(end, limit)
+    if max_length is not None:
+        furthest = version + step * max_length
+        end = min(end, furthest) if step > 0 else max(end, furthest)
     while stop != end and stop not in entries:
         stop += step
     return (version, stop - 1) if step > 0 else (stop + 1, version)
@@ -405,5 +411,5 @@ _UNCOUNTED = ("aclose", "durability", "sessions")
 _METHODS = [name for name in vars(WrapperStorage) if name[0] != "_" and name not in _UNCOUNTED]
 
 
-_MORE = ("record", "put_record", "heads", "heads_of", "session_page")
+_OPTIONAL_METHODS = ("record", "put_record", "heads", "heads_of", "session_page")
 """Methods that a wrapper has only when the store inside has them."""

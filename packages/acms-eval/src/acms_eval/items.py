@@ -48,8 +48,8 @@ class GoldItem:
             raise ValidationError(f"must be {VERSION!r}", field="schema_version")
         stated = body.get("entities")
         return cls(
-            id=parse_text(require_field(body, "id"), "id", least=1, most=512),
-            query=parse_text(require_field(body, "query"), "query", least=1),
+            id=parse_text(require_field(body, "id"), "id", min_chars=1, max_chars=512),
+            query=parse_text(require_field(body, "query"), "query", min_chars=1),
             expected_ids=parse_strings(require_field(body, "expected_ids"), "expected_ids"),
             layers=tuple(
                 one_of(Layer, layer, "layers")

@@ -29,8 +29,8 @@ def read_aider(source: Source) -> Iterator[Conversation]:
         line = line.rstrip("\r\n")
         if line.startswith(BEGINS) and not chat.fence:
             yield from chat.finish()
-            started = line.removeprefix(BEGINS).strip()
-            chat = _Chat(f"{source.stem}-{re.sub(r'[^0-9]+', '-', started)}", started)
+            start_time = line.removeprefix(BEGINS).strip()
+            chat = _Chat(f"{source.stem}-{re.sub(r'[^0-9]+', '-', start_time)}", start_time)
         elif chat.id:
             yield from chat.take_line(line, source)
     yield from chat.finish()
@@ -39,15 +39,15 @@ def read_aider(source: Source) -> Iterator[Conversation]:
 class _Chat:
     """One start of the program while its lines arrive."""
 
-    def __init__(self, id: str, started: str) -> None:
+    def __init__(self, id: str, start_time: str) -> None:
         self.id = id
-        self._started = started
+        self._start_time = start_time
         self._model: str | None = None
         self._role = ""
         self._lines: list[str] = []
-        #: How the block of code begins that is open.
+        #: The fence that begins the open block of code, or an empty text outside of one.
         self.fence = ""
-        #: The newest message: the tokens of an answer come after it.
+        #: The newest message. It is held back, because the token usage of an answer comes after it.
         self._last: Turn | None = None
         self._count = 0
 
@@ -58,7 +58,7 @@ class _Chat:
             if line.strip() == self.fence:
                 self.fence = ""
             return
-        if line.startswith("> "):
+        if line.startswith("> "):  # a notice of the program, which ends the message before it
             yield from self._close_message()
             self._read_notice(line)
             source.skip("lines that the program printed")
@@ -66,7 +66,7 @@ class _Chat:
         role, text = "assistant", line
         if line.startswith("#### ") or line == "####":
             role, text = "user", line.removeprefix("####").removeprefix(" ").rstrip()
-        elif not line.strip() and self._role != "assistant":
+        elif not line.strip() and self._role != "assistant":  # a blank line begins no answer
             return
         if role != self._role:
             yield from self._close_message()
@@ -77,7 +77,7 @@ class _Chat:
         self._lines.append(text)
 
     def finish(self) -> Iterator[Conversation]:
-        """Yield the messages that are left."""
+        """Yield the messages that were held back."""
         yield from self._close_message()
         if self._last is not None:
             yield Conversation(id=self.id, messages=[self._last])
@@ -93,7 +93,7 @@ class _Chat:
             yield Conversation(id=self.id, messages=[self._last])
         details = {"model": self._model if role == "assistant" else None}
         key = f"{self.id}:{self._count}"
-        self._last = make_turn(role, text, key=key, at=self._started, details=details)
+        self._last = make_turn(role, text, key=key, created_at=self._start_time, details=details)
         self._count += 1
 
     def _read_notice(self, line: str) -> None:

@@ -18,11 +18,11 @@ from acms.errors import TooLargeError, ValidationError
 __all__ = ["ZIP", "Member", "read_archive", "refuse_packed"]
 
 ZIP = b"PK\x03\x04"
-"""How an archive begins."""
+"""The first bytes of a ZIP archive."""
 _DIRECTORY_ENTRY = b"PK\x01\x02"
-"""How each file begins in the directory of an archive."""
+"""The first bytes of each file's entry in the directory of an archive."""
 _METHODS = (ZIP_STORED, ZIP_DEFLATED)
-"""What products pack with. Other methods unpack a few bytes to any size before these can be counted."""
+"""The methods that products use. Other methods unpack a few bytes to any size before these can be counted."""
 _PACKED = ((0, b"\x1f\x8b", "gzip"), (257, b"ustar", "tar"), (0, b"BZh", "bzip2"), (0, b"\xfd7zXZ\x00", "xz"))
 _ARCHIVE_ERRORS = (
     BadZipFile,
@@ -55,20 +55,23 @@ def refuse_packed(begins: bytes, name: str) -> None:
             )
 
 
-def read_archive(file: BinaryIO, name: str, most: int) -> list[Member]:
-    """Return the files of an archive that hold conversations, unpacked `most` bytes; large exports have several."""
+def read_archive(file: BinaryIO, name: str, max_bytes: int) -> list[Member]:
+    """Return the files of an archive that hold conversations; large exports have several.
+
+    Raises `TooLargeError` if they unpack to more than `max_bytes` together.
+    """
     _count_entries(file, name)
     members: list[Member] = []
-    remaining = most
+    remaining = max_bytes
     try:
         with ZipFile(file) as archive:
             for entry in _find_conversations(archive.infolist()):
                 if entry.compress_type not in _METHODS:
                     raise ValidationError(f"holds {entry.filename} packed by an unknown method", field=name)
                 with archive.open(entry) as member:
-                    data = member.read(remaining + 1)
+                    data = member.read(remaining + 1)  # one byte more shows that the limit is exceeded
                 if len(data) > remaining:
-                    raise TooLargeError(f"unpacks to more than {most:,} bytes", field=name)
+                    raise TooLargeError(f"unpacks to more than {max_bytes:,} bytes", field=name)
                 members.append(Member(entry.filename, data))
                 remaining -= len(data)
     except _ARCHIVE_ERRORS as error:
@@ -91,7 +94,7 @@ def _find_conversations(entries: list[ZipInfo]) -> list[ZipInfo]:
             conversations.append(entry)
         elif path.name in _SLACK_USERS:
             channels.append(entry)
-            is_slack |= len(path.parts) == 1
+            is_slack |= len(path.parts) == 1  # a list of users at the top, and a folder for each channel
         elif len(path.parts) == 2:
             channels.append(entry)
     if conversations or not is_slack:
@@ -100,11 +103,14 @@ def _find_conversations(entries: list[ZipInfo]) -> list[ZipInfo]:
 
 
 def _count_entries(file: BinaryIO, name: str) -> None:
-    """Refuse an archive of too many files before its directory is read, whatever number it names."""
+    """Raise `TooLargeError` for an archive of too many files, before its directory is read into memory.
+
+    The directory entries are counted in the raw bytes, because the number that the archive states may be wrong.
+    """
     count, tail = 0, b""
     for block in iter(partial(file.read, _BLOCK), b""):
         count += (tail + block).count(_DIRECTORY_ENTRY)
-        tail = block[-len(_DIRECTORY_ENTRY) + 1 :]
+        tail = block[-len(_DIRECTORY_ENTRY) + 1 :]  # an entry may begin in one block and end in the next
         if count > limits.ARCHIVE_ENTRIES:
             raise TooLargeError(f"holds more than {limits.ARCHIVE_ENTRIES:,} files", field=name)
     file.seek(0)

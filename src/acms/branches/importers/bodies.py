@@ -81,16 +81,17 @@ def read_bodies(source: Source) -> Iterator[Conversation]:
         previous = str(request.get("previous_response_id") or response.get("previous_response_id"))
         if previous in responses:
             id, repeats = responses[previous]
-        new = repeats.take_new(turns)
+        new_turns = repeats.take_new(turns)
+        # A record that names no known response, and repeats no message, has nothing to do with the one before.
         may_begin = number > 0 and previous not in responses and _is_whole_request(request)
-        repeats_nothing = len(new) == len(turns)
+        repeats_nothing = len(new_turns) == len(turns)
         if may_begin and repeats_nothing:
             id, repeats = f"{source.stem}-{number}", Repeats()
-            new = repeats.take_new(turns)
+            new_turns = repeats.take_new(turns)
         if response.get("id"):
             responses[str(response["id"])] = id, repeats
-        if new:
-            yield Conversation(id=id, messages=new)
+        if new_turns:
+            yield Conversation(id=id, messages=new_turns)
 
 
 def _is_whole_request(request: Record) -> bool:
@@ -112,53 +113,56 @@ def _response_of_record(record: Record) -> Record:
 
 
 def _translate_record(record: Record, request: Record, response: Record) -> list[Turn]:
-    """Translate a call; in Responses every item of an answer is one of its own, so these are joined."""
-    at = first_value(request, _TIMES) or first_value(record, _TIMES)
-    turns = _translate_request(request, at)
-    turns += _translate_response(response, first_value(response, _TIMES) or at)
-    joined: list[Turn] = []
+    """Translate the request and the response of one call of a model.
+
+    In Responses, each item of an answer is a message of its own; tool calls are joined to the answer before them.
+    """
+    created_at = first_value(request, _TIMES) or first_value(record, _TIMES)
+    turns = _translate_request(request, created_at)
+    turns += _translate_response(response, first_value(response, _TIMES) or created_at)
+    joined_turns: list[Turn] = []
     for turn in turns:
-        whole = join_call(joined[-1], turn) if joined else None
-        if whole is None:
-            joined.append(turn)
+        joined_turn = join_call(joined_turns[-1], turn) if joined_turns else None
+        if joined_turn is None:
+            joined_turns.append(turn)
             continue
         if "metadata" in turn:
-            whole["metadata"] = turn["metadata"]
-        joined[-1] = whole
-    return joined
+            joined_turn["metadata"] = turn["metadata"]
+        joined_turns[-1] = joined_turn
+    return joined_turns
 
 
-def _translate_request(request: Record, at: Json) -> list[Turn]:
+def _translate_request(request: Record, created_at: Json) -> list[Turn]:
     """Translate the messages of a request, its instructions first."""
     turns: list[Turn] = []
     for name in ("instructions", "system", "systemInstruction", "system_instruction"):
         instruction = request.get(name)
         content = as_mapping(instruction).get("parts") or instruction
         if content:
-            turns.append(make_turn("system", text_of(content), key="", at=at))
+            turns.append(make_turn("system", text_of(content), key="", created_at=created_at))
     if isinstance(request.get("input"), str):
-        turns.append(make_turn("user", request["input"], key="", at=at))
+        turns.append(make_turn("user", request["input"], key="", created_at=created_at))
     messages: list[Record] = []
     for name in ("input", "data", "messages", "contents", "history"):
         messages += records_at(request, name)
     if "role" in request and "parts" in request:
         messages.append(request)
     for message in messages:
-        turns += _translate_item(message, at)
+        turns += _translate_item(message, created_at)
     return turns
 
 
-def _translate_response(response: Record, at: Json) -> list[Turn]:
+def _translate_response(response: Record, created_at: Json) -> list[Turn]:
     """Translate the answer of a provider, with its model and token usage."""
     turns: list[Turn] = []
     for item in records_at(response, "output"):
-        turns += _translate_item(item, at)
-    for choice in records_at(response, "choices")[:1]:
-        turns += read_chat_message(record_at(choice, "message"), key="", at=at)
+        turns += _translate_item(item, created_at)
+    for choice in records_at(response, "choices")[:1]:  # other choices are alternatives that were not used
+        turns += read_chat_message(record_at(choice, "message"), key="", created_at=created_at)
     for candidate in records_at(response, "candidates")[:1]:
-        turns += _translate_item({"role": "model", **record_at(candidate, "content")}, at)
+        turns += _translate_item({"role": "model", **record_at(candidate, "content")}, created_at)
     if response.get("type") == "message" and response.get("role") == "assistant":
-        turns += _translate_item({"role": "assistant", "content": response.get("content")}, at)
+        turns += _translate_item({"role": "assistant", "content": response.get("content")}, created_at)
     model = response.get("model") or response.get("modelVersion")
     usage = response.get("usage") or response.get("usageMetadata")
     metadata = make_turn("assistant", key="", details={"model": model, "usage": usage}).get("metadata")
@@ -167,11 +171,11 @@ def _translate_response(response: Record, at: Json) -> list[Turn]:
     return turns
 
 
-def _translate_item(message: Record, at: Json) -> list[Turn]:
+def _translate_item(message: Record, created_at: Json) -> list[Turn]:
     """Translate a message or an item of a provider; ids and states of the provider are left out."""
     if "role" in message and "parts" not in message:
         fields = {name: value for name, value in message.items() if name in _STANDARD_FIELDS}
     else:
         fields = {name: value for name, value in message.items() if name not in _PROVIDER_FIELDS}
-    base = make_turn("", key="", at=first_value(message, _TIMES) or at)
+    base = make_turn("", key="", created_at=first_value(message, _TIMES) or created_at)
     return [turn for turn in parse_turns(fields, base) if has_content(turn)]

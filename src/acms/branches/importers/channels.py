@@ -84,7 +84,7 @@ def _translate_slack(message: Record, names: Mapping[str, str]) -> Turn:
         details["thread"] = message.get("thread_ts")
     actor = _name_of_speaker(message, names)
     return make_turn(
-        role, text, key=timestamp, at=float(timestamp), parts=parts, actor=actor, details=details
+        role, text, key=timestamp, created_at=float(timestamp), parts=parts, actor=actor, details=details
     )
 
 
@@ -100,11 +100,14 @@ def _name_of_speaker(message: Record, names: Mapping[str, str]) -> Json:
 
 def read_discord(source: Source) -> Iterator[Conversation]:
     """Read a channel as DiscordChatExporter writes it, or as Discord's own data package does."""
+    # A data package has the newest message first.
     packaged: list[Turn] = []
     for record in source.records():
         if "Contents" in record:
-            at = record.get("Timestamp")
-            packaged.append(make_turn("user", str(record["Contents"]), key=str(record["ID"]), at=at))
+            created_at = record.get("Timestamp")
+            packaged.append(
+                make_turn("user", str(record["Contents"]), key=str(record["ID"]), created_at=created_at)
+            )
         else:
             yield from _read_discord_channel(record, source)
     packaged.sort(key=lambda turn: turn["created_at"])
@@ -135,7 +138,7 @@ def _translate_discord(message: Record) -> Turn:
         "assistant" if author.get("isBot") else "user",
         str(message.get("content") or ""),
         key=str(message["id"]),
-        at=message.get("timestamp"),
+        created_at=message.get("timestamp"),
         parts=parts,
         actor=author.get("nickname") or author.get("name"),
         details={"reply_to": find_value(message, "reference.messageId")},

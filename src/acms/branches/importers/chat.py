@@ -43,8 +43,8 @@ def read_chat(path: str | Path, *, trust: bool = False) -> Iterator[Turn]:
 def read_lines(lines: Iterable[str], name: str, *, trust: bool = False) -> Iterator[Turn]:
     """Read the messages of a chat file from its lines; `name` is the file's name for errors and for its suffix."""
     count = 0
-    for index, (where, message) in enumerate(_read_messages(lines, name)):
-        for turn in _translate_message(message, index, where, trust):
+    for index, (position, message) in enumerate(_read_messages(lines, name)):
+        for turn in _translate_message(message, index, position, trust):
             count += 1
             if count > limits.RECORDS:
                 raise TooLargeError(f"has more than {limits.RECORDS:,} messages", field=name)
@@ -52,19 +52,19 @@ def read_lines(lines: Iterable[str], name: str, *, trust: bool = False) -> Itera
 
 
 def _read_messages(lines: Iterable[str], name: str) -> Iterator[tuple[str, Json]]:
-    """Yield every message of a file, with its place for errors."""
+    """Yield every message of a file, with its position for errors."""
     numbered = _number_lines(lines, name)
     start = next((numbered_line for numbered_line in numbered if numbered_line[1].strip()), None)
     if start is None:
         raise ValidationError("is empty", field=name, options=EXPECTED)
-    if name.lower().endswith(LINES) or is_object(start[1]):
+    if name.lower().endswith(LINES) or is_object(start[1]):  # JSONL: each line is a record
         for number, line in chain([start], numbered):
             if line.strip():
-                where = f"{name}:{number}"
-                yield from _expand_messages(parse_record(line, name, number), where)
+                position = f"{name}:{number}"
+                yield from _expand_messages(parse_record(line, name, number), position)
         return
-    rest = (line for _, line in numbered)
-    document = parse_record(join_lines(chain([start[1]], rest), name), name, start[0])
+    remaining_lines = (line for _, line in numbered)
+    document = parse_record(join_lines(chain([start[1]], remaining_lines), name), name, start[0])
     if not isinstance(document, list):
         yield from _expand_messages(document, name)
         return
@@ -79,21 +79,21 @@ def _number_lines(lines: Iterable[str], name: str) -> Iterator[tuple[int, str]]:
         raise ValidationError(f"is not UTF-8 text: byte {error.start} of a block", field=name) from error
 
 
-def _expand_messages(record: Json, where: str) -> Iterator[tuple[str, Json]]:
+def _expand_messages(record: Json, position: str) -> Iterator[tuple[str, Json]]:
     """Yield the messages of a record, which is a message or an object with a list of them."""
     messages = as_mapping(record).get("messages")
     if not isinstance(messages, list):
-        yield where, record
+        yield position, record
         return
     for index, message in enumerate(messages):
-        yield f"{where}: messages[{index}]", message
+        yield f"{position}: messages[{index}]", message
 
 
-def _translate_message(message: Json, index: int, where: str, trust: bool) -> list[Turn]:
-    """Translate one message, mostly into one turn; none when it has no content."""
+def _translate_message(message: Json, index: int, position: str, trust: bool) -> list[Turn]:
+    """Translate one message into turns: mostly one, none if it has no content, several if it holds tool results."""
     if not isinstance(message, dict) or not ("role" in message or _is_item(message)):
-        raise ValidationError('is not a chat message: it has no "role"', field=where, options=EXPECTED)
-    with limits.locate_errors(where):
+        raise ValidationError('is not a chat message: it has no "role"', field=position, options=EXPECTED)
+    with limits.locate_errors(position):
         turns = _parse_message(message, trust)
     serialized = json.dumps(message, sort_keys=True, separators=(",", ":"))
     key = f"{index}-{sha256(serialized.encode()).hexdigest()[:12]}"
@@ -103,7 +103,7 @@ def _translate_message(message: Json, index: int, where: str, trust: bool) -> li
 
 
 def _is_item(message: Record) -> bool:
-    """Return whether a record without a role is an item of Responses."""
+    """Return whether a record is an item of OpenAI Responses that has no role: a call, an output or reasoning."""
     kind = message.get("type")
     if not isinstance(kind, str):
         return False
@@ -114,13 +114,13 @@ def _parse_message(message: Record, trust: bool) -> list[Turn]:
     """Parse and admit a message. Its media are referred to by their hash."""
     fields = {name: value for name, value in message.items() if name not in _DROPPED}
     if "role" in message:
-        known = foreign.KNOWN.union(foreign.REASONING_FIELDS)
-        fields = {name: value for name, value in fields.items() if name in known}
+        known_fields = foreign.KNOWN.union(foreign.REASONING_FIELDS)
+        fields = {name: value for name, value in fields.items() if name in known_fields}
         fields["role"] = validation.parse_choice(message["role"], Role, "role").value
     time = first_value(message, _TIMES)
     turns: list[Turn] = []
     for turn in foreign.parse_provider_message(fields, keep=refer_by_hash):
-        if not has_content(turn) and turn.get("tool_call_id") is None:
+        if not has_content(turn) and turn.get("tool_call_id") is None:  # a call may have an empty result
             continue
         if time is not None:
             turn["created_at"] = parse_timestamp(time)

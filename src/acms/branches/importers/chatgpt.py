@@ -97,8 +97,8 @@ def _translate_message(message: Record, key: str) -> Turn | None:
         role = "system"
     elif role == "tool":  # a tool's result names no call: it becomes an answer under the tool's name
         role = "assistant"
-    at, actor = message.get("create_time"), author.get("name")
-    return make_turn(role, text, key=key, at=at, parts=parts, actor=actor, details=details)
+    created_at, actor = message.get("create_time"), author.get("name")
+    return make_turn(role, text, key=key, created_at=created_at, parts=parts, actor=actor, details=details)
 
 
 def _is_visible(role: Json, kind: Json, metadata: Record) -> bool:
@@ -122,7 +122,7 @@ def _read_content(content: Record, metadata: Record) -> tuple[str, list[Part]]:
         pointer = as_mapping(part).get("asset_pointer")
         if isinstance(pointer, str):
             kind = str(part.get("content_type")).partition("_")[0]
-            if kind not in ("image", "audio", "video"):
+            if kind not in ("image", "audio", "video"):  # an unknown kind is taken as an image
                 kind = "image"
             parts.append(make_media(f"{kind}/*", pointer))
         else:

@@ -58,7 +58,7 @@ def fork_branches(
                 key = str(messages[-1]["key"])
             branch_of[node] = branch
             last_key[node] = key
-        if messages or fork is None:
+        if messages or fork is None:  # a fork without messages of its own would only repeat its trunk
             yield Conversation(id=branch, title=title, messages=messages, fork=fork)
 
 
@@ -90,7 +90,7 @@ def _flatten_messages(messages: list[Record]) -> Iterator[Record]:
 
 def _translate_librechat(message: Record) -> list[Turn]:
     """Translate a message: text and thoughts, and each call with its output."""
-    key, at = str(message["messageId"]), message.get("createdAt")
+    key, created_at = str(message["messageId"]), message.get("createdAt")
     blocks = records_at(message, "content")
     if message.get("isCreatedByUser"):
         files: list[Part] = []
@@ -98,10 +98,10 @@ def _translate_librechat(message: Record) -> list[Turn]:
             files.append(make_media(file.get("type"), file.get("filename") or file.get("file_id")))
         texts = [text_of(block["text"]) for block in blocks if block.get("text")]
         text = text_of(message.get("text")) or "\n".join(texts)
-        return [make_turn("user", text, key=key, at=at, parts=files)]
+        return [make_turn("user", text, key=key, created_at=created_at, parts=files)]
     tokens = message.get("tokenCount")
     usage = {"tokens": tokens} if isinstance(tokens, int) else None
-    builder = TurnBuilder("assistant", key, at, {"model": message.get("model"), "usage": usage})
+    builder = TurnBuilder("assistant", key, created_at, {"model": message.get("model"), "usage": usage})
     for block in blocks:
         _add_librechat_block(builder, block, key)
     if not message.get("content") and message.get("text"):
@@ -137,14 +137,14 @@ def read_open_webui(source: Source) -> Iterator[Conversation]:
         messages = as_mapping_list(list(by_id.values())) or records_at(chat, "messages")
         parents: dict[str, Json] = {}
         turns: dict[str, list[Turn]] = {}
-        last = ""
+        last_id = ""
         for number, message in enumerate(messages):
             id = str(message.get("id", number))
-            parents[id] = message.get("parentId") if history else last or None
+            parents[id] = message.get("parentId") if history else last_id or None
             turns[id] = _translate_open_webui(id, message)
-            last = id
+            last_id = id
         title = str(record.get("title") or chat.get("title") or "")
-        current = str(history.get("currentId") or last)
+        current = str(history.get("currentId") or last_id)
         yield from fork_branches(str(record.get("id") or source.stem), title, parents, current, turns)
 
 
@@ -159,4 +159,4 @@ def _translate_open_webui(id: str, message: Record) -> list[Turn]:
         return []
     model = message.get("model") if role == "assistant" else None
     details = {"model": model, "usage": message.get("usage")}
-    return [make_turn(role, text, key=id, at=message.get("timestamp"), parts=files, details=details)]
+    return [make_turn(role, text, key=id, created_at=message.get("timestamp"), parts=files, details=details)]

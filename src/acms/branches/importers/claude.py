@@ -43,6 +43,7 @@ def read_claude(source: Source) -> Iterator[Conversation]:
             turns[key] = _translate_message(message, key)
         keys = list(parents)
         if not any(parent in parents for parent in parents.values()):
+            # Older exports name no parents: each message follows on the one before it.
             parents = dict(zip(keys, [None, *keys], strict=False))
         current = str(record.get("current_leaf_message_uuid"))
         if current not in parents:
@@ -73,7 +74,7 @@ def _translate_message(message: Record, key: str) -> list[Turn]:
                     pending.remove(id)
                 builder.add_result(id, block.get("content"), is_error=block.get("is_error") is True)
             case _:
-                pass  # a mark of the page, such as the use of a budget
+                pass  # a block that is no content, such as a notice about the token budget
     for file in (*records_at(message, "attachments"), *records_at(message, "files")):
         _add_file(builder, file)
     builder.finish()

@@ -70,7 +70,7 @@ class _Tree:
         if digest in self.turn_of:  # lines of a session that was resumed are in the file again
             return
         turn = self._last
-        for name in ("logicalParentUuid", "parentUuid"):
+        for name in ("logicalParentUuid", "parentUuid"):  # the second one wins if the file has both lines
             turn = self.turn_of.get(digest_text(str(line.get(name))), turn)
         if _is_prompt(line):
             self.parents.append(turn)
@@ -98,13 +98,13 @@ class _Answer(NamedTuple):
 
 
 class _Chain:
-    """One conversation while its lines arrive."""
+    """One conversation while its lines arrive; `tree` is None if it has no branches."""
 
     def __init__(self, id: str, tree: _Tree | None) -> None:
         self._id = id
         self._tree = tree
         #: The conversation or the branch of it that the lines belong to.
-        self._part = Conversation(id=id)
+        self._current = Conversation(id=id)
         self._turn = 0
         #: The answer that may go on, and the lines that came after its last block.
         self._answer: _Answer | None = None
@@ -151,15 +151,18 @@ class _Chain:
             yield from self._emit_line(line, find_value(line, "message.content"))
 
     def _emit_line(self, line: Record, content: Json, details: Record = EMPTY) -> Iterator[Conversation]:
-        """Yield the messages of a line; those of a branch are taken back from the main conversation."""
+        """Yield the messages of a line. A message of a branch is also taken back from the main conversation.
+
+        An earlier import may have stored it there, before the user abandoned the branch.
+        """
         role = str(line["type"])
-        base = make_turn(role, key=str(line.get("uuid")), at=line.get("timestamp"), details=details)
+        base = make_turn(role, key=str(line.get("uuid")), created_at=line.get("timestamp"), details=details)
         for turn in parse_turns({"role": role, "content": content}, base):
-            yield replace(self._part, messages=[turn])
+            yield replace(self._current, messages=[turn])
             if self._tree is None or not has_content(turn):
                 continue
             self._last_keys[self._turn] = turn["key"]
-            if self._part.fork is not None:
+            if self._current.fork is not None:
                 yield Conversation(id=self._id, taken_back=[turn["key"]])
 
     def _enter_turn(self, turn: int, line: Record, tree: _Tree) -> None:
@@ -170,7 +173,7 @@ class _Chain:
         self._turn = turn
         branch = tree.branches.get(turn)
         if branch is None:
-            self._part = Conversation(id=self._id)
+            self._current = Conversation(id=self._id)
             return
         if branch.first not in self._branches:
             first_key = str(line.get("uuid"))
@@ -178,7 +181,7 @@ class _Chain:
             parent_id = self._id if parent is None else self._branches[parent.first].id
             fork = Fork(parent_id, self._last_key(branch.shared, tree), first_key)
             self._branches[branch.first] = Conversation(id=f"{self._id}-{first_key}", fork=fork)
-        self._part = self._branches[branch.first]
+        self._current = self._branches[branch.first]
 
     def _last_key(self, turn: int | None, tree: _Tree) -> str | None:
         """Return the key of the last message up to a turn, or None if there is no message."""

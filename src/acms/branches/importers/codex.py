@@ -90,20 +90,20 @@ class _Rollout:
             self.pending["metadata"] = {**self.pending.get("metadata", {}), "usage": usage}
 
     def add_turn(self, turn: Turn) -> Iterator[Conversation]:
-        """Add a message or join it to the last one; yield that when it is complete."""
+        """Add a message, or join it to the pending one; yield the pending message if it is complete now."""
         self.thoughts = []
-        joined = None if self.pending is None else join_call(self.pending, turn)
-        if joined is None and self.pending is not None:
+        joined_turn = None if self.pending is None else join_call(self.pending, turn)
+        if joined_turn is None and self.pending is not None:
             yield Conversation(id=self.id, messages=[self.pending])
-        self.pending = joined or turn
+        self.pending = joined_turn or turn
 
-    def translate_item(self, item: Record, number: int, at: Json) -> Turn | None:
+    def translate_item(self, item: Record, number: int, created_at: Json) -> Turn | None:
         """Translate an item, or return None for one that is no part of the conversation."""
         key = f"{self.id}:{number}"
         id = item.get("call_id") or item.get("id")
         match item.get("type"):
             case "message":
-                return self._translate_message(item, key, at)
+                return self._translate_message(item, key, created_at)
             case "function_call":
                 call = make_tool_call(id, item.get("name"), item.get("arguments"))
             case "custom_tool_call":
@@ -114,19 +114,23 @@ class _Rollout:
                 output = item.get("output")
                 if isinstance(output, dict):  # the envelope of older versions
                     output = output.get("content", output)
-                return make_turn("tool", key=key, at=at, parts=make_result_parts(id, output))
+                return make_turn("tool", key=key, created_at=created_at, parts=make_result_parts(id, output))
             case _:
                 return None
         parts = [*self.thoughts, call]
-        return make_turn("assistant", key=key, at=at, parts=parts, details={"model": self.model})
+        return make_turn(
+            "assistant", key=key, created_at=created_at, parts=parts, details={"model": self.model}
+        )
 
-    def _translate_message(self, item: Record, key: str, at: Json) -> Turn | None:
+    def _translate_message(self, item: Record, key: str, created_at: Json) -> Turn | None:
         role = str(item.get("role"))
         is_answer = role == "assistant"
         texts = [block.get("text") for block in records_at(item, "content")]
         if not is_answer and text_of([text for text in texts if text]).lstrip().startswith(_CONTEXT):
             return None
-        base = make_turn(role, key=key, at=at, details={"model": self.model if is_answer else None})
+        base = make_turn(
+            role, key=key, created_at=created_at, details={"model": self.model if is_answer else None}
+        )
         (turn,) = parse_turns({"role": role, "content": item.get("content")}, base)
         if not (turn.get("content") or turn.get("parts")):
             return None

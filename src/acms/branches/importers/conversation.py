@@ -92,7 +92,7 @@ class Conversation:
 
 
 def as_mapping(value: Any) -> Record:
-    """Return a JSON object, an empty one for anything else: exports leave fields out, or write null."""
+    """Return a JSON object, or an empty one for any other value: exports leave fields out, or write null."""
     return cast("Record", value) if isinstance(value, Mapping) else {}
 
 
@@ -105,11 +105,11 @@ def as_mapping_list(value: Any) -> list[Record]:
 
 def find_value(value: Json, path: str) -> Json:
     """Return the value at a path such as `messages.0.role`, or None if there is none."""
-    for step in path.split("."):
+    for name in path.split("."):
         if isinstance(value, dict):
-            value = value.get(step)
-        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
-            value = value[int(step)]
+            value = value.get(name)
+        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
         else:
             return None
     return value
@@ -135,7 +135,7 @@ def first_value(record: Record, names: Iterable[str]) -> Json:
 
 
 def digest_text(text: str) -> bytes:
-    """Return a short digest that takes less memory than a text."""
+    """Return a 16-byte digest, which takes less memory than the text: a file may have a million messages."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
@@ -146,7 +146,10 @@ class DerivedIds:
         self._counts = Counter[bytes]()
 
     def derive(self, *beginning: Json) -> str:
-        """Return an id that stays the same while the conversation grows, and is not that of an earlier call."""
+        """Return an id made of how a conversation begins, so that it stays the same while the conversation grows.
+
+        Conversations that begin alike get different ids, in the order of the file.
+        """
         digest = digest_text(json.dumps(beginning, sort_keys=True))
         self._counts[digest] += 1
         return digest_text(f"{digest.hex()} {self._counts[digest]}").hex()
@@ -158,7 +161,7 @@ def serialize_json(value: Json) -> str:
 
 
 def text_of(content: Json) -> str:
-    """Return a content as text: of a list the texts of its parts, joined by lines; a part without text as JSON."""
+    """Return a content as text. The texts of a list are joined by newlines; a part without text becomes JSON."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -205,7 +208,7 @@ def make_turn(
     text: str = "",
     *,
     key: str,
-    at: Json = None,
+    created_at: Json = None,
     parts: Sequence[Part] = (),
     actor: Json = None,
     details: Record = EMPTY,
@@ -216,8 +219,8 @@ def make_turn(
         turn["parts"] = list(parts)
     if actor:
         turn["actor_id"] = str(actor)[: validation.NAME_CHARS]
-    if at not in (None, ""):
-        turn["created_at"] = parse_timestamp(at)
+    if created_at not in (None, ""):
+        turn["created_at"] = parse_timestamp(created_at)
     metadata = {name: value for name, value in details.items() if value not in (None, {}, [], "")}
     if metadata:
         turn["metadata"] = metadata
@@ -261,10 +264,10 @@ def make_media(kind: Json, reference: Json) -> Media:
 class TurnBuilder:
     """Builds the turns of one message of a program, in which calls and results of tools may alternate with text."""
 
-    def __init__(self, role: str, key: str, at: Json, details: Record = EMPTY) -> None:
+    def __init__(self, role: str, key: str, created_at: Json, details: Record = EMPTY) -> None:
         self._role = role
         self._key = key
-        self._at = at
+        self._created_at = created_at
         self._details = details
         self.texts: list[str] = []
         self.parts: list[Part] = []
@@ -280,17 +283,22 @@ class TurnBuilder:
         text = "\n".join(self.texts)
         if text or self.parts:
             turn = make_turn(
-                self._role, text, key=self.key, at=self._at, parts=self.parts, details=self._details
+                self._role,
+                text,
+                key=self.key,
+                created_at=self._created_at,
+                parts=self.parts,
+                details=self._details,
             )
             self.turns.append(turn)
         self.texts.clear()
         self.parts.clear()
 
     def add_result(self, id: Json, output: Json, *, is_error: bool = False) -> None:
-        """Finish the turn so far and add a tool's answer."""
+        """Finish the turn so far and add a turn with a tool's result, whose call is in an earlier turn."""
         self.finish()
         answer = make_result_parts(id, output, is_error=is_error)
-        self.turns.append(make_turn("tool", key=self.key, at=self._at, parts=answer))
+        self.turns.append(make_turn("tool", key=self.key, created_at=self._created_at, parts=answer))
 
 
 def has_content(turn: Turn) -> bool:
@@ -302,7 +310,10 @@ def has_content(turn: Turn) -> bool:
 
 
 def join_call(previous: Turn, turn: Turn) -> Turn | None:
-    """Return a turn of calls joined to the assistant's turn before it, or None if they are not one message."""
+    """Join a turn that has only calls or reasoning to the assistant's turn before it, or return None.
+
+    Some programs record the text and the calls of one answer as separate messages.
+    """
     parts = turn.get("parts") or ()
     if not parts or turn.get("content"):
         return None
@@ -335,6 +346,7 @@ def split_branches(parents: Mapping[str, Any], current: str | None) -> Iterator[
     for leaf in [current, *leaves]:
         nodes: list[str] = []
         node: Any = leaf
+        # Go up to the root or to an earlier branch. A file whose parents form a cycle ends here too.
         while node in parents and node not in visited:
             visited.add(node)
             nodes.append(node)

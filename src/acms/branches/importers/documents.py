@@ -26,7 +26,7 @@ _READ_AHEAD = 262_144
 """Bytes that are read at once, at least: large enough that reads are few. A larger element doubles it until it fits."""
 _BLANKS = " \t\n\r"
 _AFTER_VALUES = frozenset(",:]}" + _BLANKS)
-"""A number that another character follows goes on after the text."""
+"""Characters that may follow a value. A number that none of them follows may be cut off by the end of the text."""
 
 
 class Span(NamedTuple):
@@ -47,19 +47,19 @@ class Piece(NamedTuple):
     value: Json
     span: Span
     #: Whether it is an element of a list.
-    listed: bool = True
+    is_element: bool = True
 
 
 def split_document(file: BinaryIO, name: str) -> Iterator[Piece]:
     """Yield the elements of a list, or the members of an object, in which each list is yielded element by element."""
     cursor = _Cursor(file, name)
-    first = cursor.peek()
-    if first == "[":
+    first_character = cursor.peek()
+    if first_character == "[":
         yield from _split_list(cursor, None)
-    elif first == "{":
+    elif first_character == "{":
         yield from _split_object(cursor)
     else:
-        yield Piece(None, *cursor.take_value(0), listed=False)
+        yield Piece(None, *cursor.take_value(0), is_element=False)
     if cursor.peek():
         raise cursor.error("Extra data")
 
@@ -70,7 +70,7 @@ def _split_list(cursor: _Cursor, member: str | None) -> Iterator[Piece]:
     if cursor.peek() == "]":
         cursor.skip()
         if member is not None:
-            yield Piece(member, [], cursor.empty_span(), listed=False)
+            yield Piece(member, [], cursor.empty_span(), is_element=False)
         return
     number = 0
     while True:
@@ -98,7 +98,7 @@ def _split_object(cursor: _Cursor) -> Iterator[Piece]:
         if cursor.peek() == "[":
             yield from _split_list(cursor, str(member))
         else:
-            yield Piece(str(member), *cursor.take_value(0), listed=False)
+            yield Piece(str(member), *cursor.take_value(0), is_element=False)
         if cursor.peek() not in ("}", ","):
             raise cursor.error("Expecting ',' delimiter")
         if cursor.skip() == "}":
@@ -154,9 +154,9 @@ class _Cursor:
                 if self._ended:
                     raise self.error(error.msg, error.pos) from error
             except ValueError as error:
-                where = f"{self._name}:{self._line(self._index)}"
+                position = f"{self._name}:{self._line(self._index)}"
                 raise ValidationError(
-                    "is not JSON that can be read", field=where, options=EXPECTED
+                    "is not JSON that can be read", field=position, options=EXPECTED
                 ) from error
             else:
                 # A number at the end of the text may go on after it.
@@ -192,17 +192,20 @@ class _Cursor:
     def _read_ahead(self) -> None:
         """Drop the text before the position, and read at least as many bytes as there are characters after it."""
         self._lines += self._text.count("\n", 0, self._index)
-        rest = self._text[self._index :]
-        data = self._file.read(max(_READ_AHEAD, len(rest)))
+        unread_text = self._text[self._index :]
+        data = self._file.read(max(_READ_AHEAD, len(unread_text)))
         self._bytes_read += len(data)
         self._ended = not data
         try:
-            self._text = rest + self._decoder.decode(data, final=self._ended)
+            self._text = unread_text + self._decoder.decode(data, final=self._ended)
         except UnicodeDecodeError as error:
             self._file.seek(0)
+            # Reading the file again by lines raises the error with the number of the line.
             for _ in limits.read_lines_within(self._file, self._name):
-                pass  # the line at fault is an error with its place
-            raise ValidationError("is not UTF-8 text", field=self._name) from error
+                pass
+            raise ValidationError(
+                "is not UTF-8 text", field=self._name
+            ) from error  # the file changed meanwhile
         self._index = 0
 
 

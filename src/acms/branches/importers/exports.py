@@ -65,15 +65,16 @@ class Import:
         try:
             for piece in self._read(self.skipped):
                 messages = [turn for turn in piece.messages if has_content(turn)]
-                empty = len(piece.messages) - len(messages)
-                if empty:
-                    self.skipped["messages that say nothing"] += empty
-                if not messages and not piece.taken_back:
+                empty_count = len(piece.messages) - len(messages)
+                if empty_count:
+                    self.skipped["messages that say nothing"] += empty_count
+                if not messages and not piece.taken_back:  # nothing to store and nothing to retract
                     continue
                 records += len(messages)
                 if records > limits.RECORDS:
                     raise TooLargeError(f"has more than {limits.RECORDS:,} messages", field=self.name)
                 yield self._admit(replace(piece, messages=messages))
+        # Readers do not check the types of every field: a file of another program raises any of these.
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise ValidationError(
                 f"is no {self.format} file: {type(error).__name__}: {error}", field=self.name
@@ -88,10 +89,10 @@ class Import:
         try:
             return replace(piece, messages=admit_conversation(piece.messages, trust=self._trust))
         except ValidationError as error:
-            where = self.name
+            position = self.name
             if piece.id:
-                where = f"{where}: conversation {piece.id[: validation.NAME_CHARS]}"
-            raise type(error)(str(error), field=where, options=error.options) from error
+                position = f"{position}: conversation {piece.id[: validation.NAME_CHARS]}"
+            raise type(error)(str(error), field=position, options=error.options) from error
 
 
 def open_import(
@@ -122,15 +123,15 @@ def open_import(
     members: list[Member] = []
     try:
         with opener() as file:
-            begins = file.read(512)  # the mark of a tar archive is at byte 257
+            beginning = file.read(512)  # long enough for the mark of a tar archive, at byte 257
             size = file.seek(0, SEEK_END)
             file.seek(0)
-            if begins.startswith(langgraph.MAGIC) or format == LANGGRAPH:
+            if beginning.startswith(langgraph.MAGIC) or format == LANGGRAPH:
                 if most is not None and size > most:
                     raise TooLargeError(f"has more than {most:,} bytes", field=path.name)
                 return Import(path.name, LANGGRAPH, True, lambda _: langgraph.read_checkpoints(path), trust)
-            refuse_packed(begins, path.name)
-            if begins.startswith(ZIP):
+            refuse_packed(beginning, path.name)
+            if beginning.startswith(ZIP):
                 members = read_archive(file, path.name, most or limits.IMPORT_BYTES)
     except OSError as error:
         raise ValidationError(f"cannot be read: {error.strerror}", field=str(path)) from error
@@ -142,10 +143,10 @@ def open_import(
         for source in sources:
             source.check_size(most)
     if format is None:
-        found, sources = _detect_format(sources)
+        detected, sources = _detect_format(sources)
     else:
-        found = get_format(format)
-    return Import(path.name, found.name, found.whole, partial(_read_all, found, sources), trust)
+        detected = get_format(format)
+    return Import(path.name, detected.name, detected.whole, partial(_read_all, detected, sources), trust)
 
 
 def read_export(
@@ -194,13 +195,13 @@ def _detect_format(sources: Sequence[Source]) -> tuple[Format, list[Source]]:
     readable: list[Source] = []
     for source in sources:
         try:
-            found = find_format(source)
-        except ACMSError:
+            source_format = find_format(source)
+        except ACMSError:  # an archive also holds other files; it is an error if none has a known format
             if format is None and source is sources[-1]:
                 raise
             continue
-        format = format or found
-        if found is format:
+        format = format or source_format
+        if source_format is format:
             readable.append(source)
     assert format is not None
     return format, readable
@@ -213,7 +214,7 @@ def _read_all(format: Format, sources: Sequence[Source], skipped: Counter[str]) 
         try:
             yield from format.read(source)
         except ValidationError as error:
-            if error.field.startswith(source.name):
+            if error.field.startswith(source.name):  # the error names its place already
                 raise
             raise ValidationError(str(error), field=source.place, options=error.options) from error
         except OSError as error:

@@ -35,7 +35,7 @@ class Format:
     """A format that a program writes."""
 
     name: str
-    #: It is recognised by any of them.
+    #: A file has the format if one of its first records has one of these shapes.
     shapes: Sequence[Shape]
     read: Callable[[Source], Iterator[Conversation]]
     #: Whether a file has complete conversations, so that messages missing from it were removed from them.
@@ -43,6 +43,7 @@ class Format:
 
 
 def _read_chat(source: Source) -> Iterator[Conversation]:
+    # Trusted here: `Import` itself takes the trust away where it must.
     for turn in read_lines(source.lines(), source.name, trust=True):
         yield Conversation(id="", messages=[turn])
 
@@ -94,13 +95,13 @@ def get_format(name: str) -> Format:
 def find_format(source: Source) -> Format:
     """Return the format of a file by its content.
 
-    `ValidationError` for a file of no known one names the nearest and the field that differs.
+    Raises `ValidationError` for a file of no known format; it names the nearest format and the field that differs.
     """
     if not source.opening:
         raise ValidationError("is empty", field=source.name, options=EXPECTED)
     if source.opening.startswith(aider.BEGINS):
         return get_format("aider")
-    # The smallest difference of a sample from each shape of each format.
+    # For each shape of each format, the misfit of the sample that comes nearest to it.
     misfits: dict[tuple[str, Shape], Misfit] = {}
     matching: set[str] = set()
     for sample in source.samples():
@@ -110,8 +111,8 @@ def find_format(source: Source) -> Format:
                 if misfit is None:
                     matching.add(format.name)
                 else:
-                    known = misfits.get((format.name, shape), misfit)
-                    misfits[format.name, shape] = max(known, misfit, key=_count_fitting)
+                    nearest_misfit = misfits.get((format.name, shape), misfit)
+                    misfits[format.name, shape] = max(nearest_misfit, misfit, key=_count_fitting)
     for format in _ALL:
         if format.name in matching:
             return format

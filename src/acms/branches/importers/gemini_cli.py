@@ -40,10 +40,10 @@ SHAPES = (
 
 
 class _Location(NamedTuple):
-    """Where a message is in the file."""
+    """The position of a message in the file."""
 
     span: Span
-    #: Of a message in a list of messages: its number in it, from 0.
+    #: Index of the message if the record is a list of messages, else None.
     number: int | None = None
 
 
@@ -62,10 +62,10 @@ class _Session:
         self.active[digest] = location
         self.taken_back.pop(digest, None)
 
-    def rewind(self, first: str) -> None:
-        """Take back a message and all after it, as the program does; all of them when it is not known."""
+    def rewind(self, first_id: str) -> None:
+        """Take back a message and all after it, or all messages if it is not known, as the program does."""
         digests = list(self.active)
-        first_digest = digest_text(first)
+        first_digest = digest_text(first_id)
         start = digests.index(first_digest) if first_digest in self.active else 0
         for digest in digests[start:]:
             self.taken_back[digest] = self.active.pop(digest)
@@ -103,7 +103,7 @@ def _find_messages(source: Source, session: _Session) -> Iterator[Conversation]:
         record = as_mapping(piece.value)
         if "messageId" in record:
             yield _translate_prompt(record, source.stem)
-        elif piece.member == "messages" and piece.listed:
+        elif piece.member == "messages" and piece.is_element:
             session.add(record, _Location(piece.span))
         elif piece.member == "sessionId":
             session.id = str(piece.value or session.id)
@@ -113,8 +113,10 @@ def _find_messages(source: Source, session: _Session) -> Iterator[Conversation]:
 
 def _translate_prompt(record: Record, stem: str) -> Conversation:
     id = str(record.get("sessionId") or stem)
-    text, at = str(record.get("message")), record.get("timestamp")
-    return Conversation(id=id, messages=[make_turn("user", text, key=f"{id}:{record['messageId']}", at=at)])
+    text, created_at = str(record.get("message")), record.get("timestamp")
+    return Conversation(
+        id=id, messages=[make_turn("user", text, key=f"{id}:{record['messageId']}", created_at=created_at)]
+    )
 
 
 def _take_line(session: _Session, record: Record, span: Span) -> None:
@@ -152,9 +154,9 @@ def _id_of_message(message: Record, location: _Location) -> str:
 
 def _translate_message(message: Record, key: str) -> list[Turn]:
     """Translate a message; return nothing for one that is no part of the conversation."""
-    at, text = message.get("timestamp"), text_of(message.get("content"))
+    created_at, text = message.get("timestamp"), text_of(message.get("content"))
     if message.get("type") == "user":
-        return [make_turn("user", text, key=key, at=at)]
+        return [make_turn("user", text, key=key, created_at=created_at)]
     if message.get("type") != "gemini":
         return []
     parts: list[Part] = []
@@ -168,9 +170,14 @@ def _translate_message(message: Record, key: str) -> list[Turn]:
         parts.append(make_tool_call(id, call.get("name"), call.get("args")))
         is_error = call.get("status") in ("error", "cancelled")
         answer = make_result_parts(id, _read_output(call), is_error=is_error)
-        results.append(make_turn("tool", key=result_key, at=call.get("timestamp") or at, parts=answer))
+        results.append(
+            make_turn("tool", key=result_key, created_at=call.get("timestamp") or created_at, parts=answer)
+        )
     details = {"model": message.get("model"), "usage": message.get("tokens")}
-    return [make_turn("assistant", text, key=key, at=at, parts=parts, details=details), *results]
+    return [
+        make_turn("assistant", text, key=key, created_at=created_at, parts=parts, details=details),
+        *results,
+    ]
 
 
 def _read_output(call: Record) -> Json:

@@ -45,12 +45,12 @@ _CALLS = ("tool_use", "tool_call", "function_call")
 """Parts of a content that repeat the calls in the form of a vendor."""
 
 
-def _message_shapes(at: str) -> tuple[Shape, ...]:
-    kind = any_of(f"{at}type", *_ROLES)
+def _message_shapes(prefix: str) -> tuple[Shape, ...]:
+    kind = any_of(f"{prefix}type", *_ROLES)
     fields: tuple[tuple[Field, ...], ...] = (
-        (kind, is_object(f"{at}data"), has_value(f"{at}data.content")),
-        (any_of(f"{at}lc", 1), is_list(f"{at}id"), has_value(f"{at}kwargs.content")),
-        (kind, has_value(f"{at}content")),
+        (kind, is_object(f"{prefix}data"), has_value(f"{prefix}data.content")),
+        (any_of(f"{prefix}lc", 1), is_list(f"{prefix}id"), has_value(f"{prefix}kwargs.content")),
+        (kind, has_value(f"{prefix}content")),
     )
     return fields
 
@@ -65,8 +65,8 @@ def read_messages(source: Source) -> Iterator[Conversation]:
     """Read a list of messages, or one message a line."""
     index = 0
     for record in source.records():
-        listed = records_at(record, "messages") if "messages" in record else [record]
-        for message in listed:
+        messages = records_at(record, "messages") if "messages" in record else [record]
+        for message in messages:
             yield Conversation(id=source.stem, messages=_translate_message(message, f"{index}"))
             index += 1
 
@@ -78,7 +78,7 @@ def read_states(source: Source) -> Iterator[Conversation]:
         thread = find_value(state, "config.configurable.thread_id") or find_value(state, "metadata.thread_id")
         id = str(thread or source.stem)
         time = str(state.get("created_at") or state.get("ts") or "")
-        if id in newest and newest[id][0] >= time:
+        if id in newest and newest[id][0] >= time:  # ISO times compare as text
             source.skip("older states of a thread")
             continue
         values = as_mapping(state.get("values") or state.get("channel_values"))
@@ -104,10 +104,10 @@ def _read_fields(message: Record) -> tuple[str, Record]:
     return str(message.get("type")), message
 
 
-def _translate_message(message: Record, position: str, *, at: Json = None) -> list[Turn]:
+def _translate_message(message: Record, position: str, *, created_at: Json = None) -> list[Turn]:
     """Translate a message; the key is its id, or its position if it has none."""
     if "role" in message and "type" not in message:
-        return read_chat_message(message, key=position, at=at)
+        return read_chat_message(message, key=position, created_at=created_at)
     kind, fields = _read_fields(message)
     role = _ROLES.get(kind) or str(fields.get("role") or kind)
     key = str(fields.get("id") or position)
@@ -115,13 +115,13 @@ def _translate_message(message: Record, position: str, *, at: Json = None) -> li
     if role == "tool":
         id = fields.get("tool_call_id") or f"call_{fields.get('name')}"
         answer = make_result_parts(id, content, is_error=fields.get("status") == "error")
-        return [make_turn("tool", key=key, at=at, parts=answer)]
+        return [make_turn("tool", key=key, created_at=created_at, parts=answer)]
     calls = _read_calls(fields)
     if calls and isinstance(content, list):
         content = [part for part in content if find_value(part, "type") not in _CALLS]
     actor = fields.get("name") if role == "user" else None
     details = _read_details(fields) if role == "assistant" else EMPTY
-    base = make_turn(role, key=key, at=at, actor=actor, details=details)
+    base = make_turn(role, key=key, created_at=created_at, actor=actor, details=details)
     turns = parse_turns({"role": role, "content": content or ""}, base)
     if calls:
         turns[-1]["parts"] = [*turns[-1].get("parts", ()), *calls]
@@ -221,41 +221,42 @@ def _find_runs(source: Source) -> tuple[list[_Run], Mapping[bytes, str]]:
 
 def _translate_inputs(run: Record) -> list[Turn]:
     """Translate the messages that a run was given, or its input as one text of the user."""
-    inputs, at = record_at(run, "inputs"), run.get("start_time")
+    inputs, created_at = record_at(run, "inputs"), run.get("start_time")
     messages = inputs.get("messages")
+    # A run has a list of message lists, one for each prompt of a batch: the first one is read.
     while isinstance(messages, list) and messages and isinstance(messages[0], list):
         messages = messages[0]
     if messages is None:
         text = inputs.get("input") or inputs.get("question") or inputs.get("prompt")
-        return [make_turn("user", text_of(text), key="", at=at)] if text else []
-    return _translate_messages(as_mapping_list(messages), at)
+        return [make_turn("user", text_of(text), key="", created_at=created_at)] if text else []
+    return _translate_messages(as_mapping_list(messages), created_at)
 
 
-def _translate_messages(messages: Iterable[Record], at: Json) -> list[Turn]:
+def _translate_messages(messages: Iterable[Record], created_at: Json) -> list[Turn]:
     turns: list[Turn] = []
     for message in messages:
-        turns += _translate_message(message, "", at=at)
+        turns += _translate_message(message, "", created_at=created_at)
     return turns
 
 
 def _translate_outputs(run: Record) -> list[Turn]:
     """Translate the answer of a run, in the form of LangChain, of OpenAI or of the traced function."""
-    outputs, at = record_at(run, "outputs"), run.get("end_time")
+    outputs, created_at = record_at(run, "outputs"), run.get("end_time")
     generation = outputs.get("generations")
     while isinstance(generation, list) and generation:
         generation = generation[0]
     generated = record_at(generation, "message")
     if generated:
-        return _translate_message(generated, "", at=at)
+        return _translate_message(generated, "", created_at=created_at)
     if records_at(outputs, "choices"):
         answer = record_at(run, "outputs.choices.0.message")
         details = {"model": outputs.get("model"), "usage": outputs.get("usage")}
-        return read_chat_message(answer, key="", at=at, details=details)
+        return read_chat_message(answer, key="", created_at=created_at, details=details)
     messages = records_at(outputs, "messages")
-    if messages:
-        known = len(records_at(run, "inputs.messages"))
-        return _translate_messages(messages[known:], at)
+    if messages:  # the output repeats the input and adds to it
+        input_count = len(records_at(run, "inputs.messages"))
+        return _translate_messages(messages[input_count:], created_at)
     if outputs.get("role"):
-        return read_chat_message(outputs, key="", at=at)
+        return read_chat_message(outputs, key="", created_at=created_at)
     text = outputs.get("output") or outputs.get("answer")
-    return [make_turn("assistant", text_of(text), key="", at=at)] if text else []
+    return [make_turn("assistant", text_of(text), key="", created_at=created_at)] if text else []

@@ -56,8 +56,8 @@ def read_checkpoints(path: Path) -> Iterator[Conversation]:
     for thread, kind, checkpoint in rows:
         try:
             messages = load((kind, checkpoint))["channel_values"].get(CHANNEL) or []
-            known = [message for message in messages if getattr(message, "type", None) in _ROLES]
-            turns = [_translate_message(message) for message in known]
+            known_messages = [message for message in messages if getattr(message, "type", None) in _ROLES]
+            turns = [_translate_message(message) for message in known_messages]
         except Exception as error:  # whatever a foreign serializer raises about foreign bytes
             raise ValidationError(
                 f"cannot be read: {error}", field=f"{path.name}: thread {thread}"

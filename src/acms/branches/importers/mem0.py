@@ -57,7 +57,10 @@ def _time_of_turn(turn: Turn) -> datetime:
 
 
 def _translate_memory(memory: Record) -> Turn:
-    """Translate a memory to a message of external origin, at the time of its last update."""
+    """Translate a memory to a message of external origin, at the time of its last update.
+
+    The origin is external because mem0's model wrote the text, not the user.
+    """
     role = memory.get("role")
     if role not in (Role.USER, Role.ASSISTANT):
         role = Role.USER.value

@@ -40,7 +40,7 @@ SHAPES = (
     (any_of("kind", *_KINDS), has_value("source"), has_value("timestamp")),
     (is_list("history"), has_value("history.0.source"), has_value("instance_id")),
 )
-_SILENT = frozenset(
+_SKIPPED = frozenset(
     ("change_agent_state", "agent_state_changed", "null", "recall", "pause", "resume", "condensation")
 )
 
@@ -72,9 +72,9 @@ class _Trajectory:
     def add(self, event: Record, position: int) -> None:
         """Add an event; the calls of one answer become one message."""
         kind = str(event.get("kind") or event.get("action") or event.get("observation"))
-        base: dict[str, Any] = {"key": str(event.get("id", position)), "at": event.get("timestamp")}
+        base: dict[str, Any] = {"key": str(event.get("id", position)), "created_at": event.get("timestamp")}
         turn = None
-        if kind not in _SILENT:
+        if kind not in _SKIPPED:
             turn = _translate_sdk(event, base) if "kind" in event else _translate_classic(event, base)
         if turn is None:
             self._source.skip(f"events of the type {kind}")

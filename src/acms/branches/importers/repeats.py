@@ -17,26 +17,27 @@ class Repeats:
         self._digests: list[bytes] = []
 
     def take_new(self, turns: Sequence[Turn]) -> list[Turn]:
-        """Return the messages of the next list after those that it repeats, each with a key made of its position.
+        """Return the new messages of the next list, each with a key made of its position and content.
 
-        The list may begin later than the one before, where it was trimmed; then its beginning is the end of that.
+        A list begins with messages that the earlier lists had. A program may have trimmed the oldest of them, so the
+        list begins with the *last* messages so far.
         """
         digests = [_digest_turn(turn) for turn in turns]
-        known = self._count_known(digests)
-        new: list[Turn] = []
-        for turn, digest in zip(turns[known:], digests[known:], strict=True):
-            new.append({**turn, "key": f"{len(self._digests)}-{digest.hex()[:12]}"})
+        repeated_count = self._count_repeated(digests)
+        new_turns: list[Turn] = []
+        for turn, digest in zip(turns[repeated_count:], digests[repeated_count:], strict=True):
+            new_turns.append({**turn, "key": f"{len(self._digests)}-{digest.hex()[:12]}"})
             self._digests.append(digest)
-        return new
+        return new_turns
 
-    def _count_known(self, digests: Sequence[bytes]) -> int:
-        """Return how many messages of a list, from its first on, are the last ones so far."""
+    def _count_repeated(self, digests: Sequence[bytes]) -> int:
+        """Return the number of messages at the beginning of a list that are equal to the last messages so far."""
         previous = self._digests
         for start in range(max(0, len(previous) - len(digests)), len(previous)):
             overlap = len(previous) - start
             if previous[start:] == digests[:overlap]:
                 return overlap
-        # A system message at the start of every request is before the trimmed rest.
+        # A program that trims its messages keeps the system message at the start of the list.
         return 1 if len(digests) > 1 and previous[:1] == digests[:1] else 0
 
 

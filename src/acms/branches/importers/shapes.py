@@ -1,4 +1,4 @@
-"""The fields by which a format is known, and how near a file comes to them."""
+"""The fields that identify a format, and how many of them a file has."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = [
 
 
 class Field(NamedTuple):
-    """A field that a record of a format has."""
+    """A field that a record of a format has, and the check of its value."""
 
     #: Names joined by dots; a number is an index of a list.
     path: str
-    fits: Callable[[Json], bool]
-    wanted: str
+    accepts: Callable[[Json], bool]
+    expected: str
 
 
 Shape: TypeAlias = tuple[Field, ...]
@@ -42,7 +42,7 @@ def has_value(path: str) -> Field:
 
 def any_of(path: str, *values: Json) -> Field:
     """Return a field with one of some values."""
-    return Field(path, values.__contains__, " or ".join(f'"{one}"' for one in values))
+    return Field(path, values.__contains__, " or ".join(f'"{value}"' for value in values))
 
 
 def is_text(path: str) -> Field:
@@ -71,17 +71,17 @@ def _is_a(kind: type, value: Json) -> bool:
 class Misfit(NamedTuple):
     """The first field of a shape that a file lacks."""
 
-    #: Fields before it that the file has, and all of the shape.
+    #: Number of fields before it, which the file has, and of all fields of the shape.
     fitting: int
     total: int
     message: str
 
 
 def find_misfit(shape: Shape, sample: Json) -> Misfit | None:
-    """Return what keeps a value from having a shape, or None if it has it."""
+    """Return the first field of a shape that a sample of the file lacks, or None if the sample has the shape."""
     for fitting, field in enumerate(shape):
         value = find_value(sample, field.path)
-        if not field.fits(value):
-            problem = "is missing" if value is None else f"is not {field.wanted}"
+        if not field.accepts(value):
+            problem = "is missing" if value is None else f"is not {field.expected}"
             return Misfit(fitting, len(shape), f'"{field.path}" {problem}')
     return None

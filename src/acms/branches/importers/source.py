@@ -62,7 +62,7 @@ class Source:
 
     @cached_property
     def opening(self) -> str:
-        """The first characters that are not blank; empty for a file without any."""
+        """Up to 64 KiB of text from the first character that is not blank; empty for a blank file."""
         with self._open() as file:
             for data in iter(partial(file.read, _BLOCK), b""):
                 text = data.decode("utf-8-sig", "replace").lstrip()
@@ -77,6 +77,7 @@ class Source:
             return True
         if not self.opening.startswith("{") or not self._has_second_line():
             return False
+        # A JSON document over several lines begins with "{" too, but its first line is no complete object.
         return is_object(next(line for line in self.lines() if line.strip()))
 
     def _has_second_line(self) -> bool:
@@ -92,12 +93,14 @@ class Source:
                     after_first_line = True
         return False
 
-    def check_size(self, most: int) -> None:
-        """Raise `TooLargeError` for a file of more bytes that has not one record a line."""
+    def check_size(self, max_bytes: int) -> None:
+        """Raise `TooLargeError` for a larger file, unless it has one record a line: such a file is streamed."""
         with self._open() as file:
             size = file.seek(0, 2)
-        if size > most and not self.has_records:
-            raise TooLargeError(f"has more than {most:,} bytes, and not one record a line", field=self.name)
+        if size > max_bytes and not self.has_records:
+            raise TooLargeError(
+                f"has more than {max_bytes:,} bytes, and not one record a line", field=self.name
+            )
 
     def records(self) -> Iterator[Record]:
         """Yield the object of each line; of a document its elements, or itself when it is no list."""
@@ -113,7 +116,7 @@ class Source:
                 yield piece.span, piece.value
         else:
             self.place = self.name
-            yield Span(0, -1, 0), self.document
+            yield Span(0, -1, 0), self.document  # the size -1 says that the span is the whole document
 
     def split(self) -> Iterator[Piece]:
         """Yield each line; of a document the elements of the list that it is, or of the members that are lists."""
@@ -123,7 +126,7 @@ class Source:
             return
         with self._open() as file:
             for piece in split_document(file, self.name):
-                self.place = self._place_of(piece.member, piece.span) if piece.listed else self.name
+                self.place = self._place_of(piece.member, piece.span) if piece.is_element else self.name
                 yield piece
 
     def load(self, spans: Iterable[Span], member: str | None = None) -> Iterator[Json]:
@@ -139,7 +142,7 @@ class Source:
         """Return the place of a record in errors: its line, or its index in the document or in a member."""
         if self.has_records:
             return f"{self.name}:{span.number}"
-        if span.size < 0:
+        if span.size < 0:  # the whole document
             return self.name
         if member is None:
             return f"{self.name}[{span.number}]"
@@ -190,7 +193,7 @@ class Source:
         for piece in self.split():
             if piece.member is None:
                 yield piece.value
-            elif piece.listed:
+            elif piece.is_element:
                 outline.setdefault(piece.member, [piece.value])
             else:
                 outline[piece.member] = piece.value

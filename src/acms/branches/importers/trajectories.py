@@ -39,15 +39,19 @@ TAU_BENCH = (
 _FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "refusal", "function_call")
 
 
-def read_chat_message(message: Record, *, key: str, at: Json = None, details: Record = EMPTY) -> list[Turn]:
+def read_chat_message(
+    message: Record, *, key: str, created_at: Json = None, details: Record = EMPTY
+) -> list[Turn]:
     """Translate a message of Chat Completions; fields that it has besides are left out."""
     fields: dict[str, Any] = {"content": ""}
     for name in _FIELDS:
         if message.get(name) is not None:
             fields[name] = message[name]
-    if fields["role"] == "tool":
+    if fields["role"] == "tool":  # the name of the tool: a result names its call instead
         fields.pop("name", None)
-    return parse_turns(fields, make_turn(str(fields["role"]), key=key, at=at, details=details))
+    return parse_turns(
+        fields, make_turn(str(fields["role"]), key=key, created_at=created_at, details=details)
+    )
 
 
 # ── SWE-agent ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -81,14 +85,17 @@ def _messages_of_steps(run: Record) -> list[Record]:
 
 
 def _translate_swe_agent(message: Record, key: str, model: Json) -> list[Turn]:
-    """Translate a message; an observation that stands as a user message is marked as from a tool."""
+    """Translate a message. An observation in the form of a user message gets the origin of a tool's result.
+
+    Otherwise a tool's output would be trusted like the words of a user.
+    """
     role = message.get("role")
     calls = message.get("tool_call_ids")
     if role == "tool" and isinstance(calls, list) and calls:
         message = {**message, "tool_call_id": calls[0]}
-    at = message.get("timestamp") or find_value(message, "extra.timestamp")
+    created_at = message.get("timestamp") or find_value(message, "extra.timestamp")
     details = {"model": model if role == "assistant" else None}
-    turns = read_chat_message(message, key=key, at=at, details=details)
+    turns = read_chat_message(message, key=key, created_at=created_at, details=details)
     if role == "user" and message.get("message_type") == "observation":
         for turn in turns:
             turn["origin"] = Origin.TOOL.value
@@ -122,7 +129,7 @@ def _flatten_runs(values: Iterable[Json]) -> Iterator[Record]:
 
 
 def _translate_tau(message: Record, key: str, source: Source) -> list[Turn]:
-    """Translate a message; what the simulated user does with tools of its own is not part of the conversation."""
+    """Translate a message; the tool calls of the simulated user are not part of the conversation."""
     role = message.get("role")
     if message.get("requestor") == "user" or (role == "user" and message.get("tool_calls")):
         source.skip("tool use of the simulated user")
@@ -137,4 +144,4 @@ def _translate_tau(message: Record, key: str, source: Source) -> list[Turn]:
             raise ValidationError("is an answer that names no call", field=f"{source.name}: {key}")
         message = {**message, "tool_call_id": message["id"], "content": text_of(message.get("content"))}
     details = {"usage": message.get("usage") if role == "assistant" else None}
-    return read_chat_message(message, key=key, at=message.get("timestamp"), details=details)
+    return read_chat_message(message, key=key, created_at=message.get("timestamp"), details=details)

@@ -38,7 +38,7 @@ def admit_turn(turn: Turn, *, trust: bool) -> Turn:
 
 
 def _distrust_turn(turn: Turn) -> Turn:
-    """Return a message whose origin does not let it instruct."""
+    """Return a message as external text if its role would make it an instruction."""
     if turn["role"] in LEADING and turn.get("origin") in (None, Origin.SYSTEM):
         return {**turn, "origin": Origin.EXTERNAL.value}
     return turn
@@ -53,9 +53,9 @@ def admit_conversation(turns: Iterable[Turn], *, trust: bool) -> list[Turn]:
         with limits.locate_errors(field):
             for message in foreign.parse_provider_message(turn, keep=refer_by_hash):
                 admit_turn(message, trust=trust)
-        first = index_of_key.setdefault(str(turn.get("key", index)), index)
-        if first != index:
-            raise ValidationError(f"has the key of messages[{first}]", field=field)
+        first_index = index_of_key.setdefault(str(turn.get("key", index)), index)
+        if first_index != index:
+            raise ValidationError(f"has the key of messages[{first_index}]", field=field)
         admitted.append(turn if trust else _distrust_turn(turn))
         if len(admitted) > validation.LIST:
             raise TooLargeError(f"has more than {validation.LIST:,} messages", field="messages")

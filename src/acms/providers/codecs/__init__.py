@@ -75,12 +75,12 @@ def named(
 
     `max_tokens` is for a format that states it; `calibrated` is the saved state of a `Calibration`.
     """
-    short = name.removesuffix("-messages")  # as the codec calls itself
-    if short not in NAMED:
+    format_name = name.removesuffix("-messages")  # the codec's own name is "anthropic-messages"
+    if format_name not in NAMED:
         raise ValidationError(f"{name!r} is not one of {', '.join(NAMED)}", field="codec")
-    if max_tokens is not None and short != "anthropic":
+    if max_tokens is not None and format_name != "anthropic":
         raise ValidationError(f"{name} does not state it", field="max_tokens")
-    class_name, default_model = NAMED[short]
+    class_name, default_model = NAMED[format_name]
     options = {} if max_tokens is None else {"max_tokens": max_tokens}
     codec: Any = __getattr__(class_name)(default_model if model is None else model, **options)
     if calibrated is not None:

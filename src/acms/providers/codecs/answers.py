@@ -24,10 +24,10 @@ def get_field(source: object, key: str) -> Any:
     return source.get(key) if isinstance(source, Mapping) else getattr(source, key, None)
 
 
-def split_usage(answer: object) -> tuple[object, object | None]:
-    """Return the usage of an answer, and the answer; the second is None where the usage alone was given."""
-    usage = get_field(answer, "usage")
-    return (answer, None) if usage is None else (usage, answer)
+def split_usage(reply: object) -> tuple[object, object | None]:
+    """Return the usage of an answer, and the answer itself, or None if `answer` is a usage already."""
+    usage = get_field(reply, "usage")
+    return (reply, None) if usage is None else (usage, reply)
 
 
 def iterate_list_field(source: object, key: str) -> Iterator[object]:
@@ -50,7 +50,10 @@ def get_count_field(source: object, key: str, default: int = 0) -> int:
 
 
 def get_token_count(source: object, *names: str) -> int | None:
-    """Return the number of tokens in the first of these fields that exists, or None; the names are spellings."""
+    """Return the number of tokens in the first of these fields that exists, or None.
+
+    The names are spellings of one field: SDKs and the API write it differently.
+    """
     for name in names:
         value = get_field(source, name)
         if value is not None:

@@ -83,14 +83,14 @@ class AnthropicMessages(CountingCodec):
         self.model = validation.validate_name(model, "model")
         family = find_claude_family(model)
         if system_messages is not None:
-            family = family._replace(system=system_messages)
+            family = family._replace(takes_system_messages=system_messages)
         if reasoning is not None:
-            family = family._replace(reasoning=reasoning)
+            family = family._replace(takes_reasoning=reasoning)
         self.max_tokens = max_tokens
         #: Rates of the provider for reads from its prompt cache and writes to it.
-        self.rates = CacheRates(cached=family.cached, write=1.25, long=2.0)
+        self.rates = CacheRates(cached=family.cache_read_rate, write=1.25, long=2.0)
         #: Whether reasoning that is sent back is refused unless all before it is as it was when it was produced.
-        self.binds_reasoning = family.binds
+        self.binds_reasoning = family.binds_reasoning
         self.calibration = calibration or Calibration(ESTIMATE, margin=margin)
         self._weighted = WeightedTokenCounter("claude", family.weights)
         self.counter: TokenCounter = anthropic_blocks.BytesCounter() if bound == "bytes" else self._weighted
@@ -101,7 +101,7 @@ class AnthropicMessages(CountingCodec):
         self._bound = bound == "bytes"
         self._sizes = anthropic_blocks.Sizes()
         self._prices = anthropic_blocks.Prices(
-            self.counter, image=family.image, sizes=self._sizes, chars_per_token=2
+            self.counter, image=family.max_image_tokens, sizes=self._sizes, chars_per_token=2
         )
         self._beginning = self._prices.text(BEGINNING)
         self._system_frame = anthropic_blocks.BLOCK + self._prices.reminder
@@ -138,7 +138,8 @@ class AnthropicMessages(CountingCodec):
             payload["tools"] = [_serialize_tool(tool) for tool in tools]
         fields = given_fields(messages, anthropic_blocks.extra_fields_of_raw)
         contents = [
-            [self._serialize_part(sent.part, turn.role, fields) for sent in turn.shown] for turn in turns
+            [self._serialize_part(sent_part.part, turn.role, fields) for sent_part in turn.sent_parts]
+            for turn in turns
         ]
         has_system = bool(turns) and turns[0].role is Role.SYSTEM
         if has_system:
@@ -188,11 +189,16 @@ class AnthropicMessages(CountingCodec):
 
     def _arrange(self, messages: Sequence[PromptMessage]) -> Arranged:
         family = self._family
-        arranging = Arranging(family.system, family.reasoning, cites_passages=self.search_results)
+        arranging = Arranging(
+            family.takes_system_messages, family.takes_reasoning, cites_passages=self.search_results
+        )
         return arranging.arrange([self._restore_blocks(message) for message in messages])
 
     def _restore_blocks(self, message: PromptMessage) -> PromptMessage:
-        """Return a message of the user with its documents and search results restored to their original blocks."""
+        """Return a message of the user with its documents and search results restored to their original blocks.
+
+        The log stores such a block as texts and media, which every provider takes, and its other fields behind them.
+        """
         if message.role is not Role.USER:
             return message
         restored = anthropic_blocks.restore_user_blocks(message.parts)
@@ -227,15 +233,15 @@ class AnthropicMessages(CountingCodec):
 
     def _cost_of_stored_count(self, message: PromptMessage) -> int | None:
         """Return the cost of a message of one part from its stored count, or None if its text is sent changed."""
-        only = message.parts[0]
-        stored = message.tokens or 0
-        if isinstance(only, ToolResult) and only.output != NO_RESULT:
-            return self._weighted.weigh(stored, only.output) + self._prices.result("")
-        if not isinstance(only, Text):
+        part = message.parts[0]
+        stored_tokens = message.tokens or 0
+        if isinstance(part, ToolResult) and part.output != NO_RESULT:
+            return self._weighted.weigh(stored_tokens, part.output) + self._prices.result("")
+        if not isinstance(part, Text):
             return None
-        if self.search_results and anthropic_blocks.split_recalled_passages(only):
+        if self.search_results and anthropic_blocks.split_recalled_passages(part):
             return None
-        tokens = self._weighted.weigh(stored, only.text)
+        tokens = self._weighted.weigh(stored_tokens, part.text)
         tokens += self._system_frame if message.role in _SYSTEM else anthropic_blocks.BLOCK
         return tokens if message.name is None else tokens + self._count_name(message)
 
@@ -286,38 +292,38 @@ class AnthropicMessages(CountingCodec):
         return self._prices.raw(raw)
 
     def _sends_reasoning(self, role: Role) -> bool:
-        return self._family.reasoning and role is Role.ASSISTANT
+        return self._family.takes_reasoning and role is Role.ASSISTANT
 
     def base(self, tools: Sequence[Tool] = ()) -> int:
         """Return the raw tokens of everything besides messages, and of the text that may be added at the beginning."""
         return self._count_base([_serialize_tool(tool) for tool in tools]) + self._beginning
 
     def _count_base(self, tools: Sequence[Mapping[str, Json]]) -> int:
-        """Return the cost of what is no message: a constant, the instructions for citing, and the tools."""
-        # However little a request says, the tokenizer's reconstruction finds six to eleven tokens.
+        """Return the cost of a request without messages: a constant, the instructions for citing, and the tools."""
+        # Measured on requests with almost no text: six to eleven tokens.
         tokens = 8
         if self.search_results:
-            # The provider is taken to add this to a system prompt where something can be cited: it says there are some.
+            # The provider says that it adds instructions for citing to the system prompt, but not how many tokens.
             tokens += 300
         if tools:
-            tokens += self._family.tools
+            tokens += self._family.tool_prompt_tokens
             tokens += sum([self._prices.tool(tool) for tool in tools])
         return tokens
 
     def _count_payload(self, payload: Mapping[str, Json]) -> Count:
         base = self._count_base(payload.get("tools") or ())
         tools = base - self._count_base(())
-        raw = base + self._beginning
-        raw += self._count_content(payload.get("system") or (), is_system=True)
+        raw_tokens = base + self._beginning
+        raw_tokens += self._count_content(payload.get("system") or (), is_system=True)
         for index, message in enumerate(payload["messages"]):
             content = message["content"] or ""
             blocks = [] if isinstance(content, str) else content
             if index == 0 and blocks and blocks[0].get("text") == BEGINNING:
-                content = content[1:]  # its cost is in `raw` already
-            raw += self._count_content(content, is_system=message["role"] == "system")
+                content = content[1:]  # the cost of BEGINNING is in `raw_tokens` already
+            raw_tokens += self._count_content(content, is_system=message["role"] == "system")
         exactness = Exactness.BYTES if self._bound else Exactness.CALIBRATED
-        upper = raw if self._bound else self.calibration.upper(raw, tools)
-        return Count(tokens=raw, exactness=exactness, upper_bound=upper, tools=tools)
+        upper = raw_tokens if self._bound else self.calibration.upper(raw_tokens, tools)
+        return Count(tokens=raw_tokens, exactness=exactness, upper_bound=upper, tools=tools)
 
     def _count_content(self, content: Json, *, is_system: bool) -> int:
         """Return the cost of a message's content: its blocks, and the fields that no part holds."""
@@ -331,12 +337,13 @@ class AnthropicMessages(CountingCodec):
 
     def cached(self, tokens: int) -> int:
         """Return how many tokens of an unchanged prefix of so many are read from the cache, when it ends at a mark."""
-        return tokens if tokens >= self._family.least else 0
+        return tokens if tokens >= self._family.min_cached_tokens else 0
 
     def diagnosed(self, payload: Mapping[str, Json], previous: str | None) -> dict[str, Json]:
-        """Return the payload with the id of the message to compare with; None has the request remembered for the next.
+        """Return the payload with the request for a cache diagnosis against the message with the id `previous`.
 
-        On the Claude API only: other platforms refuse it.
+        With None the provider only remembers this request, so that the next one can be compared with it. This works on
+        the Claude API only: other platforms refuse it.
         """
         return {**payload, "diagnostics": {"previous_message_id": previous}}
 
@@ -346,15 +353,15 @@ class AnthropicMessages(CountingCodec):
         `input_tokens` there are only those that came neither out of the cache nor into it.
         """
         reported, answer = split_usage(usage)
-        fresh = get_token_count(reported, "input_tokens")
-        if fresh is None or get_token_count(reported, "total_tokens") is not None:
+        uncached_tokens = get_token_count(reported, "input_tokens")
+        if uncached_tokens is None or get_token_count(reported, "total_tokens") is not None:
             raise ValidationError("is not the usage of a message of Anthropic's", field="usage")
-        written = get_token_count(reported, "cache_creation_input_tokens") or 0
-        read = get_token_count(reported, "cache_read_input_tokens") or 0
+        written_tokens = get_token_count(reported, "cache_creation_input_tokens") or 0
+        read_tokens = get_token_count(reported, "cache_read_input_tokens") or 0
         return Usage(
-            input_tokens=fresh + written + read,
-            cached_tokens=read,
-            written_tokens=written,
+            input_tokens=uncached_tokens + written_tokens + read_tokens,
+            cached_tokens=read_tokens,
+            written_tokens=written_tokens,
             diagnosis=None if answer is None else anthropic_answers.parse_diagnosis(answer),
             edits=() if answer is None else anthropic_answers.parse_server_edits(answer),
         )
@@ -374,17 +381,17 @@ def _parse_message(role: str, content: Json, field: str) -> list[PromptMessage]:
     if not isinstance(content, list):
         raise PayloadError("must be a text or a list of blocks", field=field)
     results: list[Part] = []
-    others: list[Part] = []
+    other_parts: list[Part] = []
     for index, block in enumerate(content):
         part = anthropic_blocks.block_to_part(block) if isinstance(block, Mapping) else None
         if part is None:
             raise PayloadError("is no block that a message of ACMS has", field=f"{field}[{index}]")
-        (results if isinstance(part, ToolResult) else others).append(part)
+        (results if isinstance(part, ToolResult) else other_parts).append(part)
     messages: list[PromptMessage] = []
     if results:
         messages.append(PromptMessage(role=Role.TOOL, parts=tuple(results)))
-    if others:
-        messages.append(PromptMessage(role=_ROLES[role], parts=tuple(others)))
+    if other_parts:
+        messages.append(PromptMessage(role=_ROLES[role], parts=tuple(other_parts)))
     return messages
 
 
@@ -396,10 +403,12 @@ def _apply_cache_marks(
 ) -> None:
     """Put a cache mark on the last block of each prefix to cache; the last tool ends a prefix without blocks."""
     # The highest message index up to each block: blocks are not quite in the order of messages.
-    newest_message = list(accumulate([sent.at for turn in turns for sent in turn.shown], max))
+    newest_message_index = list(
+        accumulate([sent.message_index for turn in turns for sent in turn.sent_parts], max)
+    )
     ttl_of_end: dict[int, int] = {}
     for mark in marks:
-        end = bisect_left(newest_message, mark.messages) - 1
+        end = bisect_left(newest_message_index, mark.messages) - 1
         while end >= 0 and blocks[end]["type"] in ("thinking", "redacted_thinking"):  # these take no mark
             end -= 1
         # `end` is -1 for a prefix without blocks.

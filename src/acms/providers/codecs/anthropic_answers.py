@@ -31,7 +31,7 @@ _UNKNOWN = frozenset(("previous_message_not_found", "unavailable"))
 def parse_diagnosis(answer: object) -> Diagnosis:
     """Return the provider's diagnosis of a cache miss.
 
-    Without the field there was no difference, or none was asked for; an empty one is still pending.
+    Without the field there was no difference, or no diagnosis was requested; an empty one is still pending.
     """
     diagnostics = get_field(answer, "diagnostics")
     if diagnostics is None:
@@ -56,28 +56,30 @@ def parse_server_edits(answer: object) -> tuple[ServerEdit, ...]:
 
 
 def _parse_transformations(answer: object) -> Iterator[ServerEdit]:
-    for one in iterate_list_field(answer, "input_transformations"):
+    for transformation in iterate_list_field(answer, "input_transformations"):
         yield ServerEdit(
-            kind=get_text_field(one, "type"),
-            place=get_text_field(one, "path"),
-            reason=get_text_field(one, "reason"),
+            kind=get_text_field(transformation, "type"),
+            place=get_text_field(transformation, "path"),
+            reason=get_text_field(transformation, "reason"),
         )
 
 
 def _parse_applied_edits(answer: object) -> Iterator[ServerEdit]:
-    for one in iterate_list_field(get_field(answer, "context_management"), "applied_edits"):
-        cleared = get_count_field(one, "cleared_tool_uses") or get_count_field(
-            one, "cleared_thinking_turns", 1
+    for edit in iterate_list_field(get_field(answer, "context_management"), "applied_edits"):
+        cleared = get_count_field(edit, "cleared_tool_uses") or get_count_field(
+            edit, "cleared_thinking_turns", 1
         )
         yield ServerEdit(
-            kind=get_text_field(one, "type"),
+            kind=get_text_field(edit, "type"),
             count=cleared,
-            tokens=get_count_field(one, "cleared_input_tokens"),
+            tokens=get_count_field(edit, "cleared_input_tokens"),
         )
 
 
 def _parse_compactions(answer: object) -> Iterator[ServerEdit]:
-    for at, block in enumerate(iterate_list_field(answer, "content")):
+    for index, block in enumerate(iterate_list_field(answer, "content")):
         if get_text_field(block, "type") == "compaction":
-            failed = get_field(block, "content") is None
-            yield ServerEdit(kind="compaction", place=f"content.{at}", reason="failed" if failed else "")
+            has_failed = get_field(block, "content") is None
+            yield ServerEdit(
+                kind="compaction", place=f"content.{index}", reason="failed" if has_failed else ""
+            )

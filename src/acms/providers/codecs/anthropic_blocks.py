@@ -1,4 +1,4 @@
-"""Content blocks of the Messages API and the parts that they stand for, and what each of them costs.
+"""Conversion between content blocks of the Messages API and parts of messages, and the tokens that each of them costs.
 
 Raw tokens are those of o200k_base plus constants, every one charged by the block, so that two messages cost the same
 apart and joined. The framing of Claude is not public; the constants are guesses on the safe side, which a calibration
@@ -6,9 +6,9 @@ then corrects with everything else:
 
 - `BLOCK`: the heading of a message, for every block of it.
 - `CALL`: the tags that Claude once wrote calls in: function_calls, invoke, parameter, function_results. A call also
-  pays for the answer that it gets when none was given.
-- An answer: the marks around one without a call. Text of the system: the marks around it when the user says it.
-- An id: a token for two characters, for it is noise.
+  pays for the placeholder that it gets if it has no result.
+- A result: the tags that a result without a call is wrapped in. System text: the tags that wrap it as user text.
+- An id: a token for two characters, because ids are random characters.
 - Signed reasoning: its text, or a token for four characters of its signature, which holds the text when it is omitted.
 """
 
@@ -53,9 +53,9 @@ BLOCK = 4
 CALL = 24
 TOOL = 12
 SEAM = 4
-"""Tokens that a text and the marks around it may have more than each of them apart."""
+"""Tokens that a text between two tags may have more than the text and the tags counted apart."""
 REMINDER = ("<system-reminder>\n", "\n</system-reminder>")
-"""Around system text that has to be told by the user: the marks that the provider's guide has for it."""
+"""Tags around system text that is sent as text of the user, as the provider's guide recommends."""
 
 DOCUMENT = 10_000
 """Tokens of a document of unknown length: some pages, each of them read as text and as an image."""
@@ -78,10 +78,10 @@ _DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+);base64,([A-Za-z0-9+/=]+)\Z")
 _NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _REDACTED = "redacted_thinking"
 _COMPACTION = frozenset(("content", "encrypted_content", "signature", "tool_changes"))
-_MARK = "cache_control"
-_OTHERS = frozenset(("text", "thinking", "tool_use", "tool_result", "image_url", "input_audio", "file"))
-"""Blocks that a part stands for, and those of Chat Completions: a `Raw` part that holds one is not sent."""
-USERS = frozenset(("image", "document", "search_result", "container_upload"))
+_CACHE_CONTROL = "cache_control"
+_PART_TYPES = frozenset(("text", "thinking", "tool_use", "tool_result", "image_url", "input_audio", "file"))
+"""Types of blocks that have a part of their own, and of Chat Completions. A `Raw` part that holds one is not sent."""
+USER_ONLY = frozenset(("image", "document", "search_result", "container_upload"))
 """Blocks that only the user can have."""
 
 dump = json.JSONEncoder(ensure_ascii=False).encode
@@ -118,13 +118,17 @@ def parse_call_arguments(text: str) -> tuple[dict[str, Json], str, bool]:
 
 
 def sanitize_tool_name(text: str) -> str:
-    """Return the name of a tool with nothing in it that a provider refuses."""
+    """Return the name of a tool with the characters that a provider refuses replaced by underscores."""
     return _NAME.sub("_", text)[:64] or "tool"
 
 
-def prefix_user_name(who: str, said: Part) -> list[Part]:
+def prefix_user_name(name: str, first_part: Part) -> list[Part]:
     """Return the text of a user with the name before it."""
-    return [Text(f"{who}: {said.text}")] if isinstance(said, Text) else [Text(f"{who}:"), said]
+    return (
+        [Text(f"{name}: {first_part.text}")]
+        if isinstance(first_part, Text)
+        else [Text(f"{name}:"), first_part]
+    )
 
 
 def parse_json_text(text: str) -> Json:
@@ -139,15 +143,22 @@ def raw_to_block(raw: Raw) -> dict[str, Json] | None:
     """Return the block that an item of Anthropic is sent as; None for other vendors, or if it would be refused."""
     item = parse_json_text(raw.json) if raw.vendor == "anthropic" else None
     match item:
-        case {"type": "redacted_thinking", **more}:
+        case {"type": "redacted_thinking", **rest_fields}:
             return (
-                item if more.keys() == {"data"} and more["data"] and isinstance(more["data"], str) else None
+                item
+                if rest_fields.keys() == {"data"}
+                and rest_fields["data"]
+                and isinstance(rest_fields["data"], str)
+                else None
             )
-        case {"type": "compaction", **more}:
-            return item if more.keys() <= _COMPACTION and more.get("content") != "" else None
+        case {"type": "compaction", **rest_fields}:
+            return item if rest_fields.keys() <= _COMPACTION and rest_fields.get("content") != "" else None
         # Any other block, without its cache mark; types that a part holds are excluded.
-        case {"type": str(kind), **more} if kind not in _OTHERS:
-            return {"type": kind, **{name: value for name, value in more.items() if name != _MARK}}
+        case {"type": str(kind), **rest_fields} if kind not in _PART_TYPES:
+            return {
+                "type": kind,
+                **{name: value for name, value in rest_fields.items() if name != _CACHE_CONTROL},
+            }
         case _:
             return None
 
@@ -157,27 +168,30 @@ def is_server_tool_block(kind: str) -> bool:
     return kind.endswith(("_tool_use", "_tool_result"))
 
 
-def server_tool_reference(one: Part) -> tuple[str, bool] | None:
-    """Return the id of a call of a tool of the provider's own, and whether this is its result; None for other parts."""
-    block = raw_to_block(one) if isinstance(one, Raw) else None
+def server_tool_reference(part: Part) -> tuple[str, bool] | None:
+    """Return the call id of a part that is a call or a result of the provider's own tools, and whether it is a result.
+
+    Return None for other parts.
+    """
+    block = raw_to_block(part) if isinstance(part, Raw) else None
     if block is None or not is_server_tool_block(block["type"]):
         return None
-    result = "tool_use_id" in block
-    return str(block.get("tool_use_id" if result else "id")), result
+    is_result = "tool_use_id" in block
+    return str(block.get("tool_use_id" if is_result else "id")), is_result
 
 
-def is_allowed_block(block: Mapping[str, Json], *, user: bool) -> bool:
+def is_allowed_block(block: Mapping[str, Json], *, of_user: bool) -> bool:
     """Return whether the user, or else the assistant, can have a block."""
     kind = block["type"]
-    if user:
+    if of_user:
         return not is_server_tool_block(kind) and kind not in (_REDACTED, "compaction")
-    return kind not in USERS
+    return kind not in USER_ONLY
 
 
-_HELD = {
-    "text": frozenset(("type", "text", _MARK)),
-    "thinking": frozenset(("type", "thinking", "signature", _MARK)),
-    "tool_use": frozenset(("type", "id", "name", "input", _MARK)),
+_FIELDS_OF_PART = {
+    "text": frozenset(("type", "text", _CACHE_CONTROL)),
+    "thinking": frozenset(("type", "thinking", "signature", _CACHE_CONTROL)),
+    "tool_use": frozenset(("type", "id", "name", "input", _CACHE_CONTROL)),
 }
 """Fields of a block that its part holds."""
 
@@ -193,8 +207,12 @@ def extra_fields_of_raw(raw: Raw) -> dict[str, Json] | None:
 
 def other_fields(block: Mapping[str, Json]) -> dict[str, Json]:
     """Return the fields of a block in a payload that its part does not hold."""
-    held = _HELD.get(block.get("type", ""))
-    return {} if held is None else {name: value for name, value in block.items() if name not in held}
+    held_fields = _FIELDS_OF_PART.get(block.get("type", ""))
+    return (
+        {}
+        if held_fields is None
+        else {name: value for name, value in block.items() if name not in held_fields}
+    )
 
 
 def restore_user_blocks(parts: Sequence[Part]) -> Sequence[Part]:
@@ -202,60 +220,67 @@ def restore_user_blocks(parts: Sequence[Part]) -> Sequence[Part]:
 
     A log holds such a block as its texts and media, which every codec can send, followed by its other fields.
     """
-    if not any(isinstance(one, Raw) and one.vendor == EXTRA_FIELDS for one in parts):
+    if not any(isinstance(part, Raw) and part.vendor == EXTRA_FIELDS for part in parts):
         return parts
     restored: list[Part] = []
-    for one in parts:
+    for part in parts:
         block_fields = (
-            parse_json_text(one.json) if isinstance(one, Raw) and one.vendor == EXTRA_FIELDS else None
+            parse_json_text(part.json) if isinstance(part, Raw) and part.vendor == EXTRA_FIELDS else None
         )
         block = _restore_user_block(block_fields, restored) if isinstance(block_fields, dict) else None
-        restored.append(one if block is None else Raw("anthropic", dump(block)))
+        restored.append(part if block is None else Raw("anthropic", dump(block)))
     return restored
 
 
-def _restore_user_block(given: dict[str, Any], before: list[Part]) -> dict[str, Json] | None:
-    """Return the original block from its other fields; its contents are taken from the end of `before`.
+def _restore_user_block(fields: dict[str, Any], restored_parts: list[Part]) -> dict[str, Json] | None:
+    """Return the original block from its other fields; its contents are taken from the end of `restored_parts`.
 
-    In `given`, a number stands for the contents: how many parts they are. None if it is no such block.
+    In `fields`, the contents are replaced by the number of parts that hold them. Return None if it is no such block.
     """
-    match given:
+    match fields:
         case {"type": "document", "source": {"type": "text", "data": int(number)} as source}:
-            contents = _take_blocks(before, number)
+            contents = _take_blocks(restored_parts, number)
             text = "" if contents is None else text_of(contents)
-            return {**given, "source": {**source, "data": text}} if text.strip() else None
+            return {**fields, "source": {**source, "data": text}} if text.strip() else None
         case {"type": "document", "source": {"type": "content", "content": int(number)}}:
-            contents = _take_blocks(before, number)
-            return None if contents is None else {**given, "source": {"type": "content", "content": contents}}
+            contents = _take_blocks(restored_parts, number)
+            return (
+                None if contents is None else {**fields, "source": {"type": "content", "content": contents}}
+            )
         case {"type": "search_result", "content": int(number)}:
-            contents = _take_blocks(before, number)
-            return None if contents is None else {**given, "content": contents}
-        case {"type": "document"} if "source" not in given and before and isinstance(before[-1], Media):
-            contents = _take_blocks(before, 1)
-            return None if contents is None else {**contents[0], **given}
+            contents = _take_blocks(restored_parts, number)
+            return None if contents is None else {**fields, "content": contents}
+        case {"type": "document"} if (
+            "source" not in fields and restored_parts and isinstance(restored_parts[-1], Media)
+        ):
+            contents = _take_blocks(restored_parts, 1)
+            return None if contents is None else {**contents[0], **fields}
         case _:
             return None
 
 
-def _take_blocks(before: list[Part], number: int) -> list[dict[str, Json]] | None:
+def _take_blocks(restored_parts: list[Part], number: int) -> list[dict[str, Json]] | None:
     """Remove the last `number` parts from a list and return them as blocks.
 
     Return None, and remove nothing, if there are fewer or one of them cannot be sent as a text or a file.
     """
-    if not 0 < number <= len(before):
+    if not 0 < number <= len(restored_parts):
         return None
     blocks: list[dict[str, Json]] = []
-    for part in before[-number:]:
+    for part in restored_parts[-number:]:
         sendable = to_sendable_media(part) if isinstance(part, Media) else part
         if not isinstance(sendable, Text | Media):
             return None
         blocks.append(part_to_block(sendable))
-    del before[-number:]
+    del restored_parts[-number:]
     return blocks
 
 
 def is_effective_compaction(raw: Raw) -> bool:
-    """Return whether an item is a compaction with a summary; one without is accepted anywhere and has no content."""
+    """Return whether an item is a compaction with a summary of the messages before it.
+
+    A compaction that failed has no summary: it replaces nothing, and the provider accepts it anywhere.
+    """
     block = raw_to_block(raw)
     return block is not None and block["type"] == "compaction" and block.get("content") is not None
 
@@ -272,9 +297,9 @@ def redacted_thinking_data(raw: Raw) -> str | None:
     return None if item is None or item["type"] != _REDACTED else item["data"]
 
 
-def is_reasoning_part(one: Part) -> bool:
+def is_reasoning_part(part: Part) -> bool:
     """Return whether a part is reasoning, open or hidden."""
-    return isinstance(one, Reasoning) or (isinstance(one, Raw) and redacted_thinking_data(one) is not None)
+    return isinstance(part, Reasoning) or (isinstance(part, Raw) and redacted_thinking_data(part) is not None)
 
 
 def to_sendable_media(media: Media) -> Media | None:
@@ -283,7 +308,7 @@ def to_sendable_media(media: Media) -> Media | None:
     inline = _DATA.match(media.ref)
     if inline:
         return _with_mime(media, inline[1]) if inline[1] in IMAGES or inline[1] == PDF else None
-    if media.ref.startswith(("https://", "http://", "file_")):
+    if media.ref.startswith(("https://", "http://", "file_")):  # "file_" begins the id of an uploaded file
         if kind == "image":
             return _with_mime(media, "image/*")
         if media.mime == PDF:
@@ -310,48 +335,48 @@ def _serialize_media_source(media: Media) -> dict[str, Json]:
     return {"type": "url", "url": media.ref}
 
 
-def part_to_block(one: Part) -> dict[str, Json]:
+def part_to_block(part: Part) -> dict[str, Json]:
     """Write a part, in normal form, as a content block."""
-    match one:
+    match part:
         case Text():
-            return {"type": "text", "text": one.text}
+            return {"type": "text", "text": part.text}
         case Reasoning():
-            return {"type": "thinking", "thinking": one.text, "signature": one.signature}
+            return {"type": "thinking", "thinking": part.text, "signature": part.signature}
         case ToolCall():
             return {
                 "type": "tool_use",
-                "id": one.call_id,
-                "name": one.name,
-                "input": parse_call_arguments(one.arguments)[0],
+                "id": part.call_id,
+                "name": part.name,
+                "input": parse_call_arguments(part.arguments)[0],
             }
         case ToolResult():
-            found: dict[str, Json] = {"type": "tool_result", "tool_use_id": one.call_id}
-            if one.output:
-                found["content"] = one.output
-            if one.is_error:
-                found["is_error"] = True
-            return found
+            block: dict[str, Json] = {"type": "tool_result", "tool_use_id": part.call_id}
+            if part.output:
+                block["content"] = part.output
+            if part.is_error:
+                block["is_error"] = True
+            return block
         case Media():
             return {
-                "type": "document" if one.mime == PDF else "image",
-                "source": _serialize_media_source(one),
+                "type": "document" if part.mime == PDF else "image",
+                "source": _serialize_media_source(part),
             }
         case Raw():
-            return raw_to_block(one) or {}
+            return raw_to_block(part) or {}
 
 
-def split_recalled_passages(one: Part) -> list[Text]:
+def split_recalled_passages(part: Part) -> list[Text]:
     """Return the recalled passages that a text is made of; none when it is anything else."""
-    found = chat_messages.parse_passages(one.text) if isinstance(one, Text) else []
-    return [Text(chat_messages.wrap_passage(source, text)) for source, text in found]
+    passages = chat_messages.parse_passages(part.text) if isinstance(part, Text) else []
+    return [Text(chat_messages.wrap_passage(source, text)) for source, text in passages]
 
 
-def passage_to_block(one: Text) -> dict[str, Json]:
-    """Write a recalled passage as a search result, which answers cite by its source; any other text as it is."""
-    found = chat_messages.parse_passages(one.text)
-    if len(found) != 1 or not found[0][1].strip():
-        return part_to_block(one)
-    source, text = found[0]
+def passage_to_block(passage: Text) -> dict[str, Json]:
+    """Write a recalled passage as a search result, which answers can cite by its source; any other text as a text."""
+    passages = chat_messages.parse_passages(passage.text)
+    if len(passages) != 1 or not passages[0][1].strip():
+        return part_to_block(passage)
+    source, text = passages[0]
     return {
         "type": "search_result",
         "source": source,
@@ -378,7 +403,7 @@ def block_to_part(block: Mapping[str, Json]) -> Part | None:
         case {"type": "redacted_thinking", "data": str(data)}:
             return Raw("anthropic", dump({"type": _REDACTED, "data": data}))
         case {"type": "compaction"}:
-            return Raw("anthropic", dump({key: block[key] for key in block if key != _MARK}))
+            return Raw("anthropic", dump({key: block[key] for key in block if key != _CACHE_CONTROL}))
         case {"type": "tool_use", "id": str(call_id), "name": str(name), "input": dict(arguments)}:
             return ToolCall(call_id, name, dump(arguments))
         case {"type": "tool_result", "tool_use_id": str(call_id)}:
@@ -392,7 +417,9 @@ def block_to_part(block: Mapping[str, Json]) -> Part | None:
 def _parse_plain_media(block: Mapping[str, Json]) -> Media | None:
     """Return the media of a block that holds nothing else, or None for any other block."""
     match block:
-        case {"type": "image" | "document" as kind, "source": dict(source), **more} if more.keys() <= {_MARK}:
+        case {"type": "image" | "document" as kind, "source": dict(source), **rest_fields} if (
+            rest_fields.keys() <= {_CACHE_CONTROL}
+        ):
             return _parse_media(kind, source)
         case _:
             return None
@@ -421,34 +448,34 @@ def text_of(content: Json) -> str:
     """Return the text of a content that is a text or a list of blocks, a line for each block."""
     if isinstance(content, str):
         return content
-    return "\n".join([one["text"] for one in content if one.get("type") == "text"])
+    return "\n".join([block["text"] for block in content if block.get("type") == "text"])
 
 
 class Sizes:
-    """Stated costs of media, by where the media are kept: a payload has no field for them.
+    """Token costs that callers stated for media, by the reference of the media.
 
-    A cost stated for a reference is the same in every prompt, so remembering it changes only the count of a payload
-    made elsewhere.
+    They are remembered because a payload has no field for them, and a payload is counted too.
     """
 
     KEPT = 4_096
 
     def __init__(self) -> None:
-        self._known: dict[str, int] = {}
+        self._tokens_of_ref: dict[str, int] = {}
 
     def state(self, media: Media) -> None:
         """Remember the stated cost of media."""
         if media.tokens > 0:
-            if len(self._known) >= self.KEPT:
-                self._known.clear()
-            self._known[_shorten_media_key(media.ref)] = media.tokens
+            if len(self._tokens_of_ref) >= self.KEPT:
+                self._tokens_of_ref.clear()
+            self._tokens_of_ref[_shorten_media_key(media.ref)] = media.tokens
 
-    def of(self, ref: str) -> int | None:
+    def stated_tokens(self, ref: str) -> int | None:
         """Return the stated cost of media, or None."""
-        return self._known.get(_shorten_media_key(ref))
+        return self._tokens_of_ref.get(_shorten_media_key(ref))
 
 
 def _shorten_media_key(ref: str) -> str:
+    """Return a key of bounded length: a reference may be inline data of megabytes."""
     return ref if len(ref) <= 256 else f"{len(ref)}:{ref[:128]}{ref[-128:]}"
 
 
@@ -468,20 +495,20 @@ class Prices:
         #: Additional tokens of a system text.
         self.reminder = self._around(REMINDER)
 
-    def _around(self, marks: tuple[str, str]) -> int:
-        return self._count(marks[0]) + self._count(marks[1]) + SEAM
+    def _around(self, tags: tuple[str, str]) -> int:
+        return self._count(tags[0]) + self._count(tags[1]) + SEAM
 
     def text(self, text: str) -> int:
-        """Return the cost of a text: none when there is nothing in it but white space."""
+        """Return the cost of a text; 0 for white space, which is left out."""
         return self._count(text) + BLOCK if text and not text.isspace() else 0
 
-    def name(self, who: str) -> int:
-        """Return what a name before the text of a user costs, or, before something else, a text of its own."""
-        cost = self._names.get(who)
+    def name(self, name: str) -> int:
+        """Return the cost of a user's name: before a text it is part of the text, else a block of its own."""
+        cost = self._names.get(name)
         if cost is None:
             if len(self._names) >= Sizes.KEPT:
                 self._names.clear()
-            cost = self._names[who] = self._count(f"{who}: ") + BLOCK
+            cost = self._names[name] = self._count(f"{name}: ") + BLOCK
         return cost
 
     def id(self, text: str) -> int:
@@ -489,12 +516,12 @@ class Prices:
         length = min(max(len(text), ID[0]), ID[1])
         return PER_BYTE * length if self._bytes else 2 * length // self._chars_per_token + 1
 
-    def call(self, id_: str, of: str, written: str) -> int:
+    def call(self, call_id: str, name: str, arguments: str) -> int:
         """Return the cost of a call, which pays for the frame of its answer as well."""
-        return self._call + self.id(id_) + self._count(of) + self._count(written)
+        return self._call + self.id(call_id) + self._count(name) + self._count(arguments)
 
     def result(self, output: str) -> int:
-        """Return the cost of an answer: none when it stands for one that was not given, which the call has paid."""
+        """Return the cost of a tool result; 0 for the placeholder of a missing result, which the call has paid."""
         if output == NO_RESULT:
             return 0
         return self._result + (self._count(output) if output and not output.isspace() else 0)
@@ -522,28 +549,28 @@ class Prices:
 
     def media(self, media: Media) -> int:
         """Return the cost of media that are sent: the stated cost, otherwise the likely maximum."""
-        stated = media.tokens or self._sizes.of(media.ref)
+        stated = media.tokens or self._sizes.stated_tokens(media.ref)
         return BLOCK + (stated or (DOCUMENT if media.mime == PDF else self._image))
 
-    def block(self, one: Mapping[str, Json], *, system: bool = False) -> int:
+    def block(self, block: Mapping[str, Json], *, system: bool = False) -> int:
         """Return the cost of a block of a payload."""
-        found = block_to_part(one)
-        match found:
+        part = block_to_part(block)
+        match part:
             case Text():
-                cost = self.text(found.text)
+                cost = self.text(part.text)
                 return cost + self.reminder if system and cost else cost
             case Reasoning():
-                return self.signed(found.text, found.signature or "")
+                return self.signed(part.text, part.signature or "")
             case ToolCall():
-                return self.call(found.call_id, found.name, found.arguments)
+                return self.call(part.call_id, part.name, part.arguments)
             case ToolResult():
-                return self.result(found.output)
+                return self.result(part.output)
             case Media():
-                return self.media(found)
+                return self.media(part)
             case Raw():
-                return self.raw(found)
+                return self.raw(part)
             case None:
-                return BLOCK + self._count(dump(one))
+                return BLOCK + self._count(dump(block))
 
     def tool(self, tool: Mapping[str, Json]) -> int:
         """Return the cost of a tool as it is sent."""

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from acms.errors import PayloadError
 from acms.model import Json
-from acms.providers.codecs.anthropic_blocks import USERS, is_server_tool_block, text_of
+from acms.providers.codecs.anthropic_blocks import USER_ONLY, is_server_tool_block, text_of
 from acms.providers.codecs.checks import refuse, require
 from acms.providers.codecs.framing import check_strings
 from acms.providers.codecs.weighted_counter import ScriptWeights
 
 __all__ = ["Claude", "check_payload", "find_claude_family"]
 
-OLD = ScriptWeights(
+EARLIER_WEIGHTS = ScriptWeights(
     token=1.15,
     capital=0.51,
     accented=0.28,
@@ -33,7 +33,7 @@ OLD = ScriptWeights(
     emoji=1.75,
     spaces=0.73,
 )
-NEW = ScriptWeights(
+CURRENT_WEIGHTS = ScriptWeights(
     token=1.46,
     capital=1.45,
     cyrillic=0.02,
@@ -58,49 +58,58 @@ class Claude(NamedTuple):
     """The traits of a family of models that a prompt depends on."""
 
     #: Tokens that a prefix must have to be cached.
-    least: int = 4_096
+    min_cached_tokens: int = 4_096
     #: Tokens of the system prompt that comes with tools.
-    tools: int = 804
+    tool_prompt_tokens: int = 804
     #: Weights of raw tokens for its tokenizer.
-    weights: ScriptWeights = NEW
+    weights: ScriptWeights = CURRENT_WEIGHTS
     #: Tokens of an image of unknown size, at most.
-    image: int = 4_784
+    max_image_tokens: int = 4_784
     #: Whether it goes on from a last message of the assistant.
-    prefill: bool = False
+    takes_prefill: bool = False
     #: Whether it takes system messages behind the first message of the user.
-    system: bool = False
+    takes_system_messages: bool = False
     #: Whether signed reasoning can be sent back, and whether it is refused unless all before it is as it was.
-    reasoning: bool = True
-    binds: bool = False
+    takes_reasoning: bool = True
+    binds_reasoning: bool = False
     #: Price of a token that is read from the cache, in units of the input's.
-    cached: float = 0.1
+    cache_read_rate: float = 0.1
 
 
-_5_5 = Claude(least=512, system=True, binds=True, cached=0.05)
-_4_8 = Claude(least=1_024, tools=410, system=True)
-_4_5 = Claude(least=4_096, tools=588, weights=OLD, image=1_600, prefill=True)
-_4 = _4_5._replace(least=1_024, tools=346)
+_5_5 = Claude(min_cached_tokens=512, takes_system_messages=True, binds_reasoning=True, cache_read_rate=0.05)
+_4_8 = Claude(min_cached_tokens=1_024, tool_prompt_tokens=410, takes_system_messages=True)
+_4_5 = Claude(
+    min_cached_tokens=4_096,
+    tool_prompt_tokens=588,
+    weights=EARLIER_WEIGHTS,
+    max_image_tokens=1_600,
+    takes_prefill=True,
+)
+_4 = _4_5._replace(min_cached_tokens=1_024, tool_prompt_tokens=346)
 
 _FAMILIES = (
-    (r"(?:fable|mythos)-5-[1-9](?!\d)", _5_5._replace(cached=0.025)),
-    (r"(?:fable|mythos)-5", _5_5._replace(binds=False, cached=0.1)),
+    (r"(?:fable|mythos)-5-[1-9](?!\d)", _5_5._replace(cache_read_rate=0.025)),
+    (r"(?:fable|mythos)-5", _5_5._replace(binds_reasoning=False, cache_read_rate=0.1)),
     (r"(?:opus|sonnet)-5-[1-9](?!\d)", _5_5),
-    (r"haiku-5-[1-9](?!\d)", _5_5._replace(cached=0.1)),
-    (r"opus-5", Claude(least=512, tools=410, system=True)),
-    (r"mythos-preview", Claude(least=2_048)),
-    (r"sonnet-5", Claude(least=1_024, tools=474)),
+    (r"haiku-5-[1-9](?!\d)", _5_5._replace(cache_read_rate=0.1)),
+    (r"opus-5", Claude(min_cached_tokens=512, tool_prompt_tokens=410, takes_system_messages=True)),
+    (r"mythos-preview", Claude(min_cached_tokens=2_048)),
+    (r"sonnet-5", Claude(min_cached_tokens=1_024, tool_prompt_tokens=474)),
     (r"opus-4-8(?!\d)", _4_8),
-    (r"opus-4-7(?!\d)", Claude(least=2_048)),
-    (r"opus-4-6(?!\d)", _4_5._replace(tools=589, prefill=False)),
-    (r"sonnet-4-6(?!\d)", _4_5._replace(least=1_024, tools=589, prefill=False)),
+    (r"opus-4-7(?!\d)", Claude(min_cached_tokens=2_048)),
+    (r"opus-4-6(?!\d)", _4_5._replace(tool_prompt_tokens=589, takes_prefill=False)),
+    (
+        r"sonnet-4-6(?!\d)",
+        _4_5._replace(min_cached_tokens=1_024, tool_prompt_tokens=589, takes_prefill=False),
+    ),
     (r"(?:opus|haiku)-4-5(?!\d)", _4_5),
-    (r"sonnet-4-5(?!\d)", _4_5._replace(least=1_024)),
+    (r"sonnet-4-5(?!\d)", _4_5._replace(min_cached_tokens=1_024)),
     (r"(?:opus|sonnet)-4", _4),
-    (r"haiku-3|3-haiku|3-5-haiku", _4._replace(least=2_048, tools=340)),
-    (r"opus-3|3-opus", _4._replace(tools=530)),
+    (r"haiku-3|3-haiku|3-5-haiku", _4._replace(min_cached_tokens=2_048, tool_prompt_tokens=340)),
+    (r"opus-3|3-opus", _4._replace(tool_prompt_tokens=530)),
     (r"claude-3|sonnet-3", _4),
-    # Newer than this table: as the newest are, without what they need not have in common.
-    (r"(?:opus|sonnet|haiku|fable|mythos)-\d", Claude(binds=True)),
+    # A model that is newer than this table: the cautious value of each trait.
+    (r"(?:opus|sonnet|haiku|fable|mythos)-\d", Claude(binds_reasoning=True)),
 )
 """Families by a pattern in the model's name, the first that fits.
 
@@ -116,7 +125,7 @@ def find_claude_family(model: str) -> Claude:
     for pattern, family in _FAMILIES:
         if re.search(pattern, name):
             return family
-    return Claude(reasoning=False)
+    return Claude(takes_reasoning=False)  # an unknown model may refuse signed reasoning, so none is sent back
 
 
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
@@ -124,7 +133,7 @@ _TOOL = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 _THINKING = frozenset(("thinking", "redacted_thinking"))
 _ROLES = ("user", "assistant", "system")
 _ASSISTANT_ONLY = frozenset(("tool_use", "compaction", *_THINKING))
-_USER_ONLY = frozenset(("tool_result", *USERS))
+_USER_ONLY = frozenset(("tool_result", *USER_ONLY))
 _SECONDS_OF_TTL = {None: 300, "5m": 300, "1h": 3_600}
 _COMBINED = frozenset(("oneOf", "anyOf", "allOf"))
 BREAKPOINTS = 4
@@ -212,10 +221,10 @@ def _check_reasoning_places(blocks: Sequence[Mapping[str, Json]], *path: str | i
     kinds = [block["type"] for block in blocks]
     if _THINKING.isdisjoint(kinds):
         return
-    first = next(index for index, kind in enumerate(kinds) if kind != "compaction")
-    last = len(kinds) - 1
-    require(kinds[first] in _THINKING, "reasoning must come first", *path, first, "type")
-    require(kinds[last] not in _THINKING, "reasoning must not come last", *path, last, "type")
+    first_index = next(index for index, kind in enumerate(kinds) if kind != "compaction")
+    last_index = len(kinds) - 1
+    require(kinds[first_index] in _THINKING, "reasoning must come first", *path, first_index, "type")
+    require(kinds[last_index] not in _THINKING, "reasoning must not come last", *path, last_index, "type")
     for index, block in enumerate(blocks):
         if block["type"] == "thinking":
             require(block.get("signature"), "must be signed", *path, index, "signature")
@@ -247,9 +256,9 @@ def _check_compactions(messages: Sequence[Mapping[str, Json]]) -> None:
                 places.append((number, index))
                 has_signed = has_signed or bool(block.get("signature"))
     # (0, 0) is the first block of the first message.
-    others = [place for place in places if place != (0, 0)]
-    if has_signed and others:
-        number, index = others[0]
+    later_places = [place for place in places if place != (0, 0)]
+    if has_signed and later_places:
+        number, index = later_places[0]
         problem = "a signed compaction must come first, in place of what it stands for, and alone"
         refuse(problem, "messages", number, "content", index)
 
@@ -266,7 +275,13 @@ def _check_system_places(messages: Sequence[Mapping[str, Json]], model: Claude) 
     roles = [message["role"] for message in messages]
     for index, role in enumerate(roles):
         if role == "system":
-            require(model.system, "this model takes no system message here", "messages", index, "role")
+            require(
+                model.takes_system_messages,
+                "this model takes no system message here",
+                "messages",
+                index,
+                "role",
+            )
             is_in_place = roles[index - 1] == "user" and roles[index + 1 : index + 2] in ([], ["assistant"])
             problem = "a system message must stand between the user and the assistant, or be last"
             require(is_in_place, problem, "messages", index, "role")
@@ -279,7 +294,7 @@ def _check_last_message(message: Mapping[str, Json], model: Claude, *path: str |
     blocks = _blocks_of(message)
     if blocks and (blocks[-1]["type"] == "compaction" or is_server_tool_block(blocks[-1]["type"])):
         return  # the provider paused: behind a compaction, or in the middle of its own tools
-    if not model.prefill:
+    if not model.takes_prefill:
         raise PayloadError(
             "this model does not go on with an answer: the last message must be the user's",
             field=f"messages[{path[-1]}]",
@@ -324,9 +339,9 @@ def _check_results(blocks: Sequence[Mapping[str, Json]], open_calls: list[str], 
         for inner in content if isinstance(content, list) else ():
             has_text = inner.get("type") != "text" or inner.get("text")
             require(has_text, "a text must say something", *path)
-    answered = sorted([str(block.get("tool_use_id")) for block in results])
+    answered_ids = sorted([str(block.get("tool_use_id")) for block in results])
     problem = "every tool call must have its result in the next message, and no other"
-    require(answered == sorted(open_calls), problem, *path)
+    require(answered_ids == sorted(open_calls), problem, *path)
 
 
 def _check_call(block: Mapping[str, Json], ids: set[str], *path: str | int) -> None:
@@ -341,9 +356,9 @@ def _check_call(block: Mapping[str, Json], ids: set[str], *path: str | int) -> N
 
 
 def _check_server_tool_pairs(messages: Sequence[Mapping[str, Json]]) -> None:
-    """Raise for a call of a tool that the provider runs without its result, and for a result without its call.
+    """Raise for a call without its result, and for a result without its call, of tools that the provider runs.
 
-    The last call may be open: there the provider paused, and goes on.
+    The last call may have no result: the provider paused there, and will go on.
     """
     open_calls: dict[str, tuple[str | int, ...]] = {}
     last_call = ""
@@ -403,13 +418,13 @@ def _check_cache_marks(payload: Mapping[str, Json]) -> None:
     """Raise `PayloadError` for invalid cache marks, too many, or a longer-lived one after a shorter-lived one."""
     seconds: list[int] = []
     for block, path in _iterate_markable_blocks(payload):
-        mark = block.get("cache_control")
-        if mark is None:
+        cache_control = block.get("cache_control")
+        if cache_control is None:
             continue
         require(block.get("type") not in _THINKING, "reasoning cannot end a cached prefix", *path)
-        is_object = isinstance(mark, Mapping) and mark.get("type") == "ephemeral"
-        require(is_object and mark.get("ttl") in _SECONDS_OF_TTL, "is no cache mark", *path)
-        seconds.append(_SECONDS_OF_TTL[mark.get("ttl")])
+        is_object = isinstance(cache_control, Mapping) and cache_control.get("type") == "ephemeral"
+        require(is_object and cache_control.get("ttl") in _SECONDS_OF_TTL, "is no cache mark", *path)
+        seconds.append(_SECONDS_OF_TTL[cache_control.get("ttl")])
         require(len(seconds) <= BREAKPOINTS, f"there may be at most {BREAKPOINTS} cache marks", *path)
         # Times may only fall from one mark to the next.
         require(seconds[-1] <= min(seconds), "what is kept for an hour must come before what is not", *path)

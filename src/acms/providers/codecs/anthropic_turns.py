@@ -1,4 +1,7 @@
-"""Convert messages to turns that the Messages API accepts: the order of roles, joined and omitted parts."""
+"""Convert messages to turns that the Messages API accepts: roles in order, parts joined, invalid parts left out.
+
+The constants in capitals are notes: they tell the caller, each once, how its messages were changed.
+"""
 
 from __future__ import annotations
 
@@ -17,43 +20,43 @@ from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap_text
 __all__ = ["BEGINNING", "Arranged", "Arranging", "SentMessage", "SentPart", "Turn", "speaker_name"]
 
 BEGINNING = "(The beginning of the conversation is not shown.)"
-"""What the user says when the first message shown is the assistant's: the first turn must be the user's."""
+"""Text of a user message that is put before a first message of the assistant: the first turn must be the user's."""
 
 DEVELOPER = "developer messages are sent as system text"
-TOLD = "system text after the first message is sent as text of the user, marked as a reminder"
-NAMES = (
+SYSTEM_AS_USER_TEXT = "system text after the first message is sent as text of the user, marked as a reminder"
+NAMES_IN_TEXT = (
     "a name, for which the format has no place, stands before the text of a user, and is left out elsewhere"
 )
-BLANK = "texts without a word are left out: the provider refuses them"
-ORPHANS = "tool results without a call are sent as text of the user, marked as a tool result"
-OPEN = "tool calls without a result get one that says so"
-LATE = "late tool results are moved behind their calls"
-IDS = "ids and names that the provider would refuse, and ids used twice, are replaced"
+BLANK_TEXTS_OMITTED = "texts without a word are left out: the provider refuses them"
+ORPHANS_AS_TEXT = "tool results without a call are sent as text of the user, marked as a tool result"
+RESULTS_ADDED = "tool calls without a result get one that says so"
+RESULTS_MOVED = "late tool results are moved behind their calls"
+IDS_REPLACED = "ids and names that the provider would refuse, and ids used twice, are replaced"
 ARGUMENTS = 'arguments that are no JSON object are sent as {"_raw": …}'
-UNSIGNED = "reasoning without the provider's signature is left out"
-UNSENT = "signed reasoning is left out: it is not known that this model takes it back"
-MISPLACED = "reasoning that does not begin an assistant message, or ends one, is left out"
-MEDIA = "media that the format cannot hold are named in text"
+UNSIGNED_REASONING_OMITTED = "reasoning without the provider's signature is left out"
+SIGNED_REASONING_OMITTED = "signed reasoning is left out: it is not known that this model takes it back"
+MISPLACED_REASONING_OMITTED = "reasoning that does not begin an assistant message, or ends one, is left out"
+MEDIA_AS_TEXT = "media that the format cannot hold are named in text"
 FOREIGN = "items of other vendors are left out"
-READ = "items of other vendors are shown as text"
-UNPAIRED = (
+FOREIGN_AS_TEXT = "items of other vendors are shown as text"
+UNPAIRED_OMITTED = (
     "calls of the provider's own tools are left out without their result, and results without their call"
 )
-MISFITS = "parts that a role cannot have are left out"
-CALLS = "tool calls are moved to the end of their message: nothing may follow them there"
-BEGUN = "a message of the user is put before a conversation that begins with the assistant"
+MISFITS_OMITTED = "parts that a role cannot have are left out"
+CALLS_MOVED = "tool calls are moved to the end of their message: nothing may follow them there"
+BEGINNING_ADDED = "a message of the user is put before a conversation that begins with the assistant"
 COMPACTION_MOVED = "a compaction is put in front of the messages: it stands for what came before them"
 OLDER_COMPACTION_OMITTED = "of several compactions only the newest is sent: it stands for the others too"
-ENDS = "white space at the end of the last answer is left out"
+TRAILING_SPACE_OMITTED = "white space at the end of the last answer is left out"
 
-_UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
+_INVALID_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class SentPart(NamedTuple):
     """A part as it is sent, and the number of the message that it came from."""
 
     part: Part
-    at: int
+    message_index: int
 
 
 @dataclass(slots=True)
@@ -61,7 +64,7 @@ class _Call:
     """A call of an unfinished turn, and its result."""
 
     part: ToolCall
-    at: int
+    message_index: int
     #: Tool group of its message.
     group: str | None
     turn: Turn
@@ -77,30 +80,30 @@ class Turn:
     """An unfinished turn: consecutive parts of one role."""
 
     role: Role
-    shown: list[SentPart] = field(default_factory=list)
+    sent_parts: list[SentPart] = field(default_factory=list)
     calls: list[_Call] = field(default_factory=list)
     sources: dict[str, None] = field(default_factory=dict)
     #: Sources of the results of its calls.
-    answered: dict[str, None] = field(default_factory=dict)
+    result_sources: dict[str, None] = field(default_factory=dict)
 
 
 class SentMessage(NamedTuple):
-    """One message as it is sent; results come first in one of the user."""
+    """One message as it is sent. In a message of the user, tool results come first."""
 
     role: Role
-    shown: tuple[SentPart, ...]
+    sent_parts: tuple[SentPart, ...]
     sources: tuple[str, ...]
-    #: How many of them are results, and the sources of those.
-    results: int = 0
-    answered: tuple[str, ...] = ()
+    #: Number of tool results among the parts, and the sources of these results.
+    result_count: int = 0
+    result_sources: tuple[str, ...] = ()
 
     def messages(self) -> Iterator[PromptMessage]:
-        """Yield it as messages: results are of the role tool."""
-        parts = tuple([sent.part for sent in self.shown])
-        if self.results:
-            yield PromptMessage(role=Role.TOOL, parts=parts[: self.results], sources=self.answered)
-        if len(parts) > self.results:
-            yield PromptMessage(role=self.role, parts=parts[self.results :], sources=self.sources)
+        """Yield the message in the form of prompts, in which tool results are a message of the role tool."""
+        parts = tuple([sent.part for sent in self.sent_parts])
+        if self.result_count:
+            yield PromptMessage(role=Role.TOOL, parts=parts[: self.result_count], sources=self.result_sources)
+        if len(parts) > self.result_count:
+            yield PromptMessage(role=self.role, parts=parts[self.result_count :], sources=self.sources)
 
 
 class Arranged(NamedTuple):
@@ -111,7 +114,7 @@ class Arranged(NamedTuple):
 
 
 class Arranging:
-    """Makes turns of messages; another format overrides the steps in which it differs.
+    """Converts messages to turns. The codec of another format overrides the steps in which it differs.
 
     `has_system_messages` says whether the model takes system messages later on, `sends_reasoning` whether signed
     reasoning is sent back, `cites_passages` whether each passage that was recalled is a part by itself.
@@ -131,7 +134,7 @@ class Arranging:
         self._leading_compaction: tuple[SentPart, tuple[str, ...]] | None = None
 
     def arrange(self, messages: Sequence[PromptMessage]) -> Arranged:
-        """Return the turns of a prompt; once."""
+        """Return the turns of a prompt. An instance arranges one prompt only."""
         for index, message in enumerate(messages):
             self._add_message(index, message)
         self._omit_unpaired_server_tools()
@@ -150,7 +153,7 @@ class Arranging:
         place in the prompt, which each part keeps.
         """
         if message.name is not None:
-            self._notes[NAMES] = None
+            self._notes[NAMES_IN_TEXT] = None
         role = Role.USER if message.role is Role.TOOL else message.role
         if role is Role.DEVELOPER:
             self._notes[DEVELOPER] = None
@@ -175,8 +178,8 @@ class Arranging:
             turn.sources.update(dict.fromkeys(message.sources))
             # The speaker is named once, before the first part.
             if name:
-                named = anthropic_blocks.prefix_user_name(name, part)
-                turn.shown += [SentPart(each, index) for each in named]
+                named_parts = anthropic_blocks.prefix_user_name(name, part)
+                turn.sent_parts += [SentPart(named_part, index) for named_part in named_parts]
                 name = ""
             elif isinstance(part, ToolCall):
                 call = _Call(part, index, message.group, turn, prefix=self._take_prefix(turn, index))
@@ -184,17 +187,19 @@ class Arranging:
                 calls.append(call)
             else:
                 if turn.calls and not self._precedes_call(part):
-                    self._notes[CALLS] = None
-                turn.shown.append(SentPart(part, index))
-        for call in reversed(calls):  # of two with one id in a message the first is answered first
+                    self._notes[CALLS_MOVED] = None
+                turn.sent_parts.append(SentPart(part, index))
+        # Results take the newest open call of their id. Reversed, so that of two calls with one id in this message the
+        # first one gets the first result.
+        for call in reversed(calls):
             self._open_calls.setdefault(call.part.call_id, []).append(call)
 
     def _take_prefix(self, turn: Turn, index: int) -> tuple[SentPart, ...]:
         """Remove the part that belongs to the following call from the end of a message, and return it."""
-        last = turn.shown[-1] if turn.shown else None
-        if last is None or last.at != index or not self._precedes_call(last.part):
+        last_part = turn.sent_parts[-1] if turn.sent_parts else None
+        if last_part is None or last_part.message_index != index or not self._precedes_call(last_part.part):
             return ()
-        return (turn.shown.pop(),)
+        return (turn.sent_parts.pop(),)
 
     def _precedes_call(self, part: Part) -> bool:
         """Return whether a part belongs to the call that follows it."""
@@ -217,8 +222,8 @@ class Arranging:
         """
         if not anthropic_blocks.is_effective_compaction(item):
             return False
-        others = [part for part in message.parts if not isinstance(part, Raw | Reasoning)]
-        is_alone = all(self._sendable_part(part, role) is None for part in others)
+        other_parts = [part for part in message.parts if not isinstance(part, Raw | Reasoning)]
+        is_alone = all(self._sendable_part(part, role) is None for part in other_parts)
         is_logged = bool(message.sources)
         return anthropic_blocks.is_signed(item) or (is_logged and is_alone)
 
@@ -235,9 +240,9 @@ class Arranging:
 
         Calls that follow calls are parallel to them; text that follows calls comes after the answers.
         """
-        last = self._turns[-1] if self._turns else None
-        if last is not None and last.role is role and self._may_continue(last, message):
-            return last
+        last_turn = self._turns[-1] if self._turns else None
+        if last_turn is not None and last_turn.role is role and self._may_continue(last_turn, message):
+            return last_turn
         self._turns.append(Turn(role))
         return self._turns[-1]
 
@@ -252,19 +257,19 @@ class Arranging:
         call = self._take_open_call(result.call_id, message.group)
         output = result.output
         if output and output.isspace():
-            self._notes[BLANK] = None
+            self._notes[BLANK_TEXTS_OMITTED] = None
             output = ""
         if call is not None:
             if call.turn is not self._turns[-1]:
-                self._notes[LATE] = None
+                self._notes[RESULTS_MOVED] = None
             call.result = ToolResult(result.call_id, output, result.is_error)
             call.answered_at = index
-            call.turn.answered.update(dict.fromkeys(message.sources))
+            call.turn.result_sources.update(dict.fromkeys(message.sources))
             return
-        self._notes[ORPHANS] = None
+        self._notes[ORPHANS_AS_TEXT] = None
         if output and output != NO_RESULT:
             turn = self._open_turn(Role.USER, message)
-            turn.shown.append(SentPart(Text(wrap_text(output, ORPHAN)), index))
+            turn.sent_parts.append(SentPart(Text(wrap_text(output, ORPHAN)), index))
             turn.sources.update(dict.fromkeys(message.sources))
 
     def _take_open_call(self, call_id: str, group: str | None) -> _Call | None:
@@ -282,36 +287,44 @@ class Arranging:
         """Return a part as it can be sent by a role, or None if it cannot."""
         match part:
             case Text():
-                return part if part.text and not part.text.isspace() else self._omit_with_note(BLANK)
+                return (
+                    part
+                    if part.text and not part.text.isspace()
+                    else self._omit_with_note(BLANK_TEXTS_OMITTED)
+                )
             case Media():
                 return self._media_or_text(part, role)
             case Raw():
                 return self._sendable_item(part, role)
             case ToolCall() | ToolResult():
-                return self._sendable_call(part) if role is Role.ASSISTANT else self._omit_with_note(MISFITS)
+                return (
+                    self._sendable_call(part)
+                    if role is Role.ASSISTANT
+                    else self._omit_with_note(MISFITS_OMITTED)
+                )
             case Reasoning():
                 if not part.signature:
-                    return self._omit_with_note(UNSIGNED)
+                    return self._omit_with_note(UNSIGNED_REASONING_OMITTED)
                 if role is not Role.ASSISTANT:
-                    return self._omit_with_note(MISFITS)
-                return part if self._sends_reasoning else self._omit_with_note(UNSENT)
+                    return self._omit_with_note(MISFITS_OMITTED)
+                return part if self._sends_reasoning else self._omit_with_note(SIGNED_REASONING_OMITTED)
 
     def _sendable_item(self, raw: Raw, role: Role) -> Part | None:
         """Return an item of the vendor as it can be sent by a role, or None if it cannot."""
         block = anthropic_blocks.raw_to_block(raw)
         if block is None:
             return self._item_to_text(raw)
-        if role is Role.SYSTEM or not anthropic_blocks.is_allowed_block(block, user=role is Role.USER):
-            return self._omit_with_note(MISFITS)
+        if role is Role.SYSTEM or not anthropic_blocks.is_allowed_block(block, of_user=role is Role.USER):
+            return self._omit_with_note(MISFITS_OMITTED)
         if not self._sends_reasoning and anthropic_blocks.is_reasoning_part(raw):
-            return self._omit_with_note(UNSENT)
+            return self._omit_with_note(SIGNED_REASONING_OMITTED)
         return anthropic_blocks.block_to_part(block)
 
     def _item_to_text(self, raw: Raw) -> Text | None:
         """Return the content of an item of another vendor as a text, or None if it has none."""
         text = "" if raw.vendor == self._vendor else item_text(raw)
         if text:
-            self._notes[READ] = None
+            self._notes[FOREIGN_AS_TEXT] = None
             return Text(text)
         return None if raw.vendor == EXTRA_FIELDS else self._omit_with_note(FOREIGN)
 
@@ -320,7 +333,7 @@ class Arranging:
         sendable = self._sendable_media(media) if role is Role.USER else None
         if sendable is not None:
             return sendable
-        self._notes[MEDIA] = None
+        self._notes[MEDIA_AS_TEXT] = None
         return Text(anthropic_blocks.describe_media(media))
 
     def _sendable_media(self, media: Media) -> Media | None:
@@ -339,7 +352,7 @@ class Arranging:
     def _omit_with_note(self, note: str) -> None:
         self._notes[note] = None
 
-    # ── all of them ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── all turns ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _omit_unpaired_server_tools(self) -> None:
         """Leave out calls of the provider's own tools without a result, and results without a call: it refuses them.
@@ -350,7 +363,7 @@ class Arranging:
         answered: set[str] = set()
         unpaired: list[SentPart] = []
         for turn in self._turns:
-            for sent in turn.shown:
+            for sent in turn.sent_parts:
                 id, is_result = anthropic_blocks.server_tool_reference(sent.part) or ("", False)
                 if id and not is_result:
                     called.add(id)
@@ -360,9 +373,9 @@ class Arranging:
                     unpaired.append(sent)
         unpaired += self._find_open_server_calls(called - answered)
         if unpaired:
-            self._notes[UNPAIRED] = None
+            self._notes[UNPAIRED_OMITTED] = None
             for turn in self._turns:
-                turn.shown = [sent for sent in turn.shown if sent not in unpaired]
+                turn.sent_parts = [sent for sent in turn.sent_parts if sent not in unpaired]
 
     def _find_open_server_calls(self, open_ids: set[str]) -> list[SentPart]:
         """Return the open calls of the provider's tools that are not at the end, where the model continues."""
@@ -370,7 +383,7 @@ class Arranging:
         is_end = True
         for turn in reversed(self._turns):
             is_end = is_end and turn.role is Role.ASSISTANT
-            for sent in reversed(turn.shown):
+            for sent in reversed(turn.sent_parts):
                 reference = anthropic_blocks.server_tool_reference(sent.part)
                 # A block that belongs to no server tool ends the tail in which the model may continue.
                 is_end = is_end and reference is not None
@@ -380,19 +393,19 @@ class Arranging:
 
     def _omit_misplaced_parts(self) -> None:
         """Leave out reasoning where it is refused, empty turns, and white space at the end of the last answer."""
-        kept: list[Turn] = []
+        kept_turns: list[Turn] = []
         for turn in reversed(self._turns):
             if turn.role is Role.ASSISTANT:
-                self._trim_turn(turn, is_continued=not kept and not turn.calls)
-            if turn.shown or turn.calls:
-                kept.append(turn)
-        self._turns = kept[::-1]
-        last = self._turns[-1] if self._turns else None
-        if last is not None and last.role is Role.ASSISTANT and not last.calls:
-            final, index = last.shown[-1]
+                self._trim_turn(turn, is_continued=not kept_turns and not turn.calls)
+            if turn.sent_parts or turn.calls:
+                kept_turns.append(turn)
+        self._turns = kept_turns[::-1]
+        last_turn = self._turns[-1] if self._turns else None
+        if last_turn is not None and last_turn.role is Role.ASSISTANT and not last_turn.calls:
+            final, index = last_turn.sent_parts[-1]
             if isinstance(final, Text) and final.text != final.text.rstrip():
-                self._notes[ENDS] = None
-                last.shown[-1] = SentPart(Text(final.text.rstrip()), index)
+                self._notes[TRAILING_SPACE_OMITTED] = None
+                last_turn.sent_parts[-1] = SentPart(Text(final.text.rstrip()), index)
 
     def _trim_turn(self, turn: Turn, *, is_continued: bool) -> None:
         """Leave out reasoning that the API refuses.
@@ -400,14 +413,14 @@ class Arranging:
         That is all of it if the turn begins with something else, or is an answer to be continued, and any at the very
         end of a turn without calls. Also leave out compactions if the prompt begins with a newer one.
         """
-        shown = turn.shown
+        shown = turn.sent_parts
         if self._leading_compaction is not None and any(map(_is_effective_compaction, shown)):
             self._notes[OLDER_COMPACTION_OMITTED] = None
             shown = [sent for sent in shown if not _is_effective_compaction(sent)]
         length = len(shown)
         # Compactions may come before the reasoning.
-        first = next((sent for sent in shown if not _is_compaction(sent)), None)
-        begins_without_reasoning = first is not None and not _is_reasoning(first)
+        first_part = next((sent for sent in shown if not _is_compaction(sent)), None)
+        begins_without_reasoning = first_part is not None and not _is_reasoning(first_part)
         # Within calls of the provider's own tools the model goes on, and needs its reasoning.
         ends_in_server_tools = shown and anthropic_blocks.server_tool_reference(shown[-1].part) is not None
         if begins_without_reasoning or (is_continued and not ends_in_server_tools):
@@ -415,24 +428,30 @@ class Arranging:
         while shown and not turn.calls and _is_reasoning(shown[-1]):
             shown.pop()
         if len(shown) < length:
-            self._notes[MISPLACED] = None
-        turn.shown = shown
+            self._notes[MISPLACED_REASONING_OMITTED] = None
+        turn.sent_parts = shown
 
     def _join_turns(self) -> None:
         """Join turns of one role, and convert system text to user text where the system may not speak."""
-        joined: list[Turn] = []
+        joined_turns: list[Turn] = []
         for index, turn in enumerate(self._turns):
-            if turn.role is Role.SYSTEM and index > 0 and not self._accepts_system_turn(joined[-1], index):
-                self._notes[TOLD] = None
+            if (
+                turn.role is Role.SYSTEM
+                and index > 0
+                and not self._accepts_system_turn(joined_turns[-1], index)
+            ):
+                self._notes[SYSTEM_AS_USER_TEXT] = None
                 turn.role = Role.USER
-                turn.shown = [_to_reminder(part, at) for part, at in turn.shown if isinstance(part, Text)]
-            last = joined[-1] if joined else None
-            if last is not None and last.role is turn.role and turn.role is not Role.ASSISTANT:
-                last.shown += turn.shown
-                last.sources.update(turn.sources)
+                turn.sent_parts = [
+                    _to_reminder(part, at) for part, at in turn.sent_parts if isinstance(part, Text)
+                ]
+            last_turn = joined_turns[-1] if joined_turns else None
+            if last_turn is not None and last_turn.role is turn.role and turn.role is not Role.ASSISTANT:
+                last_turn.sent_parts += turn.sent_parts
+                last_turn.sources.update(turn.sources)
             else:
-                joined.append(turn)
-        self._turns = joined
+                joined_turns.append(turn)
+        self._turns = joined_turns
 
     def _accepts_system_turn(self, previous: Turn, index: int) -> bool:
         """Return whether a system turn can be sent: after the user's, and last or before the assistant's."""
@@ -443,40 +462,41 @@ class Arranging:
         return self._has_system_messages and follows_user and (is_last or precedes_assistant)
 
     def _add_beginning(self) -> None:
-        """Let a conversation begin as it may: with a compaction, else with the user."""
+        """Make the conversation begin with a compaction or with a message of the user, as the API demands."""
         start = 1 if self._turns and self._turns[0].role is Role.SYSTEM else 0
-        first_turn = self._turns[start] if len(self._turns) > start else None
+        first_turn = self._turns[start] if len(self._turns) > start else None  # after the system's turn
         begins_with_assistant = first_turn is not None and first_turn.role is Role.ASSISTANT
         if self._leading_compaction is not None:
-            first, sources = self._leading_compaction
+            compaction, sources = self._leading_compaction
+            # Cache marks go by the highest index so far: the index of a later message here would misplace them.
             if first_turn is not None:
-                first = SentPart(first.part, _first_message_index(first_turn))
+                compaction = SentPart(compaction.part, _first_message_index(first_turn))
             if first_turn is None or not begins_with_assistant:
                 first_turn = Turn(Role.ASSISTANT)
                 self._turns.insert(start, first_turn)
-            first_turn.shown.insert(0, first)
+            first_turn.sent_parts.insert(0, compaction)
             first_turn.sources = {**dict.fromkeys(sources), **first_turn.sources}
             return
         if first_turn is None or not begins_with_assistant:
             return
         # A compaction may come before the first user message.
-        if not any(map(_is_effective_compaction, first_turn.shown[:1])):
-            self._notes[BEGUN] = None
+        if not any(map(_is_effective_compaction, first_turn.sent_parts[:1])):
+            self._notes[BEGINNING_ADDED] = None
             opening = SentPart(Text(BEGINNING), _first_message_index(first_turn))
             self._turns.insert(start, Turn(Role.USER, [opening]))
 
     def _complete_calls(self) -> None:
         """Give every call an id and a name that are accepted, no id twice, and every call an answer."""
-        taken: dict[str, int] = {}
+        used_ids: dict[str, int] = {}
         for call in [call for turn in self._turns for call in turn.calls]:
-            given = call.part
-            id = _generate_unused_id(given.call_id, taken)
-            call.part = ToolCall(id, anthropic_blocks.sanitize_tool_name(given.name), given.arguments)
-            if call.part != given:
-                self._notes[IDS] = None
+            original = call.part
+            id = _generate_unused_id(original.call_id, used_ids)
+            call.part = ToolCall(id, anthropic_blocks.sanitize_tool_name(original.name), original.arguments)
+            if call.part != original:
+                self._notes[IDS_REPLACED] = None
             if call.result is None:
-                self._notes[OPEN] = None
-                call.result, call.answered_at = ToolResult(id, NO_RESULT), call.at
+                self._notes[RESULTS_ADDED] = None
+                call.result, call.answered_at = ToolResult(id, NO_RESULT), call.message_index
             elif call.result.call_id != id:
                 call.result = ToolResult(id, call.result.output, call.result.is_error)
 
@@ -486,23 +506,23 @@ class Arranging:
         Without such a message, the results get one of their own.
         """
         results: tuple[SentPart, ...] = ()
-        answered: tuple[str, ...] = ()
+        result_sources: tuple[str, ...] = ()
         for turn in self._turns:
             if turn.role is Role.USER:
-                shown = (*results, *turn.shown)
-                yield SentMessage(Role.USER, shown, tuple(turn.sources), len(results), answered)
-                results, answered = (), ()
+                shown = (*results, *turn.sent_parts)
+                yield SentMessage(Role.USER, shown, tuple(turn.sources), len(results), result_sources)
+                results, result_sources = (), ()
                 continue
             if results:
-                yield SentMessage(Role.USER, results, (), len(results), answered)
+                yield SentMessage(Role.USER, results, (), len(results), result_sources)
             calls: list[SentPart] = []
             for call in turn.calls:
-                calls += [*call.prefix, SentPart(call.part, call.at)]
-            yield SentMessage(turn.role, (*turn.shown, *calls), tuple(turn.sources))
+                calls += [*call.prefix, SentPart(call.part, call.message_index)]
+            yield SentMessage(turn.role, (*turn.sent_parts, *calls), tuple(turn.sources))
             results = tuple([SentPart(call.result, call.answered_at) for call in turn.calls if call.result])
-            answered = tuple(turn.answered)
+            result_sources = tuple(turn.result_sources)
         if results:
-            yield SentMessage(Role.USER, results, (), len(results), answered)
+            yield SentMessage(Role.USER, results, (), len(results), result_sources)
 
 
 def speaker_name(message: PromptMessage) -> str:
@@ -510,32 +530,33 @@ def speaker_name(message: PromptMessage) -> str:
     return message.name.strip() if message.name is not None and message.role is Role.USER else ""
 
 
-def _to_reminder(text: Text, at: int) -> SentPart:
-    return SentPart(Text(wrap_text(text.text, anthropic_blocks.REMINDER)), at)
+def _to_reminder(text: Text, message_index: int) -> SentPart:
+    return SentPart(Text(wrap_text(text.text, anthropic_blocks.REMINDER)), message_index)
 
 
 def _is_reasoning(sent: SentPart) -> bool:
     return anthropic_blocks.is_reasoning_part(sent.part)
 
 
-def _generate_unused_id(id_: str, taken: dict[str, int]) -> str:
-    """Return a valid id that is not taken yet; it is no longer than the original, or than the shortest allowed length.
+def _generate_unused_id(id_: str, used_ids: dict[str, int]) -> str:
+    """Return a valid id that is not used yet.
 
-    `taken` holds, for each id, the last number that was appended to it, so that numbers are not tried again.
+    It is not longer than the original (or the shortest length that is charged), because its tokens are counted already.
+    `used_ids` holds, for each id, the last number that was appended to it, so that numbers are not tried again.
     """
-    valid = _UNFIT.sub("_", id_) or "call"
-    longest = anthropic_blocks.ID[1]
-    if len(valid) > longest:
+    valid = _INVALID_IN_ID.sub("_", id_) or "call"
+    max_chars = anthropic_blocks.ID[1]
+    if len(valid) > max_chars:
         digest = hashlib.sha256(id_.encode("utf-8", "surrogatepass")).hexdigest()[:11]
-        valid = f"{valid[: longest - 12]}_{digest}"
-    unused, number = valid, taken.get(valid, 0)
+        valid = f"{valid[: max_chars - 12]}_{digest}"
+    unused, number = valid, used_ids.get(valid, 0)
     length = max(len(valid), anthropic_blocks.ID[0])
-    while unused in taken:
+    while unused in used_ids:
         number += 1
-        ending = f"_{number}"
-        unused = valid[: length - len(ending)] + ending
-    taken[valid] = max(number, 1)
-    taken.setdefault(unused, 1)
+        suffix = f"_{number}"
+        unused = valid[: length - len(suffix)] + suffix
+    used_ids[valid] = max(number, 1)
+    used_ids.setdefault(unused, 1)
     return unused
 
 
@@ -551,4 +572,4 @@ def _is_compaction(sent: SentPart) -> bool:
 
 
 def _first_message_index(turn: Turn) -> int:
-    return turn.shown[0].at if turn.shown else turn.calls[0].at
+    return turn.sent_parts[0].message_index if turn.sent_parts else turn.calls[0].message_index

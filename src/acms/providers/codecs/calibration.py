@@ -48,7 +48,7 @@ class _Band(NamedTuple):
     #: Tokens for each raw token, the margin included.
     factor: float
     #: The bound on the largest request of the band below.
-    least: int
+    min_bound: int
 
 
 class Calibration:
@@ -72,11 +72,11 @@ class Calibration:
         self.default = default
         self.quantile = quantile
         self.margin = margin
-        exact = Fraction(repr(quantile))
+        exact_quantile = Fraction(repr(quantile))
         #: Reports of one band from which on the quantile is known.
-        self.needed = math.ceil(exact / (1 - exact))
-        self._exact = exact
-        self._seen = [deque[float](maxlen=KEPT * self.needed) for _ in STARTS]
+        self.needed = math.ceil(exact_quantile / (1 - exact_quantile))
+        self._exact_quantile = exact_quantile
+        self._ratios_of_band = [deque[float](maxlen=KEPT * self.needed) for _ in STARTS]
         self._with_tools = deque[tuple[int, int, int]](maxlen=TOOL_REPORTS)
         #: Tokens for each raw token of tools in those, or in the restored ones until there are reports.
         self._tool_ratios: list[float] = []
@@ -85,9 +85,9 @@ class Calibration:
         self._tool_factor = self._compute_tool_factor()
 
     def upper(self, raw: int, tools: int = 0) -> int:
-        """Return the most tokens that a request of so many raw ones, of which `tools` are tools, is taken to have.
+        """Return an upper bound on the reported tokens of a request of `raw` tokens, of which `tools` are tools.
 
-        Never less than the raw ones, and never less for more of them.
+        It is never less than `raw`, and it never falls as `raw` grows.
         """
         return _upper_bound(self._bands, raw - tools) + math.ceil(tools * self._tool_factor)
 
@@ -100,20 +100,19 @@ class Calibration:
             raise ValidationError("must be 0 or more tokens", field="budget")
         bands = self._bands
         for_text = budget - math.ceil(tools * self._tool_factor)
-        # Not even the tools fit.
-        if for_text < 0:
+        if for_text < 0:  # not even the tools fit: the result is below `tools`, so no text fits either
             return max(0, tools + for_text)
         return tools + _text_limit(bands, for_text)
 
     def knows(self, raw: int) -> bool:
         """Return whether the bound on a request of so many raw tokens comes from reports alone."""
         band = bisect_right(STARTS, raw) - 1
-        return band > 0 and len(self._seen[band]) >= self.needed
+        return band > 0 and len(self._ratios_of_band[band]) >= self.needed
 
     def observe(self, raw: int, reported: int, tools: int = 0) -> None:
-        """Learn that a request of so many raw tokens, of which `tools` are tools, took so many.
+        """Learn that the provider reported `reported` tokens for a request of `raw` tokens, `tools` of them tools.
 
-        Raises `ValidationError` unless both are above 0.
+        Raises `ValidationError` unless `raw` and `reported` are above 0.
         """
         if raw < 1:
             raise ValidationError("must be above 0", field="raw")
@@ -131,7 +130,7 @@ class Calibration:
         band = bisect_right(STARTS, text) - 1
         # Tokens added to every request are subtracted only in the lowest band, where they weigh; else kept for safety.
         ratio = (reported - ADDED if band == 0 else reported) / text
-        self._seen[band].append(max(math.ceil(ratio * 10_000), 0) / 10_000)
+        self._ratios_of_band[band].append(max(math.ceil(ratio * 10_000), 0) / 10_000)  # rounded up: a bound
 
     def _observe_with_tools(self, text: int, tools: int, reported: int) -> None:
         """Learn from a request with tools: split its reported tokens by the rates fitted to the requests so far."""
@@ -141,13 +140,13 @@ class Calibration:
             for_text = max(Fraction(0), reported - Fraction(rates[1]) * tools)
             self._observe_text(text, for_text)
         text_rate = self.default if rates is None else rates[0]
-        over = [(reported - text_rate * text) / tools for text, tools, reported in self._with_tools]
-        self._tool_ratios = [max(0.0, math.ceil(ratio * 10_000) / 10_000) for ratio in over]
+        tool_ratios = [(reported - text_rate * text) / tools for text, tools, reported in self._with_tools]
+        self._tool_ratios = [max(0.0, math.ceil(ratio * 10_000) / 10_000) for ratio in tool_ratios]
 
     def state(self) -> dict[str, Json]:
         """Return the learnt ratios as JSON, without any text."""
         with self._lock:
-            ratios = [list(seen) for seen in self._seen]
+            ratios = [list(ratios_of_band) for ratios_of_band in self._ratios_of_band]
             return {"version": 1, "starts": list(STARTS), "ratios": ratios, "tools": list(self._tool_ratios)}
 
     def restore(self, state: Mapping[str, Json]) -> None:
@@ -158,9 +157,9 @@ class Calibration:
         if not known_form or ratios is None or of_tools is None:
             raise ValidationError("is not a calibration of this release", field="state")
         with self._lock:
-            for seen, known in zip(self._seen, ratios, strict=True):
-                seen.clear()
-                seen.extend(known)
+            for ratios_of_band, restored_ratios in zip(self._ratios_of_band, ratios, strict=True):
+                ratios_of_band.clear()
+                ratios_of_band.extend(restored_ratios)
             self._with_tools.clear()
             self._tool_ratios = list(of_tools)
             self._bands = self._compute_bands()
@@ -171,18 +170,21 @@ class Calibration:
         return max(1, max(self._tool_ratios, default=self.default) * (1 + self.margin))
 
     def _compute_bands(self) -> tuple[_Band, ...]:
-        """Return the ratio of each band of sizes, with the margin, and the bound at its start."""
+        """Return the ratio of each band of sizes, with the margin, and the bound of the band below at its end.
+
+        A band with a lower ratio than the one below must not have a lower bound for a larger request.
+        """
         bands: list[_Band] = []
         for index, start in enumerate(STARTS):
-            least = _upper_bound(tuple(bands), start - 1) if bands else 0
-            bands.append(_Band(max(self._ratio(index) * (1 + self.margin), 1), least))
+            min_bound = _upper_bound(tuple(bands), start - 1) if bands else 0
+            bands.append(_Band(max(self._ratio(index) * (1 + self.margin), 1), min_bound))
         return tuple(bands)
 
     def _ratio(self, band: int) -> float:
-        seen = self._seen[band]
-        if band == 0 or len(seen) < self.needed:
-            return max(self.default, *seen) if seen else self.default
-        return sorted(seen)[math.ceil((len(seen) + 1) * self._exact) - 1]
+        ratios = self._ratios_of_band[band]
+        if band == 0 or len(ratios) < self.needed:  # never below the default
+            return max(self.default, *ratios) if ratios else self.default
+        return sorted(ratios)[math.ceil((len(ratios) + 1) * self._exact_quantile) - 1]
 
 
 def _text_limit(bands: tuple[_Band, ...], budget: int) -> int:
@@ -213,6 +215,7 @@ def _fit_rates(reports: Iterable[tuple[int, int, int]]) -> tuple[float, float] |
         text_sum += text * reported
         tool_sum += tools * reported
     determinant = text_squares * tool_squares - products * products
+    # Near 0 the two unknowns are almost proportional, and the solution would magnify the noise.
     if determinant <= 0.01 * text_squares * tool_squares:
         return None
     for_text = (text_sum * tool_squares - tool_sum * products) / determinant
@@ -224,17 +227,17 @@ def _upper_bound(bands: tuple[_Band, ...], raw: int) -> int:
     if raw <= 0:
         return 0
     band = bands[min(bisect_right(STARTS, raw), len(bands)) - 1]
-    return max(math.ceil(raw * band.factor) + ADDED, band.least)
+    return max(math.ceil(raw * band.factor) + ADDED, band.min_bound)
 
 
 def _parse_band_ratios(value: Json) -> list[list[float]] | None:
     if not isinstance(value, list) or len(value) != len(STARTS):
         return None
-    return value if all(_parse_floats(seen) is not None for seen in value) else None
+    return value if all(_parse_floats(ratios) is not None for ratios in value) else None
 
 
 def _parse_floats(value: Json) -> list[float] | None:
     if not isinstance(value, list):
         return None
-    sound = all(isinstance(one, int | float) and math.isfinite(one) and one >= 0 for one in value)
-    return value if sound else None
+    are_valid = all(isinstance(item, int | float) and math.isfinite(item) and item >= 0 for item in value)
+    return value if are_valid else None

@@ -53,14 +53,14 @@ VOCABULARIES = (
 That of gpt-oss has further special tokens, which no text becomes.
 """
 
-_OTHERS = re.compile(r"gpt-4\.|.*-(?:audio|search|realtime|transcribe|tts)\b")
+_NOT_BY_RECIPE = re.compile(r"gpt-4\.|.*-(?:audio|search|realtime|transcribe|tts)\b")
 """Models whose names begin like those of the recipe and that are told more than they are sent."""
 _OPENAI = re.compile(r"gpt-|chatgpt-|o\d|codex|computer-use")
 _NUMBERED = re.compile(r"gpt-(\d+)(?:\.(\d+))?(?=-|\Z)")
-_KEPT_A_DAY = re.compile(
+_CACHED_A_DAY = re.compile(
     r"(?:gpt-5(?:\.[1245])?(?:-codex(?:-mini)?|-chat-latest|-pro)?|gpt-4\.1)(?:-\d{4}-\d\d-\d\d)?\Z"
 )
-_READS = (
+_CACHE_READ_RATES = (
     ("gpt-4.1", 0.25),
     ("gpt-4o", 0.5),
     ("chatgpt-4o", 0.5),
@@ -80,22 +80,22 @@ class Published(NamedTuple):
     #: Name of the counter of its texts: its vocabulary, the newest public one for a model of OpenAI whose own is not
     #: public, or an estimate for a model of another vendor.
     counter: str
-    vocabulary: bool
-    unpublished: bool
+    has_public_vocabulary: bool
+    is_unpublished_openai: bool
     #: Whether it is a model of another vendor, whose requests a chat template writes.
-    template: bool
+    uses_template: bool
     #: Whether the cookbook's recipe counts its requests.
-    recipe: bool
+    follows_recipe: bool
     #: Whether it thinks before it answers, as all newer ones do.
     reasons: bool
     #: Whether it reads prefixes from a prompt cache, only those that end at a breakpoint, and keeps them for a day.
-    caches: bool
-    breakpoints: bool
-    day: bool
+    has_cache: bool
+    has_breakpoints: bool
+    keeps_a_day: bool
     #: Rates for prompt tokens that are read from the cache, and written to it.
     rates: CacheRates
     #: Whether it drops reasoning when what stood before it has changed.
-    binds: bool
+    binds_reasoning: bool
 
 
 def find_published_traits(model: str) -> Published:
@@ -105,20 +105,20 @@ def find_published_traits(model: str) -> Published:
     encoding = next((name for prefix, name in VOCABULARIES if base.startswith(prefix)), None)
     number = _NUMBERED.match(base)
     version: tuple[int, ...] = (int(number[1]), int(number[2] or 0)) if number else ()
-    breakpoints = version >= (5, 6)
-    template = encoding is None and not _OPENAI.match(base)
+    has_breakpoints = version >= (5, 6)
+    uses_template = encoding is None and not _OPENAI.match(base)
     return Published(
-        counter=encoding or ("cautious/1" if template else "o200k_base"),
-        vocabulary=encoding is not None,
-        unpublished=encoding is None and not template,
-        template=template,
-        recipe=base.startswith(RECIPE) and not _OTHERS.match(base),
+        counter=encoding or ("cautious/1" if uses_template else "o200k_base"),
+        has_public_vocabulary=encoding is not None,
+        is_unpublished_openai=encoding is None and not uses_template,
+        uses_template=uses_template,
+        follows_recipe=base.startswith(RECIPE) and not _NOT_BY_RECIPE.match(base),
         reasons=not base.startswith(("gpt-3", "gpt-4", "chatgpt-4")),
-        caches=not _NO_CACHE.match(base),
-        breakpoints=breakpoints,
-        day=bool(_KEPT_A_DAY.match(base)),
+        has_cache=not _NO_CACHE.match(base),
+        has_breakpoints=has_breakpoints,
+        keeps_a_day=bool(_CACHED_A_DAY.match(base)),
         rates=_find_cache_rates(base, version),
-        binds=version >= (6, 2),
+        binds_reasoning=version >= (6, 2),
     )
 
 
@@ -126,8 +126,8 @@ def _find_cache_rates(base: str, version: tuple[int, ...]) -> CacheRates:
     """Return the cache rates of a model (pricing page, November 2026): reads cost 5 to 50 % of the input's price."""
     if version >= (5, 6):
         return CacheRates(cached=0.05 if version >= (6, 1) else 0.1, write=1.25, long=2.5)
-    older = next((cached for prefix, cached in _READS if base.startswith(prefix)), 0.1)
-    return CacheRates(cached=older if not _NO_CACHE.match(base) else 1.0)
+    read_rate = next((cached for prefix, cached in _CACHE_READ_RATES if base.startswith(prefix)), 0.1)
+    return CacheRates(cached=read_rate if not _NO_CACHE.match(base) else 1.0)
 
 
 TEMPLATE_MESSAGE = 4
@@ -146,9 +146,9 @@ RAW = 8
 MEDIA = 1_445
 
 TOOLS = 9
-ADOPTED = -4
+IN_SYSTEM_MESSAGE = -4
 """Tokens around the tools, and fewer where a system message takes them in."""
-MORE = 4
+UNMEASURED_FIELD = 4
 """Tokens for the fields of a tool that were not measured, besides their JSON."""
 
 _HEADERS = {Role.SYSTEM: 4, Role.DEVELOPER: 4, Role.USER: 0, Role.ASSISTANT: 2, Role.TOOL: 0}
@@ -171,7 +171,7 @@ def to_plain_json(value: Json) -> Json:
 
 
 def serialize_tool(tool: Tool, schema_field: str) -> dict[str, Json]:
-    """Return the fields that every format has for a tool; the name of that for its schema differs."""
+    """Return a tool's name, description and schema as fields; formats name the field of the schema differently."""
     fields: dict[str, Json] = {"name": tool.name}
     if tool.description:
         fields["description"] = tool.description
@@ -182,11 +182,11 @@ def serialize_tool(tool: Tool, schema_field: str) -> dict[str, Json]:
 def check_strings(payload: Mapping[str, Json]) -> None:
     """Raise `PayloadError` for a text that providers refuse: with half a surrogate pair or a NUL character in it."""
     try:
-        written = dump(payload)
-        written.encode()
+        serialized = dump(payload)
+        serialized.encode()
     except UnicodeEncodeError:
         raise PayloadError("holds half a surrogate pair, which is no text", field="payload") from None
-    if "\\u0000" in written and _holds_nul(payload):
+    if "\\u0000" in serialized and _holds_nul(payload):
         raise PayloadError("holds a NUL character", field="payload")
 
 
@@ -195,7 +195,7 @@ def _holds_nul(value: Json) -> bool:
     if isinstance(value, str):
         return "\0" in value
     if isinstance(value, Mapping):
-        return any(_holds_nul(one) for pair in value.items() for one in pair)
+        return any(_holds_nul(item) for pair in value.items() for item in pair)
     return isinstance(value, list | tuple) and any(map(_holds_nul, value))
 
 
@@ -209,25 +209,26 @@ class Framing:
 
     @property
     def primer(self) -> int:
-        """Tokens that begin the reply; of a template, those of the system message that it adds where there is none.
+        """Tokens of a request besides its messages and tools.
 
-        What begins the reply of a template is within what a calibration adds to every request.
+        For OpenAI's models, the tokens that begin the reply. For a chat template, those of the default system message
+        that it adds to a request without one; the beginning of its reply is part of what a calibration always adds.
         """
-        return TEMPLATE_SYSTEM if self._model.template else PRIMER
+        return TEMPLATE_SYSTEM if self._model.uses_template else PRIMER
 
-    def without_default(self, roles: Iterable[str]) -> int:
-        """Return the tokens of `primer` that a request with messages of these roles does not have."""
-        return TEMPLATE_SYSTEM if self._model.template and Role.SYSTEM.value in roles else 0
+    def count_default_system(self, roles: Iterable[str]) -> int:
+        """Return the tokens of the default system message, included in `primer`, that these roles make unnecessary."""
+        return TEMPLATE_SYSTEM if self._model.uses_template and Role.SYSTEM.value in roles else 0
 
     def role(self, role: Role) -> int:
         """Return the tokens of a message without its content and name."""
         cost = self._roles.get(role)
         if cost is None:
             # An open model with a chat template, not one of OpenAI's.
-            if self._model.template:
+            if self._model.uses_template:
                 frame = TEMPLATE_MESSAGE
             else:
-                frame = PER_MESSAGE + (0 if self._model.recipe else _HEADERS[role])
+                frame = PER_MESSAGE + (0 if self._model.follows_recipe else _HEADERS[role])
             cost = self._roles[role] = frame + self._count(role.value)
         return cost
 
@@ -248,30 +249,30 @@ class Framing:
         return RAW + self._count(item)
 
     def tools(self, functions: Sequence[Tool]) -> tuple[int, bool]:
-        """Return the tokens of a list of tools, an upper bound, and whether it has been measured how they are shown."""
+        """Return an upper bound on the tokens of some tools, and whether it is exact for all of their fields."""
         if not functions:
             return 0, True
-        if self._model.template:
-            return TEMPLATE_TOOLS + sum([self._tool_in_template(one) for one in functions]), False
+        if self._model.uses_template:
+            return TEMPLATE_TOOLS + sum([self._tool_in_template(tool) for tool in functions]), False
         unmeasured: list[Json] = []
-        shown = [_render_typescript(function, unmeasured) for function in functions]
-        listed = "\n".join(["namespace functions {\n", *shown, "} // namespace functions"])
-        total = TOOLS + self._count(listed) + (0 if self._model.recipe else _NAMESPACE)
-        total += sum([MORE + self._count(dump(to_plain_json(field))) for field in unmeasured])
+        rendered_tools = [_render_typescript(function, unmeasured) for function in functions]
+        rendered = "\n".join(["namespace functions {\n", *rendered_tools, "} // namespace functions"])
+        total = TOOLS + self._count(rendered) + (0 if self._model.follows_recipe else _NAMESPACE)
+        total += sum([UNMEASURED_FIELD + self._count(dump(to_plain_json(field))) for field in unmeasured])
         return total, not unmeasured
 
     def _tool_in_template(self, tool: Tool) -> int:
-        shown = {
+        function = {
             "name": tool.name,
             "description": tool.description,
             "parameters": to_plain_json(tool.parameters),
         }
-        written = json.dumps({"type": "function", "function": shown}, ensure_ascii=False)
-        return self._count(written)
+        serialized = json.dumps({"type": "function", "function": function}, ensure_ascii=False)
+        return self._count(serialized)
 
-    def adopted(self, system: str) -> int:
-        """Return how many tokens more tools cost where a system message takes them in: fewer, that is."""
-        return ADOPTED + self._count(system + "\n") - self._count(system)
+    def count_tools_in_system(self, system: str) -> int:
+        """Return the tokens to add, a negative number, if a system message takes in the tools."""
+        return IN_SYSTEM_MESSAGE + self._count(system + "\n") - self._count(system)
 
 
 def _render_typescript(function: Tool, unmeasured: list[Json]) -> str:
@@ -288,7 +289,7 @@ def _render_typescript(function: Tool, unmeasured: list[Json]) -> str:
     )
 
 
-_KNOWN: Mapping[str, frozenset[str]] = {
+_MEASURED_FIELDS: Mapping[str, frozenset[str]] = {
     "string": frozenset(("type", "description", "enum")),
     "number": frozenset(("type", "description")),
     "integer": frozenset(("type", "description")),
@@ -300,9 +301,9 @@ _KNOWN: Mapping[str, frozenset[str]] = {
 
 
 def _collect_unmeasured_fields(schema: Mapping[str, Json], kind: str, unmeasured: list[Json]) -> None:
-    rest = {key: value for key, value in schema.items() if key not in _KNOWN[kind]}
-    if rest:
-        unmeasured.append(rest)
+    unmeasured_fields = {key: value for key, value in schema.items() if key not in _MEASURED_FIELDS[kind]}
+    if unmeasured_fields:
+        unmeasured.append(unmeasured_fields)
 
 
 def _render_comment(description: Json, unmeasured: list[Json]) -> str:
@@ -330,7 +331,7 @@ def _render_properties(schema: Mapping[str, Json], indent: int, unmeasured: list
 def _render_type(schema: Json, indent: int, unmeasured: list[Json]) -> str:
     """Return the TypeScript type of a schema; what has not been measured is added to `unmeasured`."""
     kind = schema.get("type") if isinstance(schema, Mapping) else None
-    if not isinstance(kind, str) or kind not in _KNOWN:
+    if not isinstance(kind, str) or kind not in _MEASURED_FIELDS:
         unmeasured.append(schema)
         return "any"
     _collect_unmeasured_fields(schema, kind, unmeasured)

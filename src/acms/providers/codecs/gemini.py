@@ -51,11 +51,11 @@ SKIP = "skip_thought_signature_validator"
 
 Gemini 3 and later refuse the first call of a step without one.
 """
-_SIGNS = re.compile(r"(?:models/)?gemini-(?:[3-9]|\d\d)")
+_NEEDS_SIGNATURE = re.compile(r"(?:models/)?gemini-(?:[3-9]|\d\d)")
 _DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+);base64,([A-Za-z0-9+/=]+)\Z")
 _FILE = re.compile(r"gs://|https://")
 _YOUTUBE = re.compile(r"https://(?:www\.|m\.)?(?:youtube\.com|youtu\.be)/")
-_OWN = frozenset(("executableCode", "codeExecutionResult", "toolCall", "toolResponse"))
+_SERVER_TOOL_FIELDS = frozenset(("executableCode", "codeExecutionResult", "toolCall", "toolResponse"))
 """Parts that the model makes of tools of the provider's own: sent back word for word."""
 _SYSTEM = frozenset((Role.SYSTEM, Role.DEVELOPER))
 
@@ -101,14 +101,14 @@ class _Turns(Arranging):
             if signature is not None:
                 carrier, signature = signature, None
                 if _is_blank_text(part) or self._sendable_part(part, message.role) is None:
-                    continue
+                    continue  # the signature is left out with its part
                 yield carrier
             yield part
         if signature is not None:
             yield _detach_signature(signature)
 
     def _trim_turn(self, turn: Turn, *, is_continued: bool) -> None:
-        """Leave everything where it is: thoughts are sent with their signatures only."""
+        """Do nothing: Gemini has no rule about the place of reasoning, which is only sent with its signature."""
 
     def _precedes_call(self, part: Part) -> bool:
         return isinstance(part, Raw) and read_thought_signature(part) is not None
@@ -122,51 +122,55 @@ def read_thought_signature(raw: Raw) -> str | None:
     if raw.vendor != VENDOR:
         return None
     match blocks.parse_json_text(raw.json):
-        case {"thoughtSignature": str(found), **more} if found and not more:
-            return found
+        case {"thoughtSignature": str(signature), **rest_fields} if signature and not rest_fields:
+            return signature
         case _:
             return None
 
 
-def _is_blank_text(one: Part) -> bool:
-    return isinstance(one, Text) and not one.text.strip()
+def _is_blank_text(part: Part) -> bool:
+    return isinstance(part, Text) and not part.text.strip()
 
 
 def raw_to_payload_part(raw: Raw) -> dict[str, Json] | None:
     """Return the part that an item of Gemini is sent as, a thought signature among them; None for another item."""
-    held = read_thought_signature(raw)
-    if held is not None:
-        return {SIGNATURE: held}
+    signature = read_thought_signature(raw)
+    if signature is not None:
+        return {SIGNATURE: signature}
     match blocks.parse_json_text(raw.json) if raw.vendor == VENDOR else None:
-        case {"text": "", "thoughtSignature": str(found), **more} as item if found and not more:
+        case {"text": "", "thoughtSignature": str(signature), **rest_fields} as item if (
+            signature and not rest_fields
+        ):
             return item
-        case dict() as item if not _OWN.isdisjoint(item) and SIGNATURE not in item:
+        case dict() as item if not _SERVER_TOOL_FIELDS.isdisjoint(item) and SIGNATURE not in item:
             return item
         case _:
             return None
 
 
 def _detach_signature(raw: Raw) -> Raw:
-    """Return a signature that no part carries, on an empty text, so that no later text takes it."""
+    """Return a signature without a part, on an empty text: otherwise the next part would seem to be the signed one."""
     return Raw(VENDOR, blocks.dump({"text": "", SIGNATURE: read_thought_signature(raw)}))
 
 
-def signature_to_raw(found: str) -> Raw:
+def signature_to_raw(signature: str) -> Raw:
     """Return a thought signature as it is kept in front of the part that carries it."""
-    return Raw(VENDOR, blocks.dump({SIGNATURE: found}))
+    return Raw(VENDOR, blocks.dump({SIGNATURE: signature}))
 
 
 def _with_signed_call(message: SentMessage) -> SentMessage:
     """Return a message whose first call has a signature: the provider's stand-in where another model made the call."""
-    shown = message.shown
-    first_call = next((at for at, one in enumerate(shown) if isinstance(one.part, ToolCall)), None)
+    shown = message.sent_parts
+    first_call = next(
+        (index for index, sent_part in enumerate(shown) if isinstance(sent_part.part, ToolCall)), None
+    )
     if message.role is not Role.ASSISTANT or first_call is None:
         return message
-    before = shown[first_call - 1].part if first_call else None
-    if isinstance(before, Raw) and read_thought_signature(before) is not None:
+    part_before = shown[first_call - 1].part if first_call else None
+    if isinstance(part_before, Raw) and read_thought_signature(part_before) is not None:
         return message
-    stand_in = SentPart(signature_to_raw(SKIP), shown[first_call].at)
-    return message._replace(shown=(*shown[:first_call], stand_in, *shown[first_call:]))
+    stand_in = SentPart(signature_to_raw(SKIP), shown[first_call].message_index)
+    return message._replace(sent_parts=(*shown[:first_call], stand_in, *shown[first_call:]))
 
 
 def to_gemini_media(media: Media) -> Media | None:
@@ -174,12 +178,12 @@ def to_gemini_media(media: Media) -> Media | None:
     inline = _DATA.match(media.ref)
     if inline:
         return media if media.mime == inline[1] else Media(inline[1], media.ref, media.sha256, media.tokens)
-    known = not media.mime.endswith("*") or _YOUTUBE.match(media.ref)
-    return media if known and _FILE.match(media.ref) else None
+    is_recognised = not media.mime.endswith("*") or _YOUTUBE.match(media.ref)
+    return media if is_recognised and _FILE.match(media.ref) else None
 
 
 class _Counter:
-    """The tokens of o200k_base, but each digit is one of its own, as in Gemini's vocabulary, and not three of them."""
+    """Counts tokens of o200k_base, but one for each digit, as in Gemini's vocabulary; o200k_base joins three digits."""
 
     name = "o200k_base, digits"
 
@@ -226,14 +230,14 @@ class Gemini(CountingCodec):
         self._prices = blocks.Prices(self.counter, image=IMAGE, sizes=self._sizes)
         self._beginning = self._prices.text(BEGINNING)
         #: Whether it refuses a call without a thought signature.
-        self._wants_signatures = _SIGNS.match(self.model) is not None
-        self._stand_in = self._prices.signed("", SKIP) if self._wants_signatures else 0
+        self._needs_signatures = _NEEDS_SIGNATURE.match(self.model) is not None
+        self._stand_in = self._prices.signed("", SKIP) if self._needs_signatures else 0
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
         """Return the messages as the provider can have them."""
-        return tuple([message for one in self._arrange(messages).turns for message in one.messages()])
+        return tuple([message for turn in self._arrange(messages).turns for message in turn.messages()])
 
     def notes(self, messages: Sequence[PromptMessage]) -> tuple[str, ...]:
         """Describe the changes that `normal` makes to the messages, each kind of change once."""
@@ -242,7 +246,7 @@ class Gemini(CountingCodec):
     def _arrange(self, messages: Sequence[PromptMessage]) -> Arranged:
         """Arrange messages as turns; add a stand-in for a missing signature, for models that demand one."""
         arranged = _Turns().arrange(messages)
-        if not self._wants_signatures:
+        if not self._needs_signatures:
             return arranged
         turns = tuple([_with_signed_call(turn) for turn in arranged.turns])
         if turns == arranged.turns:
@@ -297,9 +301,9 @@ class Gemini(CountingCodec):
         serialized: list[Json] = []
         signature: dict[str, Json] = {}
         for part in message.parts:
-            held = read_thought_signature(part) if isinstance(part, Raw) else None
-            if held is not None:
-                signature = {SIGNATURE: held}
+            held_signature = read_thought_signature(part) if isinstance(part, Raw) else None
+            if held_signature is not None:
+                signature = {SIGNATURE: held_signature}
                 continue
             if isinstance(part, ToolCall):
                 tool_names[part.call_id] = part.name
@@ -401,34 +405,36 @@ class Gemini(CountingCodec):
             return 0 if raw.vendor == VENDOR else self._prices.text(item_text(raw))
         if SIGNATURE not in item:
             return blocks.BLOCK + self.counter.count(blocks.dump(item))
-        if item[SIGNATURE] == SKIP and self._wants_signatures:
-            return 0  # the call has paid for it
+        if item[SIGNATURE] == SKIP and self._needs_signatures:
+            return 0  # the cost of the call includes the stand-in
         return self._prices.signed("", item[SIGNATURE])
 
     def base(self, tools: Sequence[Tool] = ()) -> int:
         """Return the raw tokens of everything besides messages, and of the text that may be added at the beginning."""
         return self._base([serialize_tool(tool, "parametersJsonSchema") for tool in tools]) + self._beginning
 
-    def _base(self, declared: Sequence[Json]) -> int:
-        # The frame of a request, and the text that comes with tools besides their declarations: neither is published.
-        tokens = 8 + (200 if declared else 0)
-        return tokens + sum([blocks.TOOL + self.counter.count(blocks.dump(one)) for one in declared])
+    def _base(self, declarations: Sequence[Json]) -> int:
+        # The frame of a request and the instructions that come with tools are not published: both are estimates.
+        tokens = 8 + (200 if declarations else 0)
+        return tokens + sum(
+            [blocks.TOOL + self.counter.count(blocks.dump(declaration)) for declaration in declarations]
+        )
 
     def _count_payload(self, payload: Mapping[str, Json]) -> Count:
         tools = payload.get("config", {}).get("tools", ())
-        base = self._base([one for tool in tools for one in tool["functionDeclarations"]])
+        base = self._base([declaration for tool in tools for declaration in tool["functionDeclarations"]])
         tool_tokens = base - self._base(())
-        raw = base + self._beginning
+        raw_tokens = base + self._beginning
         for message in self.parse(payload):
             if message.role is Role.USER and message.parts[0] == Text(BEGINNING):
-                raw -= self._beginning  # its cost is in `raw` already
-            raw += self.cost(message)
+                raw_tokens -= self._beginning  # counted once with the base and once with the message
+            raw_tokens += self.cost(message)
         for content in payload["contents"]:
             for part in content["parts"]:
-                if _OWN.isdisjoint(part):
-                    raw += self._prices.fields(gemini.other_fields(part))
-        upper = self.calibration.upper(raw, tool_tokens)
-        return Count(tokens=raw, exactness=Exactness.CALIBRATED, upper_bound=upper, tools=tool_tokens)
+                if _SERVER_TOOL_FIELDS.isdisjoint(part):
+                    raw_tokens += self._prices.fields(gemini.other_fields(part))
+        upper = self.calibration.upper(raw_tokens, tool_tokens)
+        return Count(tokens=raw_tokens, exactness=Exactness.CALIBRATED, upper_bound=upper, tools=tool_tokens)
 
     def cached(self, tokens: int) -> int:
         """Return how many tokens of an unchanged prefix are read from the cache: from 4,096 on, where all models do."""
@@ -515,8 +521,8 @@ def _parse_parts(items: Sequence[Mapping[str, Any]]) -> list[Part]:
 def _parse_part(item: Mapping[str, Any]) -> Part:
     """Parse one part of a content, apart from its signature."""
     match item:
-        case {"functionCall": {"id": call_id, "name": name, **more}}:
-            return ToolCall(call_id, name, blocks.dump(more.get("args", {})))
+        case {"functionCall": {"id": call_id, "name": name, **rest_fields}}:
+            return ToolCall(call_id, name, blocks.dump(rest_fields.get("args", {})))
         case {"functionResponse": {"id": call_id, "response": {"error": str(output)}}}:
             return ToolResult(call_id, output, True)
         case {"functionResponse": {"id": call_id, "response": {"output": str(output)}}}:
@@ -536,6 +542,6 @@ def _parse_part(item: Mapping[str, Any]) -> Part:
 def _parse_server_tool_part(item: Mapping[str, Any]) -> Raw:
     """Parse a part that the model made with a tool of the provider's own; `PayloadError` for any other."""
     fields = {name: value for name, value in item.items() if name != SIGNATURE}
-    if _OWN.isdisjoint(fields):
+    if _SERVER_TOOL_FIELDS.isdisjoint(fields):
         raise PayloadError("is no part that a message of ACMS has", field="contents")
     return Raw(VENDOR, blocks.dump(fields))

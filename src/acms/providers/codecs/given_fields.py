@@ -28,19 +28,24 @@ def key_of_part(part: Part) -> Key:
 
 
 def given_fields(
-    messages: Iterable[PromptMessage], read: Callable[[Raw], Fields | None]
+    messages: Iterable[PromptMessage], parse_fields: Callable[[Raw], Fields | None]
 ) -> dict[Key, Fields]:
-    """Return the extra fields that parts of messages came with, by the part.
+    """Return the extra fields that parts of messages came with, by the key of the part.
 
-    They are stored in the part after it; those of a tool result anywhere in its message. `read` parses those of one
-    API.
+    Extra fields are stored in a raw part after the part that they belong to; those of a tool result are anywhere in its
+    message. `parse_fields` reads the fields of one API from such a raw part, or returns None.
     """
-    found: dict[Key, Fields] = {}
+    fields_by_part: dict[Key, Fields] = {}
     for message in messages:
         parts = message.parts
         result = next((part for part in parts if isinstance(part, ToolResult)), None)
-        for before, part in pairwise((None, *parts)):
-            carrier = result or before
-            if isinstance(part, Raw) and part.vendor == EXTRA_FIELDS and carrier and (fields := read(part)):
-                found[key_of_part(carrier)] = fields
-    return found
+        for previous_part, part in pairwise((None, *parts)):
+            carrier = result or previous_part
+            if (
+                isinstance(part, Raw)
+                and part.vendor == EXTRA_FIELDS
+                and carrier
+                and (fields := parse_fields(part))
+            ):
+                fields_by_part[key_of_part(carrier)] = fields
+    return fields_by_part

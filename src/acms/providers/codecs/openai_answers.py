@@ -44,14 +44,17 @@ def parse_usage(reported: object, tokens: str, details: str) -> Usage:
         )
     if get_field(usage, "cache_read_input_tokens") is not None:
         raise ValidationError("is that of another provider", field="usage")
-    more = get_field(usage, details)
-    cached, written = get_field(more, "cached_tokens") or 0, get_field(more, "cache_write_tokens") or 0
-    if any(not isinstance(tokens, int) or tokens < 0 for tokens in (total, cached, written)):
+    token_details = get_field(usage, details)
+    cached_tokens, written_tokens = (
+        get_field(token_details, "cached_tokens") or 0,
+        get_field(token_details, "cache_write_tokens") or 0,
+    )
+    if any(not isinstance(tokens, int) or tokens < 0 for tokens in (total, cached_tokens, written_tokens)):
         raise ValidationError("must be numbers of tokens", field="usage")
     return Usage(
         input_tokens=total,
-        cached_tokens=cached,
-        written_tokens=written,
+        cached_tokens=cached_tokens,
+        written_tokens=written_tokens,
         diagnosis=_parse_diagnosis(answer),
         edits=tuple(_parse_server_edits(answer)),
     )
@@ -79,9 +82,13 @@ def _parse_diagnosis(answer: object) -> Diagnosis | None:
 
 def _parse_server_edits(answer: object) -> Iterator[ServerEdit]:
     """Yield the changes made by the provider: reasoning that it withheld, and compactions."""
-    for one in iterate_list_field(answer, "input_transformations"):
-        kind = f"{get_text_field(one, 'type')}_{get_text_field(one, 'action')}"
-        yield ServerEdit(kind=kind, place=get_text_field(one, "id"), reason=get_text_field(one, "reason"))
+    for transformation in iterate_list_field(answer, "input_transformations"):
+        kind = f"{get_text_field(transformation, 'type')}_{get_text_field(transformation, 'action')}"
+        yield ServerEdit(
+            kind=kind,
+            place=get_text_field(transformation, "id"),
+            reason=get_text_field(transformation, "reason"),
+        )
     for item in iterate_list_field(answer, "output"):
         if get_text_field(item, "type") == "compaction":
             yield ServerEdit(kind="compaction", place=get_text_field(item, "id"))

@@ -40,7 +40,7 @@ BREAKPOINT = "prompt_cache_breakpoint"
 Note = Callable[[str], object]
 """Takes a description of a change to the messages."""
 Arranged = list[tuple[PromptMessage, int]]
-"""Normal messages, each with how many of the given messages determine it."""
+"""Messages in normal form, each with the number of given messages, from the first on, that determine it."""
 
 
 class OpenAICodec(CountingCodec):
@@ -68,27 +68,27 @@ class OpenAICodec(CountingCodec):
     ) -> None:
         self.model = validation.validate_name(model, "model")
         self.traits = find_published_traits(model)
-        self.marks_only = self.implicit_mark = self.traits.breakpoints
+        self.marks_only = self.implicit_mark = self.traits.has_breakpoints
         #: Rates of the provider for reads from its prompt cache and writes to it.
         self.rates = self.traits.rates
         #: Whether reasoning that is sent back counts only behind the very prefix that it was produced under.
-        self.binds_reasoning = self.traits.binds
+        self.binds_reasoning = self.traits.binds_reasoning
         own_tokenizer = request_counter if isinstance(request_counter, TokenCounter) else None
         self.counter: TokenCounter = counter or own_tokenizer or token_counter(self.traits.counter)
         self._vocabulary: str = getattr(self.counter, "name", type(self.counter).__name__)
         is_own_tokenizer = self.counter is own_tokenizer
         counts_exactly = is_own_tokenizer or self._vocabulary == self.traits.counter
         #: Whether counts are estimates until enough was reported.
-        self._estimated = not is_own_tokenizer and not (counts_exactly and self.traits.vocabulary)
+        self._estimated = not is_own_tokenizer and not (counts_exactly and self.traits.has_public_vocabulary)
         self.request_counts = request_counts(request_counter)
         #: Whether a count is an upper bound by itself.
-        self._bound = counts_exactly and self.recipe and self.traits.recipe and margin is None
+        self._bound = counts_exactly and self.recipe and self.traits.follows_recipe and margin is None
         if calibration is None:
             # Reported tokens for each counted one, at most, until the provider has reported some.
             ratio = 1.0
             if not counts_exactly:
                 ratio = 1.5
-            elif self.traits.unpublished:
+            elif self.traits.is_unpublished_openai:
                 ratio = 1.25
             calibration = Calibration(ratio, margin=0.02 if margin is None else margin)
         self.calibration = calibration
@@ -118,14 +118,13 @@ class OpenAICodec(CountingCodec):
         arranged: Arranged = []
         for group in join_answers(groups):
             members: Sequence[PromptMessage] = group.messages
-            # A call with one result needs neither merging nor new ids.
-            if len(members) > 2:
+            if len(members) > 2:  # one call with its result needs neither merging nor new ids
                 members = _with_unique_call_ids(_merge_parallel_calls(members), note)
             for message in members:
                 normal = self._normalize(message, note)
                 if normal is not None:
                     arranged.append((normal, group.last))
-        if note is not discard_note:
+        if note is not discard_note:  # the comparison is only needed for notes
             _note_pairs(messages, [message for message, _ in arranged], note)
         return arranged
 
@@ -135,8 +134,8 @@ class OpenAICodec(CountingCodec):
             return message
         parts = self._sendable_parts(message, note)
         if message.role is Role.TOOL:
-            others = [part for part in parts if isinstance(part, Media | Raw)]
-            parts = [_merge_tool_result(parts), *others]
+            other_parts = [part for part in parts if isinstance(part, Media | Raw)]
+            parts = [_merge_tool_result(parts), *other_parts]
         elif not parts:
             note("a message with nothing to send is left out")
             return None
@@ -149,12 +148,12 @@ class OpenAICodec(CountingCodec):
         """Return whether a message is one text, or one result, that is sent as it is: most messages are."""
         if len(message.parts) != 1:
             return False
-        only = message.parts[0]
-        if type(only) is Text:
-            return bool(only.text) and self._accepts_name(message)
-        if type(only) is not ToolResult or only.is_error:
+        part = message.parts[0]
+        if type(part) is Text:
+            return bool(part.text) and self._accepts_name(message)
+        if type(part) is not ToolResult or part.is_error:
             return False
-        return message.name is None and len(only.call_id) <= self.id_chars
+        return message.name is None and len(part.call_id) <= self.id_chars
 
     def _sendable_parts(self, message: PromptMessage, note: Note) -> list[Part]:
         """Return the parts of a message that can be sent: contents in order, then calls, then results."""
@@ -201,8 +200,8 @@ class OpenAICodec(CountingCodec):
         if len(call_id) <= self.id_chars:
             return call_id
         note("a long id of a tool call is shortened")
-        ending = "_" + hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:20]
-        return call_id[: self.id_chars - len(ending)] + ending
+        suffix = "_" + hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:20]
+        return call_id[: self.id_chars - len(suffix)] + suffix
 
     def _count_headers(self, parts: Sequence[Part]) -> int:
         """Return how many messages these parts of one become."""
@@ -260,9 +259,9 @@ class OpenAICodec(CountingCodec):
         """Ask for the prefixes of a payload to be cached: one for each mark."""
         mark = marks[0]
         payload["prompt_cache_key"] = cache_key(mark, payload.get("tools", []), prefixes[0])
-        if self.traits.day and mark.ttl is not None and mark.ttl > 3_600:
+        if self.traits.keeps_a_day and mark.ttl is not None and mark.ttl > 3_600:
             payload["prompt_cache_retention"] = "24h"
-        if self.traits.breakpoints:
+        if self.traits.has_breakpoints:
             by_length = {len(prefix): prefix for prefix in prefixes}
             # A request may write three breakpoints, besides the one that the provider chooses.
             for length in sorted(by_length)[-3:]:
@@ -289,16 +288,16 @@ class OpenAICodec(CountingCodec):
         """Return the raw tokens of one message; see `Codec.cost`."""
         tokens = message.tokens
         if tokens is not None and message.counter == self._vocabulary and len(message.parts) == 1:
-            # A history of thousands of messages is costed in one fit: the common ones take two look-ups.
-            only = message.parts[0]
-            if type(only) is Text:
+            # Planning a prompt costs thousands of messages: for most, a stored count and two look-ups are enough.
+            part = message.parts[0]
+            if type(part) is Text:
                 try:
                     return tokens + self._frames[message.role][message.name]
                 except KeyError:
                     if message.role is not Role.TOOL:
                         return tokens + self._remember_frame(message)
-            elif tokens and type(only) is ToolResult:
-                return tokens + self.framing.result(only.call_id)
+            elif tokens and type(part) is ToolResult:
+                return tokens + self.framing.result(part.call_id)
         return self._count_message(message)
 
     def _count_message(self, message: PromptMessage) -> int:
@@ -347,19 +346,19 @@ class OpenAICodec(CountingCodec):
         which costs less; so the cost of a result is charged.
         """
         results = [part for part in message.parts if isinstance(part, ToolResult)]
-        others = tuple([part for part in message.parts if not isinstance(part, ToolResult)])
+        other_parts = tuple([part for part in message.parts if not isinstance(part, ToolResult)])
         total = 0
         for part in results:
             total += self.framing.result(self._shorten_id(part.call_id, discard_note))
             total += self.counter.count(part.output)
         if not results:
             total += self.framing.role(Role.USER) + self.counter.count(wrap_text("", ORPHAN))
-        if not others:
+        if not other_parts:
             return total
         if message.role is not Role.TOOL:
-            return total + self._count_message(replace(message, parts=others))
-        as_result = self._sendable_parts(replace(message, parts=others, role=Role.TOOL), discard_note)
-        as_text = self._sendable_parts(replace(message, parts=others, role=Role.USER), discard_note)
+            return total + self._count_message(replace(message, parts=other_parts))
+        as_result = self._sendable_parts(replace(message, parts=other_parts, role=Role.TOOL), discard_note)
+        as_text = self._sendable_parts(replace(message, parts=other_parts, role=Role.USER), discard_note)
         return total + max(self._count_parts(Role.USER, parts) for parts in (as_result, as_text))
 
     def _count_parts(self, role: Role, parts: Sequence[Part]) -> int:
@@ -404,8 +403,8 @@ class OpenAICodec(CountingCodec):
 
     def _count_base(self, tools: Sequence[Tool]) -> tuple[int, bool]:
         """Return the tokens of a request without its messages, and whether the recipe covers them."""
-        tokens, covered = self.framing.tools(tools)
-        return self.framing.primer + tokens, covered
+        tokens, is_covered = self.framing.tools(tools)
+        return self.framing.primer + tokens, is_covered
 
     def counted(self, raw: int, tools: int = 0, *, covered: bool) -> Count:
         """Return the count of `raw` tokens, of which `tools` are tools.
@@ -415,8 +414,8 @@ class OpenAICodec(CountingCodec):
         if covered and self._bound:
             return Count(tokens=raw, exactness=Exactness.EXACT, upper_bound=raw, tools=tools)
         upper = raw if self._bound else self.calibration.upper(raw, tools)
-        estimated = self._estimated and not self.calibration.knows(raw - tools)
-        exactness = Exactness.ESTIMATE if estimated else Exactness.CALIBRATED
+        is_estimate = self._estimated and not self.calibration.knows(raw - tools)
+        exactness = Exactness.ESTIMATE if is_estimate else Exactness.CALIBRATED
         return Count(tokens=raw, exactness=exactness, upper_bound=upper, tools=tools)
 
     def cached(self, tokens: int) -> int:
@@ -424,13 +423,13 @@ class OpenAICodec(CountingCodec):
 
         From 1,024 tokens on, in steps of 128; models with breakpoints read up to the last one exactly.
         """
-        if tokens < 1_024 or not self.traits.caches:
+        if tokens < 1_024 or not self.traits.has_cache:
             return 0
-        return tokens if self.traits.breakpoints else tokens - tokens % 128
+        return tokens if self.traits.has_breakpoints else tokens - tokens % 128
 
 
 def discard_note(_: str) -> None:
-    """Take no note."""
+    """Ignore a note, for callers that need only the messages."""
 
 
 def with_parts(message: PromptMessage, parts: Sequence[Part], role: Role | None = None) -> PromptMessage:
@@ -454,8 +453,8 @@ def _check_marks(marks: Sequence[CacheMark], messages: int) -> None:
 
 def _find_prefix_end(mark: CacheMark, arranged: Arranged) -> int:
     """Return how many of the normal messages lie in the prefix of a mark."""
-    for index, (_, last) in enumerate(arranged):
-        if last > mark.messages:
+    for index, (_, given_count) in enumerate(arranged):
+        if given_count > mark.messages:
             return index
     return len(arranged)
 
@@ -467,10 +466,10 @@ def _merge_parallel_calls(messages: Sequence[PromptMessage]) -> Sequence[PromptM
         return messages
     parts = [part for message in calls for part in message.parts]
     sources = dict.fromkeys([id for message in calls for id in message.sources])
-    merged = replace(
+    merged_message = replace(
         calls[0], parts=tuple(parts), sources=tuple(sources), group=None, tokens=None, counter=""
     )
-    return (merged, *messages[len(calls) :])
+    return (merged_message, *messages[len(calls) :])
 
 
 def _with_unique_call_ids(messages: Sequence[PromptMessage], note: Note) -> Sequence[PromptMessage]:
@@ -505,7 +504,7 @@ def _replace_ids(
 
 
 def _deduplicate_ids(ids: Sequence[str]) -> list[str]:
-    """Return ids in which those that repeat are numbers, which are no longer than the ids that they replace."""
+    """Return ids without repeats. A repeated id becomes a number, which costs no more tokens than the id."""
     numbers = (str(number) for number in count(2) if str(number) not in ids)
     unique: list[str] = []
     for index, call_id in enumerate(ids):
@@ -513,15 +512,19 @@ def _deduplicate_ids(ids: Sequence[str]) -> list[str]:
     return unique
 
 
-def _note_pairs(before: Sequence[PromptMessage], after: Sequence[PromptMessage], note: Note) -> None:
+def _note_pairs(
+    given_messages: Sequence[PromptMessage], arranged_messages: Sequence[PromptMessage], note: Note
+) -> None:
     """Note the changes to tool calls and results without a counterpart, by comparing counts before and after."""
-    placeholders_before = sum(map(is_placeholder, before))
-    placeholders_after = sum(map(is_placeholder, after))
+    placeholders_before = sum(map(is_placeholder, given_messages))
+    placeholders_after = sum(map(is_placeholder, arranged_messages))
     if placeholders_after > placeholders_before:
         note("a tool call without a result gets one that says so")
-    has_text_of_tool = any(one.role is Role.TOOL and not _count_results(one) for one in before)
-    results_before = sum(map(_count_results, before)) - placeholders_before
-    results_after = sum(map(_count_results, after)) - placeholders_after
+    has_text_of_tool = any(
+        message.role is Role.TOOL and not _count_results(message) for message in given_messages
+    )
+    results_before = sum(map(_count_results, given_messages)) - placeholders_before
+    results_after = sum(map(_count_results, arranged_messages)) - placeholders_after
     if has_text_of_tool or results_after < results_before:
         note("a tool result without a call is shown as text of the user")
 
@@ -532,14 +535,14 @@ def _count_results(message: PromptMessage) -> int:
 
 def _join_adjacent_texts(contents: Iterable[Part]) -> list[Part]:
     """Join adjacent texts, a line each."""
-    joined: list[Part] = []
+    joined_parts: list[Part] = []
     for part in contents:
-        last = joined[-1] if joined else None
-        if isinstance(part, Text) and isinstance(last, Text):
-            joined[-1] = Text(f"{last.text}\n{part.text}")
+        last_part = joined_parts[-1] if joined_parts else None
+        if isinstance(part, Text) and isinstance(last_part, Text):
+            joined_parts[-1] = Text(f"{last_part.text}\n{part.text}")
         else:
-            joined.append(part)
-    return joined
+            joined_parts.append(part)
+    return joined_parts
 
 
 def _name_speaker_in_text(message: PromptMessage, parts: Sequence[Part], note: Note) -> Sequence[Part]:
@@ -549,9 +552,9 @@ def _name_speaker_in_text(message: PromptMessage, parts: Sequence[Part], note: N
         note("a name the API has no field for is left out")
         return parts
     note("a name the API has no field for stands before the text")
-    first = parts[0]
-    if isinstance(first, Text):
-        return [Text(f"{name}: {first.text}"), *parts[1:]]
+    first_part = parts[0]
+    if isinstance(first_part, Text):
+        return [Text(f"{name}: {first_part.text}"), *parts[1:]]
     return [Text(f"{name}:"), *parts]
 
 
@@ -619,8 +622,8 @@ def parse_tool(tool: Mapping[str, Json]) -> Tool:
 def check_key(payload: Mapping[str, Json]) -> None:
     """Raise `PayloadError` for a key of the prompt cache that is too long."""
     key = payload.get("prompt_cache_key", "")
-    valid = isinstance(key, str) and len(key) <= KEY_CHARS
-    require(valid, f"must be a string of at most {KEY_CHARS} characters", "prompt_cache_key")
+    is_valid = isinstance(key, str) and len(key) <= KEY_CHARS
+    require(is_valid, f"must be a string of at most {KEY_CHARS} characters", "prompt_cache_key")
 
 
 def is_name(name: Json) -> bool:
@@ -641,8 +644,8 @@ def check_tools(payload: Mapping[str, Json], function_of: Callable[[Mapping[str,
     if "tools" not in payload:
         return
     tools = payload["tools"]
-    valid = isinstance(tools, list) and 1 <= len(tools) <= 128
-    require(valid, "must be a list of 1 to 128 tools: leave it out without one", "tools")
+    is_valid = isinstance(tools, list) and 1 <= len(tools) <= 128
+    require(is_valid, "must be a list of 1 to 128 tools: leave it out without one", "tools")
     names: set[str] = set()
     for index, tool in enumerate(tools):
         function = function_of(tool) if isinstance(tool, Mapping) else {}

@@ -83,6 +83,7 @@ class OpenAIChat(OpenAICodec):
 
     def _sendable_parts(self, message: PromptMessage, note: Note) -> list[Part]:
         parts = super()._sendable_parts(message, note)
+        # A message of nothing but extra fields has no content that a server would accept.
         return parts if any(_read_server_fields(part) is None for part in parts) else []
 
     def _accepts_name(self, message: PromptMessage) -> bool:
@@ -94,7 +95,7 @@ class OpenAIChat(OpenAICodec):
         if role is not Role.USER:
             note("media outside a message of the user are mentioned in its text")
             return media_to_text(media)
-        # Images are fetched, other files are not: they are uploaded before, or come along.
+        # The API fetches images by URL. Other files must be uploaded before, or be inline data.
         if media.ref.startswith("data:") or chat_messages.can_send(media):
             return media
         note("media that the API cannot fetch are mentioned in the text")
@@ -176,25 +177,25 @@ class OpenAIChat(OpenAICodec):
     def _count_payload(self, payload: Mapping[str, Json]) -> Count:
         messages = payload["messages"]
         tools_given = payload.get("tools") or ()
-        offered = [parse_tool(tool["function"]) for tool in tools_given if "function" in tool]
-        total, covered = self._count_base(offered)
+        functions = [parse_tool(tool["function"]) for tool in tools_given if "function" in tool]
+        tokens, is_covered = self._count_base(functions)
         for tool in tools_given:
             if "function" not in tool:
-                total += self.framing.raw(dump(tool))
-                covered = False
-        tools = total - self.framing.primer
+                tokens += self.framing.raw(dump(tool))
+                is_covered = False
+        tool_tokens = tokens - self.framing.primer
         for message in messages:
             if message.keys() == _PLAIN_FIELDS and isinstance(message["content"], str):
-                total += self.framing.role(_ROLES[message["role"]]) + self.counter.count(message["content"])
+                tokens += self.framing.role(_ROLES[message["role"]]) + self.counter.count(message["content"])
                 continue
             parts = [*_parse_contents(message), *_parse_calls(message)]
-            total += self._count_frame(message) + sum([self._count_payload_part(part) for part in parts])
-            covered = covered and _is_plain_text(message, parts)
-        total -= self.framing.without_default([message["role"] for message in messages])
-        if offered and covered and self.traits.recipe:
-            covered, saved = self._count_adopted_tools(messages)
-            total += saved
-        return self.counted(total, tools, covered=covered)
+            tokens += self._count_frame(message) + sum([self._count_payload_part(part) for part in parts])
+            is_covered = is_covered and _is_plain_text(message, parts)
+        tokens -= self.framing.count_default_system([message["role"] for message in messages])
+        if functions and is_covered and self.traits.follows_recipe:
+            is_covered, added_tokens = self._count_adopted_tools(messages)
+            tokens += added_tokens
+        return self.counted(tokens, tool_tokens, covered=is_covered)
 
     def _count_frame(self, message: Mapping[str, Json]) -> int:
         """Return the tokens of a message of a payload without its parts."""
@@ -209,15 +210,16 @@ class OpenAIChat(OpenAICodec):
         return tokens
 
     def _count_adopted_tools(self, messages: Sequence[Mapping[str, Json]]) -> tuple[bool, int]:
-        """Return whether it is known which message takes in the tools, and the tokens that this adds.
+        """Return whether the count of the tools is exact, and the tokens to add for where they are shown.
 
-        The API shows the tools within the first system message if its content is a text.
+        The API shows the tools within the first system message if its content is a text. With a developer message it is
+        not known where they are shown.
         """
         if not self._bound:
             return False, 0
         for message in messages:
             if message["role"] == Role.SYSTEM.value and isinstance(message["content"], str):
-                return True, self.framing.adopted(message["content"])
+                return True, self.framing.count_tools_in_system(message["content"])
         return all(message["role"] != Role.DEVELOPER.value for message in messages), 0
 
     # ── rules of the API ────────────────────────────────────────────────────────────────────────────────────────
@@ -373,8 +375,8 @@ def _check_content(message: Mapping[str, Json], role: Role, *path: str | int) ->
     """Raise `PayloadError` for a content that a message of this role cannot have."""
     content = message.get("content")
     if not content and role is Role.ASSISTANT:
-        acts = any(message.get(key) for key in ("tool_calls", "refusal", "audio"))
-        require(acts, "must say something, or call a tool", *path, "content")
+        has_other_content = any(message.get(key) for key in ("tool_calls", "refusal", "audio"))
+        require(has_other_content, "must say something, or call a tool", *path, "content")
         return
     if isinstance(content, str) and (content or role is Role.TOOL):
         return

@@ -112,9 +112,9 @@ class OpenAIResponses(OpenAICodec):
         self, payload: dict[str, Json], marks: Sequence[CacheMark], prefixes: Sequence[list[dict[str, Json]]]
     ) -> None:
         super()._add_cache_hints(payload, marks, prefixes)
-        longest = max(mark.ttl or 0 for mark in marks)
-        # When nothing is asked for, a prefix is kept for half an hour.
-        if self.traits.breakpoints and longest > 1_800:
+        longest_ttl = max(mark.ttl or 0 for mark in marks)
+        # By default a prefix is kept for half an hour.
+        if self.traits.has_breakpoints and longest_ttl > 1_800:
             payload["prompt_cache_options"] = {"ttl": "12h"}
 
     def _serialize_message(self, message: PromptMessage) -> list[dict[str, Json]]:
@@ -162,8 +162,11 @@ class OpenAIResponses(OpenAICodec):
         return self.normal([message for message, _ in _group_messages(parsed, discard_note)])
 
     def diagnosed(self, payload: Mapping[str, Json], previous: str | None) -> dict[str, Json]:
-        """Return the payload with the id of the response to compare with; as it was before GPT-5.6, and without one."""
-        if previous is None or not self.traits.breakpoints:
+        """Return the payload with the id of the response to compare with for a cache diagnosis.
+
+        It is unchanged without an id, and for models before GPT-5.6, which give no diagnosis.
+        """
+        if previous is None or not self.traits.has_breakpoints:
             return dict(payload)
         options = {**payload.get("prompt_cache_options", {}), "comparison_response_id": previous}
         return {**payload, "prompt_cache_options": options}
@@ -202,9 +205,10 @@ class OpenAIResponses(OpenAICodec):
     def _count_base(self, tools: Sequence[Tool]) -> tuple[int, bool]:
         """Return the tokens of a request without its messages; the recipe does not cover them.
 
-        Every request is charged 24 more, one to a model that reasons 72, and one with tools another 200. Copies of the
-        API reference's examples are all there is: 36 tokens for a message of 11 (gpt-4.1), 291 for one of 9 and a tool
-        (gpt-4o). For models that reason nothing was found: a guess on the safe side. Calibration finds out.
+        The framing is not published. Every request is charged 24 tokens more (72 for a model that reasons), and another
+        200 if it has tools. The only sources are examples in the API reference: 36 tokens for a message of 11
+        (gpt-4.1), and 291 for a message of 9 with a tool (gpt-4o). The 72 are a guess on the safe side. Calibration
+        corrects all of them.
         """
         tokens, _ = super()._count_base(tools)
         tokens += 72 if self.traits.reasons else 24
@@ -214,35 +218,35 @@ class OpenAIResponses(OpenAICodec):
         framing = self.framing
         tools_given = payload.get("tools") or ()
         functions = [tool for tool in tools_given if tool.get("type", "function") == "function"]
-        others = [tool for tool in tools_given if tool.get("type", "function") != "function"]
-        total, _ = self._count_base([parse_tool(tool) for tool in functions])
-        total += sum([framing.raw(dump(tool)) for tool in others])
-        tools = total - framing.primer
+        other_tools = [tool for tool in tools_given if tool.get("type", "function") != "function"]
+        tokens, _ = self._count_base([parse_tool(tool) for tool in functions])
+        tokens += sum([framing.raw(dump(tool)) for tool in other_tools])
+        tool_tokens = tokens - framing.primer
         items = _list_items(payload)
-        total -= framing.without_default([item.get("role", "") for item in items])
+        tokens -= framing.count_default_system([item.get("role", "") for item in items])
         for item in items:
             message = parse_item(item)
             for part in message.parts:
                 if isinstance(part, ToolResult):
-                    total += framing.result(part.call_id) + self.counter.count(part.output)
+                    tokens += framing.result(part.call_id) + self.counter.count(part.output)
                 else:
-                    total += self._count_payload_part(part)
+                    tokens += self._count_payload_part(part)
             is_message = item.get("type", "message") == "message"
             is_verbatim = bool(message.parts) and isinstance(message.parts[0], Raw)
             if is_message and not is_verbatim:
-                total += framing.role(message.role)
-        return self.counted(total, tools, covered=False)
+                tokens += framing.role(message.role)
+        return self.counted(tokens, tool_tokens, covered=False)
 
     # ── rules of the API ────────────────────────────────────────────────────────────────────────────────────────
 
     def check(self, payload: Mapping[str, Json]) -> None:
         """Raise `PayloadError` if the API would refuse a payload: shapes, roles, and calls without their outputs."""
-        given = payload.get("input")
-        is_input = isinstance(given, str | list)
+        items = payload.get("input")
+        is_input = isinstance(items, str | list)
         require(is_input, "must be a text or a list of items: this is no payload of Responses", "input")
-        require(given, "must not be empty: give at least one message", "input")
-        if isinstance(given, list):
-            _check_items(given)
+        require(items, "must not be empty: give at least one message", "input")
+        if isinstance(items, list):
+            _check_items(items)
         check_strings(payload)
         check_tools(payload, lambda tool: tool if tool.get("type") == "function" else None)
         check_key(payload)
@@ -260,20 +264,20 @@ def _list_items(payload: Mapping[str, Json]) -> Sequence[Mapping[str, Json]]:
 def _group_messages(arranged: Iterable[tuple[PromptMessage, int]], note: Note) -> Arranged:
     """Return messages grouped as they can be read back from the items: a step of the model is one message.
 
-    In it, verbatim items come first, then at most one text, then the calls. Reasoning that nothing follows would be
-    refused, and is left out.
+    In a message, verbatim items come first, then at most one text, then the calls. The API refuses reasoning that
+    nothing follows, so it is left out.
     """
     fragments: Arranged = []
-    for message, last_given in arranged:
-        fragments += [(fragment, last_given) for fragment in _split_message(message)]
+    for message, given_count in arranged:
+        fragments += [(fragment, given_count) for fragment in _split_message(message)]
     grouped: Arranged = []
-    for message, last_given in _join_fragments(fragments):
+    for message, given_count in _join_fragments(fragments):
         parts = list(message.parts)
         while parts and _is_reasoning(parts[-1]):
             note("reasoning that nothing follows is left out")
             parts.pop()
         if parts:
-            grouped.append((with_parts(message, parts), last_given))
+            grouped.append((with_parts(message, parts), given_count))
     return grouped
 
 
@@ -301,28 +305,28 @@ def _can_append_part(parts: Sequence[Part], part: Part, role: Role) -> bool:
 
 def _join_fragments(fragments: Arranged) -> Arranged:
     """Return messages in which adjacent ones of the assistant are one, as far as they can be."""
-    joined: Arranged = []
-    for message, last_given in fragments:
-        before, last_before = joined[-1] if joined else (None, 0)
-        if before is not None and _can_join_messages(before, message):
-            joined[-1] = (_join_messages(before, message), max(last_before, last_given))
+    joined_messages: Arranged = []
+    for message, given_count in fragments:
+        previous, previous_count = joined_messages[-1] if joined_messages else (None, 0)
+        if previous is not None and _can_join_messages(previous, message):
+            joined_messages[-1] = (_join_messages(previous, message), max(previous_count, given_count))
         else:
-            joined.append((message, last_given))
-    return joined
+            joined_messages.append((message, given_count))
+    return joined_messages
 
 
-def _can_join_messages(before: PromptMessage, message: PromptMessage) -> bool:
-    are_of_assistant = before.role is Role.ASSISTANT and message.role is Role.ASSISTANT
-    return are_of_assistant and _can_append_part(before.parts, message.parts[0], Role.ASSISTANT)
+def _can_join_messages(previous: PromptMessage, message: PromptMessage) -> bool:
+    are_of_assistant = previous.role is Role.ASSISTANT and message.role is Role.ASSISTANT
+    return are_of_assistant and _can_append_part(previous.parts, message.parts[0], Role.ASSISTANT)
 
 
-def _join_messages(before: PromptMessage, message: PromptMessage) -> PromptMessage:
-    # Calls are in the later one, and the group is theirs; calls in both were made side by side.
-    has_calls = any(isinstance(part, ToolCall) for part in before.parts)
+def _join_messages(previous: PromptMessage, message: PromptMessage) -> PromptMessage:
+    # The tool group is that of the calls in `message`. Calls in both were made side by side and have no common group.
+    has_calls = any(isinstance(part, ToolCall) for part in previous.parts)
     return PromptMessage(
         role=Role.ASSISTANT,
-        parts=(*before.parts, *message.parts),
-        sources=tuple(dict.fromkeys((*before.sources, *message.sources))),
+        parts=(*previous.parts, *message.parts),
+        sources=tuple(dict.fromkeys((*previous.sources, *message.sources))),
         group=None if has_calls else message.group,
     )
 
@@ -350,8 +354,8 @@ def _write_native_pairs(arranged: Arranged) -> Arranged:
     The placeholder of a result is left out behind a call of an unknown type, which may need none.
     """
     answers: dict[int, Sequence[Part]] = {}
-    written: Arranged = []
-    for index, (message, last) in enumerate(arranged):
+    written_messages: Arranged = []
+    for index, (message, given_count) in enumerate(arranged):
         if index in answers:
             parts = answers[index]
         elif any(isinstance(part, ToolCall) for part in message.parts):
@@ -359,8 +363,8 @@ def _write_native_pairs(arranged: Arranged) -> Arranged:
         else:
             parts = message.parts
         if parts:
-            written.append((with_parts(message, parts), last))
-    return _join_fragments(written)
+            written_messages.append((with_parts(message, parts), given_count))
+    return _join_fragments(written_messages)
 
 
 def _write_native_calls(arranged: Arranged, index: int, answers: dict[int, Sequence[Part]]) -> list[Part]:
@@ -376,7 +380,7 @@ def _write_native_calls(arranged: Arranged, index: int, answers: dict[int, Seque
         answer_index = answer_indexes.get(part.call_id) if isinstance(part, ToolCall) else None
         if isinstance(part, ToolCall) and answer_index is not None:
             answer = arranged[answer_index][0]
-            # The API takes an item with the id it gave it only behind the reasoning that led to it.
+            # The API accepts an item under the id that it assigned only after the reasoning that led to the item.
             call_parts, answer_parts = _write_pair(part, fields, answer, keep_id=follows_reasoning)
             parts += call_parts
             answers[answer_index] = answer_parts
@@ -403,7 +407,9 @@ def _write_pair(
 ) -> tuple[Sequence[Part], Sequence[Part]]:
     """Return the parts of a call and of its answer as they are sent; no answer where an unknown call has none."""
     pairs = pair_with_fields(answer.parts)
-    result, result_fields = next((part, more) for part, more in pairs if isinstance(part, ToolResult))
+    result, result_fields = next(
+        (part, fields_after) for part, fields_after in pairs if isinstance(part, ToolResult)
+    )
     assert isinstance(result, ToolResult)
     media = [part for part in answer.parts if isinstance(part, Media)]
     if fields is not None and not keep_id:
@@ -467,30 +473,30 @@ def _with_unique_ids(arranged: Arranged, note: Note) -> Arranged:
     A result takes the new id of its call, which is in the message before it. Items of an unknown type keep their
     call id, since it is not known which of them may share one.
     """
-    taken: set[str] = set()
-    renamed: dict[str, str] = {}
+    used_ids: set[str] = set()
+    new_id_of_call: dict[str, str] = {}
     unique: Arranged = []
-    for message, last in arranged:
+    for message, given_count in arranged:
         parts: list[Part] = []
         if message.role is not Role.TOOL:
-            renamed = {}
+            new_id_of_call = {}
         for part, following in zip(message.parts, (*message.parts[1:], None), strict=True):
             match part:
                 case ToolCall(call_id) if _has_unknown_type(following):
-                    taken.add(call_id)
+                    used_ids.add(call_id)
                 case ToolCall(call_id):
-                    renamed[call_id] = _take_unused_id(call_id, taken)
-                    part = _with_call_id(part, renamed[call_id])
+                    new_id_of_call[call_id] = _take_unused_id(call_id, used_ids)
+                    part = _with_call_id(part, new_id_of_call[call_id])
                 case ToolResult(call_id) if not _has_unknown_type(following):
-                    part = _with_call_id(part, renamed.get(call_id, call_id))
+                    part = _with_call_id(part, new_id_of_call.get(call_id, call_id))
                 case Raw():
-                    part = _with_unused_item_id(part, taken)
+                    part = _with_unused_item_id(part, used_ids)
                 case _:
                     pass
             parts.append(part)
         if tuple(parts) != message.parts:
             note("calls with one id get ids of their own")
-        unique.append((with_parts(message, parts), last))
+        unique.append((with_parts(message, parts), given_count))
     return unique
 
 
@@ -503,16 +509,16 @@ def _with_call_id(part: ToolCall | ToolResult, call_id: str) -> ToolCall | ToolR
     return part if part.call_id == call_id else replace(part, call_id=call_id)
 
 
-def _take_unused_id(id: str, taken: set[str]) -> str:
-    """Return an id, or a number where it is taken, and take it: a number costs no more tokens than an id."""
-    number = len(taken) + 1
-    while id in taken:
+def _take_unused_id(id: str, used_ids: set[str]) -> str:
+    """Return an id, or a number if the id is used, and add it to the used ids; a number costs no more tokens."""
+    number = len(used_ids) + 1
+    while id in used_ids:
         id, number = str(number), number + 1
-    taken.add(id)
+    used_ids.add(id)
     return id
 
 
-def _with_unused_item_id(raw: Raw, taken: set[str]) -> Raw:
+def _with_unused_item_id(raw: Raw, used_ids: set[str]) -> Raw:
     """Return an item, or the further fields of one, with an id that no other has."""
     item = parse_raw_object(raw) if '"id":' in raw.json else None
     if item is None or item.get("type") == "item_reference":
@@ -521,11 +527,11 @@ def _with_unused_item_id(raw: Raw, taken: set[str]) -> Raw:
     if not isinstance(id, str):
         return raw
     unused, number = id, 1
-    while unused in taken:
+    while unused in used_ids:
         number += 1
-        ending = f"_{number}"
-        unused = id[: max(len(id) - len(ending), 0)] + ending
-    taken.add(unused)
+        suffix = f"_{number}"
+        unused = id[: max(len(id) - len(suffix), 0)] + suffix
+    used_ids.add(unused)
     return raw if unused == id else Raw(raw.vendor, dump({**item, "id": unused}))
 
 
@@ -560,8 +566,8 @@ def _check_message(item: Mapping[str, Json], *path: str | int) -> None:
     if role not in ROLES:
         refuse(f"must be one of {', '.join(ROLES)}", *path, "role")
     content: Json = item.get("content", "")
-    valid = isinstance(content, str | list) and content
-    require(valid, "must be a text or a list of parts that is not empty", *path, "content")
+    is_valid = isinstance(content, str | list) and content
+    require(is_valid, "must be a text or a list of parts that is not empty", *path, "content")
     if isinstance(content, str):
         return
     kinds = ("input_text", "input_image", "input_file", "input_audio")

@@ -24,7 +24,7 @@ _UNREADABLE = (ACMSError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class RequestCounts:
-    """Compares the counts of a codec's request counter with the raw tokens of the codec."""
+    """Counts whole requests by a server or tokenizer, and learns how they relate to the codec's own (raw) counts."""
 
     def __init__(self, counter: RequestCounter) -> None:
         self.counter = counter
@@ -45,7 +45,7 @@ class RequestCounts:
         )
 
     def limit(self, budget: int) -> int:
-        """Return the raw tokens that a budget is expected to hold; the final count is checked against the budget."""
+        """Return the raw tokens that are expected to fit a budget. The finished request is counted again."""
         expected = median(self._ratios) if self._ratios else 1.0
         return int(budget / expected) if expected > 0 else budget
 
@@ -83,11 +83,11 @@ class CountingCodec(ABC):
         try:
             return self._count_payload(payload)
         except _UNREADABLE:
-            written = dump(payload).encode("utf-8", "replace").decode()
+            serialized = dump(payload).encode("utf-8", "replace").decode()
         try:
-            return self._count_payload(json.loads(written))
+            return self._count_payload(json.loads(serialized))
         except _UNREADABLE:
-            tokens = self.counter.count(written)
+            tokens = self.counter.count(serialized)
             upper = self.calibration.upper(tokens, 0)
             return Count(tokens=tokens, exactness=Exactness.ESTIMATE, upper_bound=upper)
 

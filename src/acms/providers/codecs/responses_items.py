@@ -22,7 +22,7 @@ CALL = "function_call"
 RESULT = "function_call_output"
 
 ItemFields: TypeAlias = Mapping[str, Json] | None
-"""The fields of an item that its call or result does not hold; None where it came as no item."""
+"""The fields of an item that its call or result does not hold, or None if the part did not come as an item."""
 
 
 # ── items read as parts ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -120,11 +120,17 @@ def _is_refused_item(item: Mapping[str, Json]) -> bool:
 def parse_item(item: Mapping[str, Json]) -> PromptMessage:
     """Parse one item; keep it verbatim if no type of part holds all of it."""
     match item:
-        case {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments, **more}:
+        case {
+            "type": "function_call",
+            "call_id": call_id,
+            "name": name,
+            "arguments": arguments,
+            **rest_fields,
+        }:
             call = ToolCall(call_id, name, arguments)
-            return PromptMessage(role=Role.ASSISTANT, parts=(call, *_fields_to_parts(CALL, more)))
-        case {"type": "function_call_output", "call_id": call_id, "output": output, **more}:
-            parts = (*_parse_output(call_id, output), *_fields_to_parts(RESULT, more))
+            return PromptMessage(role=Role.ASSISTANT, parts=(call, *_fields_to_parts(CALL, rest_fields)))
+        case {"type": "function_call_output", "call_id": call_id, "output": output, **rest_fields}:
+            parts = (*_parse_output(call_id, output), *_fields_to_parts(RESULT, rest_fields))
             return PromptMessage(role=Role.TOOL, parts=parts)
         case {"type": str(kind)} if is_native(kind) or "call_id" in item:
             parts = _parse_native(item)
@@ -132,7 +138,10 @@ def parse_item(item: Mapping[str, Json]) -> PromptMessage:
                 role = Role.TOOL if isinstance(parts[0], ToolResult) else Role.ASSISTANT
                 return PromptMessage(role=role, parts=parts)
         # A message: parsed unless one of its parts cannot be.
-        case {"role": str(role), "content": content, **more} if more in ({}, {"type": "message"}):
+        case {"role": str(role), "content": content, **rest_fields} if rest_fields in (
+            {},
+            {"type": "message"},
+        ):
             parsed = [Text(content)] if isinstance(content, str) else list(map(_parse_content_part, content))
             parts = tuple([part for part in parsed if part is not None])
             if len(parts) == len(parsed):
@@ -142,10 +151,10 @@ def parse_item(item: Mapping[str, Json]) -> PromptMessage:
     return PromptMessage(role=Role.ASSISTANT, parts=(Raw(VENDOR, dump(to_plain_json(item))),))
 
 
-def _fields_to_parts(kind: str, more: Mapping[str, Json]) -> Sequence[Part]:
+def _fields_to_parts(kind: str, item_fields: Mapping[str, Json]) -> Sequence[Part]:
     """Return the further fields of a function's call or result as a part; none where there are none."""
     fields: dict[str, Json] = {"type": kind}
-    for name, value in more.items():
+    for name, value in item_fields.items():
         if name not in ("id", "status", "type") and value is not None:
             fields[name] = value
     return (Raw(EXTRA_FIELDS, dump(to_plain_json(fields))),) if len(fields) > 1 else ()

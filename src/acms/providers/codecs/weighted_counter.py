@@ -11,7 +11,7 @@ __all__ = ["ScriptWeights", "WeightedTokenCounter"]
 
 
 class ScriptWeights(NamedTuple):
-    """Tokens for each token of o200k_base, and the further ones for each character of a class."""
+    """Weights of an estimate: tokens for each token of o200k_base, and further tokens for each character of a class."""
 
     token: float
     capital: float = 0.0

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 MARKED = 0.95
-"""The confidence of a fact that a marker announces."""
+"""The confidence of a fact that a marker announces, such as "Decision:" at the start of a line."""
 PROJECT = "project"
 """Subject of facts that belong to no particular person."""
 DOCUMENT = 800
@@ -83,6 +83,7 @@ _ADDRESSES: tuple[tuple[Cardinality, re.Pattern[str]], ...] = (
 
 def find_statements(turn: Turn) -> list[Proposal]:
     """Return the marked lines of a turn, in order."""
+    # Other texts only quote such lines.
     if turn.origin not in (Origin.USER, Origin.ASSISTANT) or turn.summary:
         return []
     return list(_find_marked_lines(turn))
@@ -105,14 +106,14 @@ def _find_marked_lines(turn: Turn) -> Iterator[Proposal]:
         if marker is not None and (formatted or line[0].isalpha()):
             yield from _propose_fact(turn, marker, line, lines[number + 1 : number + BELOW])
     announced = detect_markers(turn.text)
-    given = next((marker for marker in turn.markers if marker not in announced), None)
-    if given is None:
+    given_marker = next((marker for marker in turn.markers if marker not in announced), None)
+    if given_marker is None:
         return
     labelled = next((number for number, line in enumerate(lines) if _LABEL.match(line)), None)
     if labelled is None:
-        yield from _propose_fact(turn, given, "", lines[:BELOW])
+        yield from _propose_fact(turn, given_marker, "", lines[:BELOW])
     else:
-        yield from _propose_fact(turn, given, lines[labelled], lines[labelled + 1 : labelled + BELOW])
+        yield from _propose_fact(turn, given_marker, lines[labelled], lines[labelled + 1 : labelled + BELOW])
 
 
 def _marker_of_line(line: str) -> str | None:
@@ -122,17 +123,17 @@ def _marker_of_line(line: str) -> str | None:
 
 def _lines_outside_code(text: str) -> list[str]:
     """Return the lines of a text without those of code blocks."""
-    found: list[str] = []
-    fenced = False
+    lines: list[str] = []
+    in_code_block = False
     for line in text.splitlines():
         if line.lstrip().startswith("```"):
-            fenced = not fenced
-        elif not fenced:
-            found.append(line)
-    return found
+            in_code_block = not in_code_block
+        elif not in_code_block:
+            lines.append(line)
+    return lines
 
 
-def _propose_fact(turn: Turn, marker: str, line: str, below: list[str]) -> Iterator[Proposal]:
+def _propose_fact(turn: Turn, marker: str, line: str, following_lines: list[str]) -> Iterator[Proposal]:
     """Yield a marked line as a fact; a label without a text announces the paragraph below it.
 
     A label that is the name of the marker is dropped, since the type of the fact states it too; other labels, such as
@@ -141,7 +142,7 @@ def _propose_fact(turn: Turn, marker: str, line: str, below: list[str]) -> Itera
     label = _LABEL.match(line)
     statement = _take_leading_sentences(line[label.end() :] if label else line)
     if not statement or statement.endswith(":"):
-        paragraph = _read_paragraph(below)
+        paragraph = _read_paragraph(following_lines)
         text = " ".join([statement, *paragraph]) if statement else "\n".join(paragraph)
         statement = _take_leading_sentences(text)
     if not statement:
@@ -149,7 +150,7 @@ def _propose_fact(turn: Turn, marker: str, line: str, below: list[str]) -> Itera
     name = label[0].strip(_EDGES) if label else ""
     repeats_type = name.casefold() == marker.casefold() and len(statement.split()) > 2
     timed = _extract_period(statement, turn)
-    marked = Proposal(
+    proposal = Proposal(
         content=f"{name}: {statement}" if name and not repeats_type else statement,
         subject=PROJECT,
         attribute=marker,
@@ -167,9 +168,9 @@ def _propose_fact(turn: Turn, marker: str, line: str, below: list[str]) -> Itera
     for cardinality, shape in _ADDRESSES:
         match = shape.match(timed.text) or shape.match(timed.text, start)
         if match and _names_something(match["thing"]):
-            yield _apply_address(marked, match, turn, cardinality)
+            yield _apply_address(proposal, match, turn, cardinality)
             return
-    yield marked
+    yield proposal
 
 
 def _read_paragraph(lines: list[str]) -> list[str]:
@@ -186,33 +187,39 @@ def _read_paragraph(lines: list[str]) -> list[str]:
 def _take_leading_sentences(text: str) -> str:
     """Return the sentences a text begins with, as many as a fact may have, without the questions among them."""
     text = text.strip(" \t*_")
-    found = ""
+    sentences = ""
     for start, end in find_sentence_spans(text):
-        if len(found) + end - start > LONGEST:
+        if len(sentences) + end - start > LONGEST:
             break
         if not text[start:end].rstrip("\"')] \t\n").endswith(("?", "？")):
-            found += text[start:end]
-    return " ".join(found.split())
+            sentences += text[start:end]
+    return " ".join(sentences.split())
 
 
-def _extract_period(said: str, turn: Turn) -> Timed:
-    """Return a statement apart from when it is so; of one that says more than one thing, or is not real, all of it."""
-    if turn.created_at is None or UNREAL.search(said) or _MORE.search(said.rstrip(" .!")):
-        return Timed(said, Period())
-    return extract_validity(said, turn.created_at)
+def _extract_period(statement: str, turn: Turn) -> Timed:
+    """Split a statement into its text and the period in which it is true, which the result has apart.
+
+    The statement stays whole, without a period, if it says more than one thing, or is denied or hypothetical: then it
+    is not certain what the date is about.
+    """
+    if turn.created_at is None or UNREAL.search(statement) or _MORE.search(statement.rstrip(" .!")):
+        return Timed(statement, Period())
+    return extract_validity(statement, turn.created_at)
 
 
 # ── addresses ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _apply_address(stated: Proposal, match: re.Match[str], turn: Turn, cardinality: Cardinality) -> Proposal:
+def _apply_address(
+    proposal: Proposal, match: re.Match[str], turn: Turn, cardinality: Cardinality
+) -> Proposal:
     """Return a fact at the address that its words name; a value on a future day is valid until that day is over."""
     parts = match.groupdict()
     day = None if turn.created_at is None else parse_future_period(parts["value"] or "", turn.created_at)
-    if day is not None and stated.valid_to is None:
-        stated = replace(stated, valid_to=day.end)
+    if day is not None and proposal.valid_to is None:
+        proposal = replace(proposal, valid_to=day.end)
     return replace(
-        stated,
+        proposal,
         subject=turn.speaker if parts.get("mine") else PROJECT,
         attribute=parts["attribute"],
         value=(parts["value"] or "").strip(" .!\"'`*_"),
@@ -221,7 +228,7 @@ def _apply_address(stated: Proposal, match: re.Match[str], turn: Turn, cardinali
 
 
 def _names_something(phrase: str | None) -> bool:
-    """Return whether a phrase, if there is one, names its subject: no pronoun or other word that only points."""
+    """Return whether every word of a phrase has content, apart from joining words inside; "it" or "this" has none."""
     words = (phrase or "").lower().split()
     return all(
         content_term(word) or (word in _JOINTS and 0 < place < len(words) - 1)
@@ -234,7 +241,7 @@ _JOINTS = ("of", "for", "the", "in", "and")
 
 
 RIVALS = 200
-"""Facts of which a line may take the place of one, the newest: twice as many as are in force by default."""
+"""Number of the newest facts that a line may replace: twice as many as are active by default."""
 TAIL = 3
 """Words from the one that differs to the end of a line, at most: "10 working days"."""
 VALUE = 6
@@ -271,26 +278,26 @@ _CAPITAL = re.compile(r"\w*[A-ZÀ-Þ\d]\w*")
 _SENTENCE = re.compile(r"[.!?]\s+")
 
 Known = Fact | Proposal
-"""A fact in force, or one proposed a moment ago."""
+"""An active fact, or a proposal from an earlier line of the same request."""
 
 
-def reconcile_statements(found: Sequence[Proposal], facts: Sequence[Fact]) -> list[Proposal]:
+def reconcile_statements(statements: Sequence[Proposal], facts: Sequence[Fact]) -> list[Proposal]:
     """Return statements as changes to the known facts, in the order in which they apply.
 
     A statement that replaces a fact, or an earlier statement, becomes its update; repeated contents are left out.
     """
-    known: list[Known] = list(facts)
+    known_facts: list[Known] = list(facts)
     contents = {_normalize_text(fact.content) for fact in facts if fact.doubt is None}
     changes: list[Proposal] = []
-    for statement in found:
+    for statement in statements:
         content = _normalize_text(statement.content)
         if content in contents:
             continue
         contents.add(content)
         change = statement
-        predecessor, value = _find_predecessor(statement, known[-RIVALS:])
+        predecessor, value = _find_predecessor(statement, known_facts[-RIVALS:])
         if predecessor is not None:
-            known.remove(predecessor)
+            known_facts.remove(predecessor)
             contents.discard(_normalize_text(predecessor.content))
             change = _make_successor(statement, predecessor, value)
             names_fact = change.fact_id is not None
@@ -303,7 +310,7 @@ def reconcile_statements(found: Sequence[Proposal], facts: Sequence[Fact]) -> li
                 removal = replace(predecessor, action="remove", sources=change.sources, reason="no longer so")
                 changes.append(removal)
         changes.append(change)
-        known.append(change)
+        known_facts.append(change)
     return changes
 
 
@@ -329,32 +336,35 @@ def _make_successor(statement: Proposal, predecessor: Known, value: str) -> Prop
     return replace(statement, action="update", fact_id=id) if id else statement
 
 
-def _supersedes_by_address(one: Proposal, old: Known) -> bool:
+def _supersedes_by_address(newer: Proposal, older: Known) -> bool:
     """Whether a fact takes the place of another one because their address holds one value."""
-    same = normalize_address(one.subject, one.attribute) == normalize_address(old.subject, old.attribute)
-    return same and old.cardinality == "one"
+    same_address = normalize_address(newer.subject, newer.attribute) == normalize_address(
+        older.subject, older.attribute
+    )
+    return same_address and older.cardinality == "one"
 
 
-def _find_predecessor(statement: Proposal, known: Sequence[Known]) -> tuple[Known | None, str]:
+def _find_predecessor(statement: Proposal, known_facts: Sequence[Known]) -> tuple[Known | None, str]:
     """Return the fact that a marked line replaces, or None, and the new value if the line states it.
 
     Tried in turn: the one fact at its address if it says "instead"; the one that differs only in a value; the one
     that it announces as changed ("from X to Y").
     """
-    if statement.confidence < MARKED or statement.fact_type == MarkerType.FAILURE:  # what failed has failed
+    # A failure stays a failure.
+    if statement.confidence < MARKED or statement.fact_type == MarkerType.FAILURE:
         return None, ""
-    rivals = [other for other in known if other.fact_type in (statement.fact_type, "fact")]
+    rivals = [rival for rival in known_facts if rival.fact_type in (statement.fact_type, "fact")]
     if statement.attribute != statement.fact_type and _INSTEAD.search(statement.content):
         address = normalize_address(statement.subject, statement.attribute)
         same_address = [
-            other for other in rivals if normalize_address(other.subject, other.attribute) == address
+            rival for rival in rivals if normalize_address(rival.subject, rival.attribute) == address
         ]
         if len(same_address) == 1:
             return same_address[0], ""
-    same_type = [other for other in rivals if other.fact_type == statement.fact_type]
-    renewed = [other for other in same_type if _changes_only_value(statement.content, other.content)]
-    if len(renewed) == 1:
-        return renewed[0], ""
+    same_type = [rival for rival in rivals if rival.fact_type == statement.fact_type]
+    with_other_value = [rival for rival in same_type if _changes_only_value(statement.content, rival.content)]
+    if len(with_other_value) == 1:
+        return with_other_value[0], ""
     return _find_announced_predecessor(list(_find_announced_changes(statement.content)), rivals)
 
 
@@ -364,16 +374,16 @@ def _find_announced_predecessor(
     """Return the one fact that an announced change names best as the old value, and the new value."""
     if not announced:
         return None, ""
-    terms_of_rivals = [(other, _extract_terms(f"{other.content} {other.value}")) for other in rivals]
+    terms_of_rivals = [(rival, _extract_terms(f"{rival.content} {rival.value}")) for rival in rivals]
     frequencies = Counter(term for _, terms in terms_of_rivals for term in terms)
     for old_terms, sufficient_terms, value in announced:
         by_weight: dict[float, list[Known]] = {}
-        for other, terms in terms_of_rivals:
+        for rival, terms in terms_of_rivals:
             shared = old_terms & terms
             # One sufficient term names the old value, as does more than half of all terms.
             if shared & sufficient_terms or 2 * len(shared) > len(old_terms):
                 weights = [compute_idf(len(rivals), frequencies[term]) for term in sorted(shared)]
-                by_weight.setdefault(sum(weights), []).append(other)
+                by_weight.setdefault(sum(weights), []).append(rival)
         best = _select_premises(by_weight[max(by_weight)]) if by_weight else ()
         if len(best) == 1:
             return best[0], value
@@ -387,15 +397,17 @@ def _changes_only_value(newer: str, older: str) -> bool:
     if len(new_words) != len(old_words):
         return False
     pairs = list(zip(new_words, old_words, strict=True))
-    first = next((index for index, (new, old) in enumerate(pairs) if new != old), len(pairs))
-    tail = pairs[first:]
-    # They must share their first two words, and differ only at the end.
-    if first < 2 or not 1 <= len(tail) <= TAIL:
+    first_difference = next(
+        (index for index, (new_word, old_word) in enumerate(pairs) if new_word != old_word), len(pairs)
+    )
+    tail = pairs[first_difference:]
+    # The first two words must be equal: they say what the line is about.
+    if first_difference < 2 or not 1 <= len(tail) <= TAIL:
         return False
     if all(word.isdecimal() for word in tail[-1]):
         return False  # "milestone 2" names another thing than "milestone 1"
-    differing = [word for new, old in tail if new != old for word in (new, old)]
-    shared = [new for new, old in tail if new == old]
+    differing = [word for new_word, old_word in tail if new_word != old_word for word in (new_word, old_word)]
+    shared = [new_word for new_word, old_word in tail if new_word == old_word]
     return all(map(_is_value, differing)) and not any(map(_is_value, shared))
 
 
@@ -404,34 +416,36 @@ def _is_value(word: str) -> bool:
 
 
 def _select_premises(rivals: Sequence[Known]) -> Sequence[Known]:
-    """Return those of several that rest on none of the others: what follows from a choice is not that choice."""
-    ids = {one.id for one in rivals if isinstance(one, Fact)}
-    return [one for one in rivals if not isinstance(one, Fact) or ids.isdisjoint(one.depends_on)]
+    """Return the facts that depend on none of the others: a changed choice is meant, not its consequences."""
+    ids = {rival.id for rival in rivals if isinstance(rival, Fact)}
+    return [rival for rival in rivals if not isinstance(rival, Fact) or ids.isdisjoint(rival.depends_on)]
 
 
 def _find_announced_changes(content: str) -> Iterator[tuple[frozenset[int], frozenset[int], str]]:
-    """Yield the terms of the old value, those of which one is enough to name it, and the new value."""
+    """Yield for each announced change the terms of the old value, those of which one suffices, and the new value."""
     for pattern in _GOES:
         for match in pattern.finditer(content):
             if _is_asserted(content, match):
-                old = match["old"]
+                old_value = match["old"]
                 yield (
-                    _extract_terms(old),
-                    _extract_terms(" ".join(_CAPITAL.findall(old))),
+                    _extract_terms(old_value),
+                    _extract_terms(" ".join(_CAPITAL.findall(old_value))),
                     _extract_new_value(match),
                 )
     # Only the new value is given: the rest of the line names the old one.
     for match in _COMES.finditer(content):
         if _is_asserted(content, match):
-            beside = f"{content[: match.start()]} {content[match.end() :]}"
-            named = [
-                word for word in _CAPITAL.findall(beside) if not (word.istitle() and content.startswith(word))
+            other_words = f"{content[: match.start()]} {content[match.end() :]}"
+            names = [
+                word
+                for word in _CAPITAL.findall(other_words)
+                if not (word.istitle() and content.startswith(word))
             ]
-            if named:
-                found = _extract_terms(" ".join(named))
-                yield found, found, _extract_new_value(match)
+            if names:
+                name_terms = _extract_terms(" ".join(names))
+                yield name_terms, name_terms, _extract_new_value(match)
             else:
-                yield _extract_terms(beside), frozenset[int](), _extract_new_value(match)
+                yield _extract_terms(other_words), frozenset[int](), _extract_new_value(match)
 
 
 def _is_asserted(content: str, match: re.Match[str]) -> bool:
@@ -442,10 +456,10 @@ def _is_asserted(content: str, match: re.Match[str]) -> bool:
 def _extract_new_value(match: re.Match[str]) -> str:
     """Return the new value, "" if it is not stated or is no value."""
     parts = match.groupdict()
-    said = (parts.get("new") or parts.get("then") or "").strip(" \"'`*_")
-    if name := NAME.match(said):  # "Spanner for the orders": the purpose is not part of the value
+    value = (parts.get("new") or parts.get("then") or "").strip(" \"'`*_")
+    if name := NAME.match(value):  # "Spanner for the orders": the purpose is not part of the value
         return name["value"]
-    return said if len(said.split()) <= VALUE else ""
+    return value if len(value.split()) <= VALUE else ""
 
 
 def _normalize_text(text: str) -> str:
@@ -455,7 +469,7 @@ def _normalize_text(text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _extract_terms(text: str) -> frozenset[int]:
-    """Return the terms of a text that say something."""
+    """Return the search terms of a text, or none if it has only stop words."""
     return frozenset(searchable_terms(text) if any(map(content_term, split_words(text))) else ())
 
 
@@ -483,13 +497,13 @@ class OfflineReflector:
         """Return the statements of the turns, as changes to the active facts."""
         if sum(len(turn.text) for turn in request.turns) > _LONG:
             return await asyncio.to_thread(_reflect_turns, request)
-        found: list[Proposal] = []
+        statements: list[Proposal] = []
         for turn in request.turns:
-            found += find_statements(turn)
-            await asyncio.sleep(0)  # it works where others wait: a message at a time
-        return Reflection(proposals=tuple(reconcile_statements(found, request.facts)))
+            statements += find_statements(turn)
+            await asyncio.sleep(0)  # this runs on the event loop: let other tasks run after each message
+        return Reflection(proposals=tuple(reconcile_statements(statements, request.facts)))
 
 
 def _reflect_turns(request: ReflectionRequest) -> Reflection:
-    found = [statement for turn in request.turns for statement in find_statements(turn)]
-    return Reflection(proposals=tuple(reconcile_statements(found, request.facts)))
+    statements = [statement for turn in request.turns for statement in find_statements(turn)]
+    return Reflection(proposals=tuple(reconcile_statements(statements, request.facts)))

@@ -57,11 +57,11 @@ class Chroma:
         self._prefix = f"{collection}-"
         self._timeout = timeout
         self._backoff = backoff
-        self._make = None if client is not None else partial(_create_client, path, url, timeout)
+        self._client_factory = None if client is not None else partial(_create_client, path, url, timeout)
         self._open_timeout = LOCAL_OPEN_TIMEOUT if url is None else timeout
         self._client: Any = client
         self._opening_locks: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
-        # Four calls at a time: one that hangs holds its thread for as long as it does.
+        # Four calls at a time: a call that hangs holds its thread and its permit until it ends.
         self._permits: PerLoop[asyncio.Semaphore] = PerLoop(lambda: asyncio.Semaphore(4))
         self._not_before = float("-inf")
         self._collections: dict[str, Any] = {}
@@ -87,7 +87,7 @@ class Chroma:
     async def close(self) -> None:
         """Close a client that was opened here; the next call opens it again."""
         client = self._client
-        if self._make is None or client is None:
+        if self._client_factory is None or client is None:
             return
         self._client = None
         self._collections.clear()
@@ -105,13 +105,13 @@ class Chroma:
         if loop.time() < self._not_before:
             raise VectorsUnavailableError
         try:
-            if self._client is None and self._make is not None:
+            if self._client is None and self._client_factory is not None:
                 lock_of_this_loop = self._opening_locks.here()
                 async with lock_of_this_loop:
                     if self._client is None:  # else another task opened it meanwhile
                         await self._run_in_thread(_load_chromadb, LOCAL_OPEN_TIMEOUT)
                         self._client = await self._run_in_thread(
-                            self._make, self._open_timeout, late=_close_client
+                            self._client_factory, self._open_timeout, on_late_result=_close_client
                         )
             return await self._run_in_thread(work, self._timeout)
         except Exception as error:
@@ -122,11 +122,11 @@ class Chroma:
             raise VectorsUnavailableError(f"Chroma failed: {type(error).__name__}: {error}") from error
 
     async def _run_in_thread(
-        self, work: Callable[[], T], seconds: float, *, late: Callable[[T], None] | None = None
+        self, work: Callable[[], T], seconds: float, *, on_late_result: Callable[[T], None] | None = None
     ) -> T:
         """Run a call in a daemon thread, so that a call that hangs does not keep the process from exiting.
 
-        `late` receives a result that arrives after the timeout.
+        `on_late_result` receives a result that arrives after the timeout.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -144,8 +144,8 @@ class Chroma:
                 settle = partial(future.set_exception, error)
             else:
                 settle = partial(future.set_result, result)
-                if late is not None and future.done():
-                    late(result)
+                if on_late_result is not None and future.done():
+                    on_late_result(result)
             try:
                 loop.call_soon_threadsafe(done, settle)
             except RuntimeError:  # the loop was closed meanwhile
@@ -160,42 +160,42 @@ class Chroma:
 
     def _names(self) -> list[str]:
         """Return the names of all collections with our prefix, read page by page."""
-        found: list[str] = []
+        collections: list[str] = []
         while True:
-            page = self._client.list_collections(limit=READ, offset=len(found))
-            found += [one.name for one in page]
+            page = self._client.list_collections(limit=READ, offset=len(collections))
+            collections += [collection.name for collection in page]
             if len(page) < READ:
-                return [one for one in found if one.startswith(self._prefix)]
+                return [collection for collection in collections if collection.startswith(self._prefix)]
 
-    def _call_collection(self, collection: str, call: Callable[[Any], T], space: str | None) -> T | None:
+    def _call_collection(self, name: str, call: Callable[[Any], T], space: str | None) -> T | None:
         """Call with a collection, which is opened first and cached; None if it does not exist.
 
         With the name of a `space` it is created. Must run in a thread.
         """
         from chromadb.errors import NotFoundError
 
-        found = self._collections.get(collection)
-        if found is not None:
+        collection = self._collections.get(name)
+        if collection is not None:
             try:
-                return call(found)
+                return call(collection)
             except NotFoundError:  # Chroma was emptied: the cached collection is gone
-                self._collections.pop(collection, None)
+                self._collections.pop(name, None)
         try:
             if space is None:
-                found = self._client.get_collection(collection, embedding_function=None)
+                collection = self._client.get_collection(name, embedding_function=None)
             else:
-                found = self._client.get_or_create_collection(
-                    collection,
+                collection = self._client.get_or_create_collection(
+                    name,
                     embedding_function=None,
                     configuration={"hnsw": {"space": "cosine", "ef_construction": 200, "ef_search": 200}},
                     metadata={"space": ascii(space)},
                 )
-            answer = call(found)
+            answer = call(collection)
         except NotFoundError:
             if space is not None:
                 raise
             return None
-        self._collections[collection] = found
+        self._collections[name] = collection
         return answer
 
 
@@ -240,7 +240,7 @@ def _create_client(path: str | Path | None, url: str | None, timeout: float) -> 
 
 def _list_http_sessions(client: Any) -> list[Any]:
     """Return the HTTP sessions of a client; a folder has none."""
-    servers = [getattr(one, "_server", None) for one in (client, getattr(client, "_admin_client", None))]
+    servers = [getattr(api, "_server", None) for api in (client, getattr(client, "_admin_client", None))]
     sessions = [getattr(server, "_session", None) for server in servers]
     return [session for session in sessions if session is not None]
 
@@ -267,36 +267,38 @@ def count_rows(collection: Any, where: Mapping[str, Any]) -> int:
 
 def read_id_page(collection: Any, where: Mapping[str, Any], start: int) -> list[tuple[str, str]]:
     """Return (id, id of the entry) of the next `READ` rows of a kind."""
-    found = collection.get(where=where, limit=READ, offset=start, include=["metadatas"])
-    return [(id, str(one["entry"])) for id, one in zip(found["ids"], found["metadatas"], strict=True)]
+    answer = collection.get(where=where, limit=READ, offset=start, include=["metadatas"])
+    return [
+        (id, str(metadata["entry"])) for id, metadata in zip(answer["ids"], answer["metadatas"], strict=True)
+    ]
 
 
 def read_vectors(collection: Any, ids: Sequence[str], half: bool) -> list[tuple[str, bytes]]:
     """Return (id, vector) of the rows that exist."""
-    found = collection.get(ids=list(ids), include=["embeddings"] if half else ["metadatas"])
-    rows = _pack_half_floats(found["embeddings"]) if half else _decode_exact(found["metadatas"])
-    return list(zip(found["ids"], rows, strict=True))
+    answer = collection.get(ids=list(ids), include=["embeddings"] if half else ["metadatas"])
+    rows = _pack_half_floats(answer["embeddings"]) if half else _decode_exact(answer["metadatas"])
+    return list(zip(answer["ids"], rows, strict=True))
 
 
 def query_nearest(
     collection: Any, vector: Sequence[float], size: int, where: Mapping[str, Any], half: bool
 ) -> list[Record]:
     """Return the nearest of a kind, best first."""
-    found = collection.query(
+    answer = collection.query(
         query_embeddings=[list(vector)], n_results=size, where=where, include=["metadatas", "embeddings"]
     )
-    return _build_records(found["metadatas"][0], found["embeddings"][0], half)
+    return _build_records(answer["metadatas"][0], answer["embeddings"][0], half)
 
 
 def sample_records(collection: Any, where: Mapping[str, Any], half: bool) -> list[Record]:
     """Return the first `READ` of a kind, in no order."""
-    found = collection.get(where=where, limit=READ, include=["metadatas", "embeddings"])
-    return _build_records(found["metadatas"], found["embeddings"], half)
+    answer = collection.get(where=where, limit=READ, include=["metadatas", "embeddings"])
+    return _build_records(answer["metadatas"], answer["embeddings"], half)
 
 
 def _build_records(metadatas: Sequence[Mapping[str, Any]], embeddings: Any, half: bool) -> list[Record]:
     rows = _pack_half_floats(embeddings) if half else _decode_exact(metadatas)
-    return [Record(str(one["entry"]), data) for one, data in zip(metadatas, rows, strict=True)]
+    return [Record(str(metadata["entry"]), data) for metadata, data in zip(metadatas, rows, strict=True)]
 
 
 def _pack_half_floats(embeddings: Any) -> list[bytes]:
@@ -305,4 +307,4 @@ def _pack_half_floats(embeddings: Any) -> list[bytes]:
 
 
 def _decode_exact(metadatas: Sequence[Mapping[str, Any]]) -> list[bytes]:
-    return [b64decode(one["exact"]) for one in metadatas]
+    return [b64decode(metadata["exact"]) for metadata in metadatas]

@@ -168,13 +168,15 @@ class ChromaVectors(WrapperStorage):
             return await self.inner.put_derived(context, rows, wait=wait)
         head = await self.inner.head(context)
         entries = await self._read_entries(context, {row.version for row in rows}, head.version)
-        live = {version: entry for version, entry in entries.items() if entry.state is State.LIVE}
+        live_entries = {version: entry for version, entry in entries.items() if entry.state is State.LIVE}
         # Chroma first: a mark without its vector would be read as a loss, a vector without its mark is not read at all.
-        await self._write_vectors([vector for vector in vectors if vector.row.version in live], live)
+        await self._write_vectors(
+            [vector for vector in vectors if vector.row.version in live_entries], live_entries
+        )
         count = await self.inner.put_derived(context, marked_rows, wait=wait)
-        # An entry may have been erased while its vector was written.
+        # An erasure raises the epoch: an entry may have been erased while its vector was written.
         if (await self.inner.head(context)).epoch != head.epoch:
-            await self._forget_erased(context, live, head.version)
+            await self._forget_erased(context, live_entries, head.version)
         return count
 
     async def _write_vectors(self, vectors: Sequence[_Vector], entries: Mapping[int, Entry]) -> None:
@@ -231,20 +233,20 @@ class ChromaVectors(WrapperStorage):
         `VectorsUnavailableError` when Chroma does not answer: a later call may have them.
         """
         rows = await self.inner.derived(context, space, after=after, at=at)
-        marked = [row for row in rows if _is_marked(row)]
-        if not marked:
+        marked_rows = [row for row in rows if _is_marked(row)]
+        if not marked_rows:
             return rows
-        vectors = await self._read_vectors(context, space, marked)
-        found: list[Derived] = []
+        vectors = await self._read_vectors(context, space, marked_rows)
+        found_rows: list[Derived] = []
         for row in rows:
             if not _is_marked(row):
-                found.append(row)
+                found_rows.append(row)
             elif (row.version, row.part) in vectors:
-                found.append(replace(row, data=vectors[row.version, row.part]))
-        lost = len(rows) - len(found)
+                found_rows.append(replace(row, data=vectors[row.version, row.part]))
+        lost = len(rows) - len(found_rows)
         if lost:
             log_event(logging.WARNING, "vectors_lost", context=context, space=space, rows=lost)
-        return found
+        return found_rows
 
     async def _read_vectors(
         self, context: str, space: str, marked: Sequence[Derived]
@@ -263,8 +265,10 @@ class ChromaVectors(WrapperStorage):
             collection = self._chroma.name(space, dimension)
             ids = list(row_of)
             for start in range(0, len(ids), READ):
-                read = partial(chroma_client.read_vectors, ids=ids[start : start + READ], half=_HALF in space)
-                for id, data in await self._chroma.work(collection, read) or ():
+                read_rows = partial(
+                    chroma_client.read_vectors, ids=ids[start : start + READ], half=_HALF in space
+                )
+                for id, data in await self._chroma.work(collection, read_rows) or ():
                     row = row_of[id]
                     if _build_mark(dimension, data) == row.data:
                         vectors[row.version, row.part] = data
@@ -274,19 +278,21 @@ class ChromaVectors(WrapperStorage):
         self, space: str, *, context: str | None = None, limit: int, after: int = 0
     ) -> list[tuple[str, int]]:
         """Return live entries without a row in the space, and those that have one whose vector is not in Chroma."""
-        found = await self.inner.missing(space, context=context, limit=limit, after=after)
+        missing_inside = await self.inner.missing(space, context=context, limit=limit, after=after)
         if space == index_record.SPACE or limit == 0:
-            return found
+            return missing_inside
         # The store inside counts an entry whose vector Chroma lost as stored.
         by_context: dict[str, set[int]] = {}
-        for owner, version in found:
+        for owner, version in missing_inside:
             by_context.setdefault(owner, set()).add(version)
         if context is not None:
             by_context.setdefault(context, set()).update(await self._find_lost(space, context, after, limit))
         else:
-            async for one in self._iterate_live_contexts():
-                own = await self._find_lost(space, one.id, max(after, one.fork or 0), limit)
-                by_context.setdefault(one.id, set()).update(own)
+            async for live_context in self._iterate_live_contexts():
+                lost = await self._find_lost(
+                    space, live_context.id, max(after, live_context.fork or 0), limit
+                )
+                by_context.setdefault(live_context.id, set()).update(lost)
         missing: list[tuple[str, int]] = []
         for owner, versions in by_context.items():
             missing += [(owner, version) for version in sorted(versions)]
@@ -301,8 +307,10 @@ class ChromaVectors(WrapperStorage):
         for start in range(0, len(rows), READ):
             batch = rows[start : start + READ]
             vectors = await self._read_vectors(context, space, batch)
-            absent = {row.version for row in batch if (row.version, row.part) not in vectors} - set(lost)
-            entries = await self._read_entries(context, absent, max(absent, default=0))
+            absent_versions = {row.version for row in batch if (row.version, row.part) not in vectors} - set(
+                lost
+            )
+            entries = await self._read_entries(context, absent_versions, max(absent_versions, default=0))
             for version, entry in sorted(entries.items()):
                 if entry.state is State.LIVE and entry.content:
                     lost.append(version)
@@ -315,8 +323,8 @@ class ChromaVectors(WrapperStorage):
         after: str | None = None
         while True:
             page = await self.inner.contexts(ContextQuery(after=after, limit=READ))
-            for one in page.items:
-                yield one
+            for context in page.items:
+                yield context
             after = page.next_after
             if after is None:
                 return
@@ -329,10 +337,10 @@ class ChromaVectors(WrapperStorage):
         best = {hit.id: hit for hit in await self.inner.search(query)}
         if query.vector and query.space and query.limit > 0:
             try:
-                near = await self._nearest(query, query.space, query.vector)
+                nearest = await self._nearest(query, query.space, query.vector)
             except VectorsUnavailableError:  # which is logged: words must do
-                near = []
-            for hit in near:
+                nearest = []
+            for hit in nearest:
                 if hit.id not in best or hit.score > best[hit.id].score:
                     best[hit.id] = hit
         return sorted(best.values(), key=lambda hit: (-hit.score, hit.id))[: max(0, query.limit)]
@@ -357,10 +365,10 @@ class ChromaVectors(WrapperStorage):
         most_records = 64  # vectors; more are asked for when several of them belong to one entry
         while True:
             where = {"$and": list(conditions)}
-            ask = partial(
+            query_nearest = partial(
                 chroma_client.query_nearest, vector=vector, size=most_records, where=where, half=half
             )
-            records = await self._chroma.work(collection, ask) or []
+            records = await self._chroma.work(collection, query_nearest) or []
             hits, hidden = await self._score_records(vector, records, namespace)
             if len(hits) >= query.limit or excluded_count >= 100:  # conditions of one query
                 return hits
@@ -385,17 +393,17 @@ class ChromaVectors(WrapperStorage):
         query = Search(namespace=namespace, space="", vector=tuple(vector))
         for (id, _), score in score_cosines(query, ((record.entry, 0, record.data) for record in records)):
             scores[id] = max(scores.get(id, 0.0), score)
-        live: dict[str, bool] = {}
+        is_live: dict[str, bool] = {}
         hits: list[Hit] = []
         for entry in await self.inner.get(list(scores)):
             if entry is None or entry.state is not State.LIVE:
                 continue
-            if entry.context not in live:
+            if entry.context not in is_live:
                 owner = await self.inner.context(entry.context)
-                live[entry.context] = owner.deleted_at is None and owner.namespace == namespace
-            if live[entry.context] and scores[entry.id] > 0 and _is_searchable(entry):
+                is_live[entry.context] = owner.deleted_at is None and owner.namespace == namespace
+            if is_live[entry.context] and scores[entry.id] > 0 and _is_searchable(entry):
                 hits.append(Hit(context=entry.context, id=entry.id, score=scores[entry.id]))
-        return hits, [context for context, alive in live.items() if not alive]
+        return hits, [context for context, live in is_live.items() if not live]
 
     # ── erasing, moving, tidying up ─────────────────────────────────────────────────────────────────────────────────
 
@@ -403,7 +411,7 @@ class ChromaVectors(WrapperStorage):
         self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
     ) -> int:
         """Delete content; of erased entries the vectors in Chroma too. A copy it could not delete is logged."""
-        changed = await self.inner.blank(context, versions, to=to, audit=audit)
+        count = await self.inner.blank(context, versions, to=to, audit=audit)
         if to is State.ERASED:
             try:
                 await self._forget(context, versions)
@@ -415,15 +423,15 @@ class ChromaVectors(WrapperStorage):
                     code=error.code,
                     entries=len(versions),
                 )
-        return changed
+        return count
 
     async def _forget(self, context: str, versions: Iterable[int]) -> None:
         """Delete the vectors of entries from every collection."""
-        for owner, own in await self._split_by_owner(context, versions):
-            for start in range(0, len(own), READ):
-                where = self._where(owner, own[start : start + READ])
-                for one in await self._chroma.names():
-                    await self._chroma.work(one, partial(chroma_client.delete_rows, where=where))
+        for owner, owned_versions in await self._split_by_owner(context, versions):
+            for start in range(0, len(owned_versions), READ):
+                where = self._where(owner, owned_versions[start : start + READ])
+                for collection in await self._chroma.names():
+                    await self._chroma.work(collection, partial(chroma_client.delete_rows, where=where))
 
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
         """Return where Chroma still has vectors of erased entries."""
@@ -431,13 +439,13 @@ class ChromaVectors(WrapperStorage):
         versions_of: dict[str, list[int]] = {}
         for owner, version in append_rules.parse_entry_ids(ids).values():
             versions_of.setdefault(owner, []).append(version)
-        found: list[str] = []
+        remains: list[str] = []
         try:
             for owner, versions in versions_of.items():
-                found += await self._count_remains(owner, versions)
+                remains += await self._count_remains(owner, versions)
         except VectorsUnavailableError:
-            found.append("Chroma did not answer, and may have vectors: acms reindex deletes them")
-        return found
+            remains.append("Chroma did not answer, and may have vectors: acms reindex deletes them")
+        return remains
 
     async def _count_remains(self, owner: str, versions: Sequence[int]) -> list[str]:
         """Return how many vectors of some entries of a context each collection has."""
@@ -466,11 +474,11 @@ class ChromaVectors(WrapperStorage):
         Chroma has such when it did not answer while an entry was erased, or got a vector from a call given up before.
         """
         deleted = 0
-        for one in await self._chroma.names():
+        for collection in await self._chroma.names():
             start = 0
             while True:
-                page = partial(chroma_client.read_id_page, where={"tenant": self.tenant}, start=start)
-                records = await self._chroma.work(one, page) or []
+                read_page = partial(chroma_client.read_id_page, where={"tenant": self.tenant}, start=start)
+                records = await self._chroma.work(collection, read_page) or []
                 entries = await self.inner.get([entry for _, entry in records])
                 stale = [
                     id
@@ -478,7 +486,7 @@ class ChromaVectors(WrapperStorage):
                     if entry is None or entry.state is State.ERASED
                 ]
                 if stale:
-                    await self._chroma.work(one, partial(chroma_client.delete_rows, ids=stale))
+                    await self._chroma.work(collection, partial(chroma_client.delete_rows, ids=stale))
                     deleted += len(stale)
                 if len(records) < READ:
                     break
@@ -495,34 +503,42 @@ class ChromaVectors(WrapperStorage):
 
     async def _load_context(self, id: str) -> Context:
         """Return a context from the cache; the fields used here never change."""
-        found = self._contexts.get(id)
-        if found is None:
+        context = self._contexts.get(id)
+        if context is None:
             if len(self._contexts) >= 4_096:  # a few megabytes
                 self._contexts.clear()
-            found = self._contexts[id] = await self.inner.context(id)
-        return found
+            context = self._contexts[id] = await self.inner.context(id)
+        return context
 
     async def _read_entries(self, context: str, versions: Iterable[int], last: int) -> dict[int, Entry]:
         """Read entries by version; versions at most 8 apart share a read."""
-        wanted = sorted(version for version in set(versions) if 1 <= version <= last)
-        found: dict[int, Entry] = {}
+        sorted_versions = sorted(version for version in set(versions) if 1 <= version <= last)
+        entry_of: dict[int, Entry] = {}
         start = 0
-        for index in range(1, len(wanted) + 1):
-            if index == len(wanted) or wanted[index] - wanted[index - 1] > MOST_GAP:
-                low, high = wanted[start], wanted[index - 1]
-                for entry in await self.inner.read(context, after=low - 1, before=high + 1):
-                    found[entry.version] = entry
+        for index in range(1, len(sorted_versions) + 1):
+            # A read ends where the next version is far away: what lies between would be read for nothing.
+            if (
+                index == len(sorted_versions)
+                or sorted_versions[index] - sorted_versions[index - 1] > MOST_GAP
+            ):
+                first, end = sorted_versions[start], sorted_versions[index - 1]
+                for entry in await self.inner.read(context, after=first - 1, before=end + 1):
+                    entry_of[entry.version] = entry
                 start = index
-        return {version: found[version] for version in wanted if version in found}
+        return {version: entry_of[version] for version in sorted_versions if version in entry_of}
 
     async def _split_by_owner(self, context: str, versions: Iterable[int]) -> list[tuple[str, list[int]]]:
         """Return which context owns which of some versions."""
-        wanted = sorted({version for version in versions if 1 <= version < 2**32})
-        if not wanted:
+        sorted_versions = sorted({version for version in versions if 1 <= version < 2**32})
+        if not sorted_versions:
             return []
-        known = await self._load_context(context)
-        runs = append_rules.split_segments(context, known.lineage, wanted[0], wanted[-1])
-        return [(owner, [n for n in wanted if low <= n <= high]) for owner, low, high in runs]
+        loaded = await self._load_context(context)
+        newest = sorted_versions[-1]
+        segments = append_rules.split_segments(context, loaded.lineage, sorted_versions[0], newest)
+        return [
+            (owner, [version for version in sorted_versions if first <= version <= last])
+            for owner, first, last in segments
+        ]
 
     def _id(self, owner: str, row: Derived) -> str:
         return f"{self.tenant}/{owner}/{row.version}/{row.part}"

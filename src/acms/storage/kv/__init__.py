@@ -55,11 +55,11 @@ __getattr__, __dir__ = lazy_attributes(__name__, _HOMES)
 ATTEMPTS = 100
 """How often a change is decided again when others were first."""
 
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[tuple[int, str], asyncio.Lock]] = (
-    WeakKeyDictionary()
-)
+_key_locks: WeakKeyDictionary[
+    asyncio.AbstractEventLoop, WeakValueDictionary[tuple[int, str], asyncio.Lock]
+] = WeakKeyDictionary()
 """Per event loop: a lock for each store and key that is being changed."""
-_making = threading.Lock()
+_key_locks_guard = threading.Lock()
 
 
 async def update_entry(store: KVMemory, key: str, change: Callable[[KVEntry | None], Json]) -> KVEntry:
@@ -71,8 +71,8 @@ async def update_entry(store: KVMemory, key: str, change: Callable[[KVEntry | No
     On a store that cannot compare and set, only changes made by this function in one event loop are safe.
     """
 
-    def both(before: KVEntry | None) -> tuple[Json, Mapping[str, Json] | None]:
-        return change(before), None if before is None else before.metadata
+    def both(current: KVEntry | None) -> tuple[Json, Mapping[str, Json] | None]:
+        return change(current), None if current is None else current.metadata
 
     stored = await change_entry(store, key, both)
     assert stored is not None
@@ -103,16 +103,16 @@ async def change_entry(
     async with _lock_for_key(store, key):
         attempt = 0
         while True:
-            before = await store.get(key)
-            decided = change(before)
-            if decided is None:
+            current = await store.get(key)
+            decision = change(current)
+            if decision is None:
                 return None
-            data, metadata = decided
+            data, metadata = decision
             # Only the lock of this process protects such a store.
             if not isinstance(store, CompareAndSetKV):
                 return await store.set(key, data, metadata)
             try:
-                expect = None if before is None else before.revision
+                expect = None if current is None else current.revision
                 return await store.compare_and_set(key, data, expect=expect, metadata=metadata)
             except ConflictError:
                 attempt += 1
@@ -124,8 +124,8 @@ async def change_entry(
 def _lock_for_key(store: KVMemory, key: str) -> asyncio.Lock:
     """Return the lock of a store's key: callers in one process queue instead of conflicting repeatedly."""
     loop = asyncio.get_running_loop()
-    with _making:
-        locks = _turns.setdefault(loop, WeakValueDictionary())
+    with _key_locks_guard:
+        locks = _key_locks.setdefault(loop, WeakValueDictionary())
         return locks.setdefault((id(store), key), asyncio.Lock())
 
 
@@ -155,26 +155,26 @@ def open_kv(url: str | Path) -> KVHome:
     scheme, _, rest = url.partition("://")
     try:
         if scheme == "memory":
-            where, options = _split_options(rest, "tenant")
+            address, options = _split_options(rest, "tenant")
             validation.validate_name(options.get("tenant", "default"), "tenant")
-            if not where:
+            if not address:
                 return InMemoryKV()
         elif scheme == "sqlite":
-            found = _open_sqlite(rest)
-            if found is not None:
-                return found
+            store = _open_sqlite(rest)
+            if store is not None:
+                return store
         elif scheme in ("postgresql", "postgres"):
             from acms.storage.postgres.kv import PostgresKV
 
-            where, options = _split_options(rest, "tenant")
-            return PostgresKV(f"{scheme}://{where}", tenant=options.get("tenant", "default"))
+            address, options = _split_options(rest, "tenant")
+            return PostgresKV(f"{scheme}://{address}", tenant=options.get("tenant", "default"))
         elif scheme in ("redis", "rediss", "unix"):
             from acms.storage.kv.redis import RedisKV
 
-            where, options = _split_options(rest, "prefix", "ttl_seconds")
+            address, options = _split_options(rest, "prefix", "ttl_seconds")
             ttl = options.get("ttl_seconds")
             return RedisKV(
-                f"{scheme}://{where}",
+                f"{scheme}://{address}",
                 prefix=options.get("prefix", "acms:kv:"),
                 ttl_seconds=None if ttl is None else int(ttl),
             )
@@ -192,12 +192,12 @@ def _open_sqlite(rest: str) -> KVHome | None:
     """Return a handle on a SQLite file, or None if the rest of the URL names no path or has other options."""
     from acms.storage.sqlite.kv import SQLiteKV
 
-    where, options = _split_options(rest, "tenant", "mode", "durability")
+    path, options = _split_options(rest, "tenant", "mode", "durability")
     mode, durability = options.get("mode", "rw"), options.get("durability", "disk")
-    known = mode in ("ro", "rw") and durability in ("disk", "relaxed") and "?" not in where
-    if known and where[:1] == "/" and where[1:]:
+    is_known = mode in ("ro", "rw") and durability in ("disk", "relaxed") and "?" not in path
+    if is_known and path[:1] == "/" and path[1:]:
         return SQLiteKV(
-            unquote(where[1:]),
+            unquote(path[1:]),
             tenant=options.get("tenant", "default"),
             durability="disk" if durability == "disk" else "relaxed",
             read_only=mode == "ro",
@@ -207,13 +207,13 @@ def _open_sqlite(rest: str) -> KVHome | None:
 
 def _split_options(rest: str, *names: str) -> tuple[str, dict[str, str]]:
     """Remove the named options from a URL; the rest goes to the driver unchanged."""
-    where, _, query = rest.partition("?")
-    found: dict[str, str] = {}
+    address, _, query = rest.partition("?")
+    options: dict[str, str] = {}
     rest_options: list[str] = []
     for item in query.split("&") if query else ():
         name, _, value = item.partition("=")
         if name in names:
-            found[name] = unquote(value)
+            options[name] = unquote(value)
         else:
             rest_options.append(item)
-    return (f"{where}?{'&'.join(rest_options)}" if rest_options else where), found
+    return (f"{address}?{'&'.join(rest_options)}" if rest_options else address), options

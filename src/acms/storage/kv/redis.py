@@ -191,7 +191,7 @@ class RedisKV(KVHome):
         return await self._ask(key, remove, again=False)
 
     async def _list(self, prefix: str, after: str, limit: int) -> Sequence[Row]:
-        """Look through all keys of the server: it keeps them in no order."""
+        """Return the first rows with a prefix behind a key; the server keeps no order, so all its keys are read."""
         start = self.prefix + prefix
 
         async def scan(client: Redis) -> list[Row]:

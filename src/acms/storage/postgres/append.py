@@ -89,9 +89,11 @@ class Appender:
             forked = [pending for pending in waiting if pending.lineage and not pending.needs_own_transaction]
             if not forked:
                 return
-            answers = await self._db.ask(*[("keyed", _parameters_for_keys(pending)) for pending in forked])
+            answers = await self._db.query_all(
+                *[("keyed", _parameters_for_keys(pending)) for pending in forked]
+            )
             for pending, rows in zip(forked, answers, strict=True):
-                pending.keyed = bool(rows)
+                pending.has_inherited_key = bool(rows)
         except Exception as error:
             failure = error if isinstance(error, ACMSError) else append_rules.wrap_unexpected_error(error)
             for pending in waiting:
@@ -102,7 +104,7 @@ class Appender:
         lineages = {pending.op.context: self._db.lineages.get(pending.op.context) for pending in waiting}
         unknown = [context for context, lineage in lineages.items() if lineage is None]
         if unknown:
-            heads = await self._db.ask(*[("head", {"context": context}) for context in unknown])
+            heads = await self._db.query_all(*[("head", {"context": context}) for context in unknown])
             for context, rows in zip(unknown, heads, strict=True):
                 with suppress(SessionNotFoundError):  # missing or deleted: the append refuses it and says why
                     lineages[context] = self._db.read_head(context, rows).lineage
@@ -139,7 +141,7 @@ class Appender:
                 finally:
                     for group in batch:
                         for pending in group.members:
-                            # No effect on callers that the commit has answered.
+                            # Only a commit that was broken off leaves callers without an answer.
                             answer_caller(pending, StorageBusyError("the append was broken off"))
                         self._release_context(group.context)
         finally:
@@ -172,20 +174,20 @@ class Appender:
         Their receipts are computed in advance. An operation is taken by itself if no head is known, if it needs a
         transaction of its own, or if it keeps the stored tail, which must then be read.
         """
-        first = queue.popleft()
-        head = self._heads.get(first.op.context)
-        if first.op.tail is None or head is None:
-            return Group([first])
-        if first.needs_own_transaction or not queue:
-            return Group([first])
+        first_pending = queue.popleft()
+        head = self._heads.get(first_pending.op.context)
+        if first_pending.op.tail is None or head is None:
+            return Group([first_pending])
+        if first_pending.needs_own_transaction or not queue:
+            return Group([first_pending])
         group = Group([], chain=head.chain, rewrites=head.rewrites)
         keys: set[str] = set()
-        queue.appendleft(first)
+        queue.appendleft(first_pending)
         while queue:
             pending = queue[0]
-            full = bool(group.members) and min(count, size) <= 0
+            is_full = bool(group.members) and min(count, size) <= 0
             repeats_key = not keys.isdisjoint(pending.keys)
-            if full or pending.needs_own_transaction or repeats_key:
+            if is_full or pending.needs_own_transaction or repeats_key:
                 break
             if not _is_allowed(pending.op, head):
                 break
@@ -201,7 +203,7 @@ class Appender:
             return group
         if not group.members:
             queue.popleft()
-        return Group([first])
+        return Group([first_pending])
 
     def _release_context(self, context: str) -> None:
         """Let the next operations of a context be taken."""
@@ -213,8 +215,8 @@ class Appender:
 
     async def close(self) -> None:
         """Wait for the appends and job notifications under way."""
-        while self._tasks or self._jobs.telling:
-            await asyncio.gather(*self._tasks, *self._jobs.telling)
+        while self._tasks or self._jobs.notifications:
+            await asyncio.gather(*self._tasks, *self._jobs.notifications)
 
     # ── one statement ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -231,7 +233,7 @@ class Appender:
         except StorageUnavailableError as error:
             # They may have been written: each is looked up, or sent again if that is safe.
             if isinstance(error, UnknownOutcomeError):
-                await self._append_one_by_one(members, lost=error)
+                await self._append_one_by_one(members, unknown_outcome=error)
             else:
                 self._fail_all_waiting(members)
             return
@@ -259,27 +261,27 @@ class Appender:
                 self._heads[group.context] = head
 
     async def _append_one_by_one(
-        self, pending_ops: Sequence[PendingAppend], *, lost: UnknownOutcomeError | None = None
+        self, pending_ops: Sequence[PendingAppend], *, unknown_outcome: UnknownOutcomeError | None = None
     ) -> None:
         """Answer operations one by one, until the server is gone."""
         loop = asyncio.get_running_loop()
         for pending in pending_ops:
-            started = loop.time()
-            result = await self._append_single(pending, lost=lost)
+            started_at = loop.time()
+            result = await self._append_single(pending, unknown_outcome=unknown_outcome)
             answer_caller(pending, result)
-            patience_ended = loop.time() - started >= self._db.pool.patience
+            patience_ended = loop.time() - started_at >= self._db.pool.patience
             if patience_ended and isinstance(result, StorageUnavailableError):
-                self._fail_all_waiting(pending_ops, lost)
+                self._fail_all_waiting(pending_ops, unknown_outcome)
                 return
 
     def _fail_all_waiting(
-        self, pending_ops: Sequence[PendingAppend], lost: UnknownOutcomeError | None = None
+        self, pending_ops: Sequence[PendingAppend], unknown_outcome: UnknownOutcomeError | None = None
     ) -> None:
         """Answer everything that waits: patience ended once, and each would have to wait as long again."""
         text = "the server does not answer; this append was not sent"
         unavailable = StorageUnavailableError(text, options=UNREACHABLE)
         for pending in pending_ops:
-            answer_caller(pending, lost or unavailable)
+            answer_caller(pending, unknown_outcome or unavailable)
         for queue in self._waiting.values():
             for pending in queue:
                 answer_caller(pending, unavailable)
@@ -293,11 +295,11 @@ class Appender:
 
         Returns the rows of the appended ones, and the durability of their commit.
         """
-        (rows,), durability = await self._db.commit(build_append_statement(batch), again=False)
+        (rows,), durability = await self._db.commit_queries(build_append_statement(batch), may_repeat=False)
         return {row[0]: row for row in rows}, durability
 
     async def _append_single(
-        self, pending: PendingAppend, *, lost: UnknownOutcomeError | None = None
+        self, pending: PendingAppend, *, unknown_outcome: UnknownOutcomeError | None = None
     ) -> Receipt | ACMSError:
         """Append one operation; return its receipt, or the error that refused it.
 
@@ -311,11 +313,11 @@ class Appender:
         tries = 0
         while True:
             try:
-                if lost is not None and not pending.repeatable:
-                    return await self._find_committed(pending) or lost
+                if unknown_outcome is not None and not pending.repeatable:
+                    return await self._find_committed(pending) or unknown_outcome
                 if was_refused:
                     was_refused = False
-                    outcome = await self._diagnose(pending, unknown=lost is not None)
+                    outcome = await self._diagnose(pending, unknown=unknown_outcome is not None)
                     if outcome is not None:
                         return outcome
                     tries += 1
@@ -328,26 +330,31 @@ class Appender:
             except UnknownOutcomeError as error:
                 if loop.time() >= deadline:
                     return error
-                lost = error
+                unknown_outcome = error
                 await asyncio.sleep(FIRST_WAIT)
             except ACMSError as error:
                 if type(error) is not ConflictError or tries >= TRIES:
-                    return error if lost is None else await self._despite(error, pending, lost)
+                    return await self._resolve_after_refusal(error, pending, unknown_outcome)
                 tries += 1
                 was_refused = True  # a key was taken in this moment
             except Exception as error:
                 return append_rules.wrap_unexpected_error(error)
 
-    async def _despite(
-        self, error: ACMSError, pending: PendingAppend, lost: UnknownOutcomeError
+    async def _resolve_after_refusal(
+        self, error: ACMSError, pending: PendingAppend, unknown_outcome: UnknownOutcomeError | None
     ) -> Receipt | ACMSError:
-        """Return the outcome of a lost attempt after a later one was refused, perhaps because of it."""
+        """Return the outcome after an attempt was refused, perhaps because an earlier one had written it already.
+
+        `unknown_outcome` is the error of an earlier attempt whose answer was lost; None if there was none.
+        """
+        if unknown_outcome is None:
+            return error
         if isinstance(error, StorageBusyError | StorageUnavailableError):  # the server could not be asked
-            return lost
+            return unknown_outcome
         try:
             return await self._find_committed(pending) or error
         except ACMSError:
-            return lost
+            return unknown_outcome
 
     async def _send_single(self, pending: PendingAppend) -> Receipt | None:
         """Send one operation by itself; None if the statement refused it."""
@@ -358,29 +365,29 @@ class Appender:
         # Locks the context, so that keys and cited entries can be checked before the append.
         async def work(connection: Connection) -> Receipt:
             op = pending.op
-            await self._db.rows(connection, "lock_context", {"context": op.context})
+            await self._db.query_in(connection, "lock_context", {"context": op.context})
             if pending.keys:
-                rows = await self._db.rows(connection, "keyed", _parameters_for_keys(pending))
-                stored = _match_repeated_entries(pending, rows)
-                if stored:
-                    log = await self._db.log_state(op.context, within=connection)
-                    return append_rules.build_repeat_receipt(log.head, stored, UNCOMMITTED)
+                rows = await self._db.query_in(connection, "keyed", _parameters_for_keys(pending))
+                repeated_entries = _match_repeated_entries(pending, rows)
+                if repeated_entries:
+                    log = await self._db.log_state(op.context, connection=connection)
+                    return append_rules.build_repeat_receipt(log.head, repeated_entries, UNCOMMITTED)
             if pending.cited:
                 try:
                     await self._check_cited(pending.cited, connection)
                 except GoneError:  # check the expectation first: its caller decides again
-                    log = await self._db.log_state(op.context, within=connection)
+                    log = await self._db.log_state(op.context, connection=connection)
                     append_rules.check_append(op, log.head)
                     raise
             if op.finish is not None:
                 await self._jobs.finish(connection, op.finish)
-            rows = await self._db.rows(connection, *build_append_statement([Group([pending])]))
+            rows = await self._db.query_in(connection, *build_append_statement([Group([pending])]))
             if not rows:
                 raise _RefusedError
             return self._receipt(pending, rows[0], UNCOMMITTED)
 
         try:
-            receipt, durability = await self._db.within(work, again=False)
+            receipt, durability = await self._db.run_transaction(work, may_repeat=False)
         except _RefusedError:
             return None
         return replace(receipt, durability=durability)
@@ -390,7 +397,7 @@ class Appender:
         locations = locate_entries(ids)
         if locations is None:
             return
-        rows = await self._db.rows(connection, "cited", locations)
+        rows = await self._db.query_in(connection, "cited", locations)
         erased = {
             entry_id(Kind(kind), context, version, nonce)
             for version, kind, nonce, context, state in rows
@@ -413,7 +420,7 @@ class Appender:
         try:
             head = (await self._db.log_state(op.context)).head
             if pending.keys:
-                rows = await self._db.one("keyed", _parameters_for_keys(pending))
+                rows = await self._db.query("keyed", _parameters_for_keys(pending))
                 if _match_repeated_entries(pending, rows):
                     return await self._confirm_repeat(pending)
             append_rules.check_append(op, head)
@@ -437,14 +444,14 @@ class Appender:
         """
         op = pending.op
         target = {"context": op.context}
-        (_, head, rows), durability = await self._db.commit(
+        (_, head_rows, rows), durability = await self._db.commit_queries(
             ("lock_context", target), ("head", target), ("keyed", _parameters_for_keys(pending))
         )
-        stored = _match_repeated_entries(pending, rows)
-        if not stored:
+        repeated_entries = _match_repeated_entries(pending, rows)
+        if not repeated_entries:
             return None
         return append_rules.build_repeat_receipt(
-            self._db.read_head(op.context, head).head, stored, durability
+            self._db.read_head(op.context, head_rows).head, repeated_entries, durability
         )
 
     async def _find_committed(self, pending: PendingAppend) -> Receipt | None:
@@ -457,42 +464,43 @@ class Appender:
             return None
         # The digests of the entries are salted, so only this operation can have written them.
         if op.drafts:
+            # They lie near the head: a moment ago they were to be appended behind it.
             after, digests = max(0, head.version - 10_000), [stamp.digest for stamp in pending.stamps]
             query = "written", {**target, "after": after, "digests": digests}
         elif op.finish is not None:
             query = "job", {"id": append_rules.job_number(op.finish.job.id)}
         else:
             return None
-        (_, heads, rows), durability = await self._db.commit(
+        (_, head_rows, rows), durability = await self._db.commit_queries(
             ("lock_context", target), ("head", target), query
         )
-        head = self._db.read_head(op.context, heads, deleted=True).head
+        head = self._db.read_head(op.context, head_rows, deleted=True).head
         if not op.drafts:
             assert op.finish is not None
             job = read_job(rows[0]) if rows else None
-            done = job is not None and (job.attempt, job.state) == (op.finish.attempt, JobState.DONE)
-            return append_rules.build_receipt(head, [], durability) if done else None
+            is_done = job is not None and (job.attempt, job.state) == (op.finish.attempt, JobState.DONE)
+            return append_rules.build_receipt(head, [], durability) if is_done else None
         if len(rows) != len(op.drafts):
             return None
-        found = [
+        columns = [
             (version, entry_id(Kind(kind), op.context, version, nonce), position, chain)
             for version, kind, position, nonce, chain in rows
         ]
-        return append_rules.build_receipt(head, found, durability)
+        return append_rules.build_receipt(head, columns, durability)
 
     def _receipt(self, pending: PendingAppend, row: Row, durability: Durability) -> Receipt:
         """Build the receipt from the row that the statement returned."""
         context = pending.op.context
         (
-            _, version, messages, tokens, before, chain, last_version, last_nonce, rewrites, tail, lineage, derived,
-            epoch,
+            _, version, messages, tokens, chain_before, chain, last_version, last_nonce, rewrites, tail, lineage,
+            derived, epoch,
         ) = row  # fmt: skip
         segments = self._db.lineages.get(context)
         if segments is None:
             segments = self._db.lineages[context] = read_lineage(lineage)
         # The row has the head after the append, the receipt is computed from the head before it.
         rewrites -= pending.summary["rewrites"]
-        chain = before if pending.op.drafts else chain
+        chain = chain_before if pending.op.drafts else chain
         columns = (version, messages, tokens, last_version, last_nonce, rewrites, derived, epoch, chain, tail)
         receipt = _receipt_behind_head(pending, read_columns(context, segments, columns), durability)
         if len(self._heads) >= HEADS:
@@ -515,22 +523,22 @@ def _receipt_behind_head(pending: PendingAppend, head: Head, durability: Durabil
     op = pending.op
     ids: list[str] = []
     positions: list[int | None] = []
-    version, messages, last = head.version, head.messages, head.last_message
-    for draft, stamped in zip(op.drafts, pending.stamps, strict=True):
+    version, messages, last_message = head.version, head.messages, head.last_message
+    for draft, stamp in zip(op.drafts, pending.stamps, strict=True):
         version += 1
-        ids.append(entry_id(draft.kind, op.context, version, stamped.nonce))
+        ids.append(entry_id(draft.kind, op.context, version, stamp.nonce))
         position: int | None = None
         if draft.kind is Kind.MESSAGE:
             position = messages = messages + 1
-            last = ids[-1]
+            last_message = ids[-1]
         positions.append(position)
     chains = tuple(chain_values(head.chain, pending.stamps))
-    after = Head(
+    new_head = Head(
         context=op.context,
         version=version,
         messages=messages,
         tokens=head.tokens + pending.summary["tokens"],
-        last_message=last,
+        last_message=last_message,
         rewrites=head.rewrites + pending.summary["rewrites"],
         derived=head.derived,
         epoch=head.epoch,
@@ -538,7 +546,7 @@ def _receipt_behind_head(pending: PendingAppend, head: Head, durability: Durabil
         tail=head.tail if op.tail is None else op.tail,
     )
     return Receipt(
-        head=after,
+        head=new_head,
         versions=(head.version + 1, version),
         ids=tuple(ids),
         positions=tuple(positions),
@@ -549,8 +557,8 @@ def _receipt_behind_head(pending: PendingAppend, head: Head, durability: Durabil
 
 def _parameters_for_keys(pending: PendingAppend) -> dict[str, Any]:
     """Return the query parameters that find the entries with an operation's keys."""
-    owners, upto = zip(*pending.lineage, (pending.op.context, VERSION_MASK), strict=True)
-    return {"owners": list(owners), "upto": list(upto), "keys": pending.keys}
+    owners, last_versions = zip(*pending.lineage, (pending.op.context, VERSION_MASK), strict=True)
+    return {"owners": list(owners), "upto": list(last_versions), "keys": pending.keys}
 
 
 def _match_repeated_entries(pending: PendingAppend, rows: Sequence[Row]) -> list[Entry]:
@@ -559,10 +567,10 @@ def _match_repeated_entries(pending: PendingAppend, rows: Sequence[Row]) -> list
     for *columns, owner in rows:
         entry = read_entry(columns, owner)
         entry_of[entry.key] = entry
-    stored = [None if draft.key is None else entry_of.get(draft.key) for draft in pending.op.drafts]
-    if not append_rules.is_repeated_append(pending.op, stored):
+    stored_entries = [None if draft.key is None else entry_of.get(draft.key) for draft in pending.op.drafts]
+    if not append_rules.is_repeated_append(pending.op, stored_entries):
         return []
-    return [entry for entry in stored if entry is not None]
+    return [entry for entry in stored_entries if entry is not None]
 
 
 class _RefusedError(ACMSError):

@@ -12,7 +12,7 @@ from acms.log.validation import INNER, validate_name
 from acms.model import Context, ContextDraft, ContextQuery, Entry, Head, Json, Kind, Page, SessionHead, State
 from acms.results import SessionPage
 from acms.storage import append_rules
-from acms.storage.postgres.database import Database, Lineage, LogState, Named, last_message, read_columns
+from acms.storage.postgres.database import Database, Lineage, LogState, NamedQuery, last_message, read_columns
 from acms.storage.postgres.ops import build_draft_row
 from acms.storage.postgres.pool import Connection, Row
 from acms.storage.sessions import session_page
@@ -39,24 +39,24 @@ class Contexts:
         namespace = validate_name(context.namespace, "namespace")
         key = None if context.key is None else validate_name(context.key, "key")
         if key is not None:
-            found = await self._db.one("context_by_key", {"namespace": namespace, "key": key})
-            if found:
-                return read_context(found[0])
+            existing_rows = await self._db.query("context_by_key", {"namespace": namespace, "key": key})
+            if existing_rows:
+                return read_context(existing_rows[0])
         values = {**_new_context_columns(id, context), "namespace": namespace, "key": key}
         if context.parent is not None:
             values.update(await self._columns_of_fork(context.parent, context.fork))
             if context.inherit:
-                rows = await self._db.one("settings", {"context": context.parent})
+                rows = await self._db.query("settings", {"context": context.parent})
                 settings = append_rules.settings_of_fork(load_mapping(rows[0][0]), context)
                 values["settings"] = dump(settings) if settings else None
         values["settings"] = seal_columns(id, values)
         # The live context of the key may be deleted, and another created, between two of these queries.
         for _ in range(8):
-            rows = await self._db.one("insert_context", values)
+            rows = await self._db.query("insert_context", values)
             if not rows and key is not None:
-                rows = await self._db.one("context_by_key", {"namespace": namespace, "key": key})
+                rows = await self._db.query("context_by_key", {"namespace": namespace, "key": key})
             if not rows:  # an own earlier attempt whose answer was lost
-                rows = await self._db.one("context_by_id", {"context": id})
+                rows = await self._db.query("context_by_id", {"context": id})
             if rows:
                 return read_context(rows[0])
         raise ConflictError(f"the session {key!r} is being created and deleted by others")
@@ -66,29 +66,29 @@ class Contexts:
     ) -> dict[str, Any]:
         """Return the columns of a fork: everything it inherits is a number, nothing is copied."""
         head, lineage, last_version, last_nonce, root = await self._db.log_state(parent, deleted=deleted)
-        at = append_rules.resolve_fork_version(head, fork)
+        version = append_rules.resolve_fork_version(head, fork)
         columns: dict[str, Any] = {
             "root": root,
             "parent": parent,
-            "fork": at,
-            "lineage": dump(append_rules.lineage_of_fork(parent, lineage, at)),
-            "version": at,
+            "fork": version,
+            "lineage": dump(append_rules.lineage_of_fork(parent, lineage, version)),
+            "version": version,
             "messages": head.messages,
             "tokens": head.tokens,
             "last_version": last_version,
             "last_nonce": last_nonce,
             "rewrites": 0,
-            "chain": head.chain if at else genesis_hash(parent),
+            "chain": head.chain if version else genesis_hash(parent),
         }
-        if at < head.version:
-            columns.update(await self._columns_of_head_at(parent, lineage, at))
+        if version < head.version:
+            columns.update(await self._columns_of_head_at(parent, lineage, version))
         if head.rewrites:
-            runs = append_rules.split_segments(parent, lineage, 1, at)
-            queries: list[Named] = [
+            segments = append_rules.split_segments(parent, lineage, 1, version)
+            queries: list[NamedQuery] = [
                 ("count_replacing", {"context": owner, "first": first, "last": last})
-                for owner, first, last in runs
+                for owner, first, last in segments
             ]
-            counts = await self._db.ask(*queries)
+            counts = await self._db.query_all(*queries)
             columns["rewrites"] = sum(rows[0][0] for rows in counts)
         return columns
 
@@ -98,7 +98,7 @@ class Contexts:
         chain: bytes | None = None
         for owner, low, high in reversed(append_rules.split_segments(parent, lineage, 1, version)):
             values = {"context": owner, "first": low, "last": high, "limit": 1}
-            entry_rows, message_rows = await self._db.ask(
+            entry_rows, message_rows = await self._db.query_all(
                 ("entries_backward", {**values, "kinds": None}),
                 ("entries_backward", {**values, "kinds": [Kind.MESSAGE.value]}),
             )
@@ -118,7 +118,7 @@ class Contexts:
 
     async def context(self, id_or_key: str, *, namespace: str = "default") -> Context:
         """Return a context by its id or by the key of a live one."""
-        by_key, by_id = await self._db.ask(
+        by_key, by_id = await self._db.query_all(
             ("context_by_key", {"namespace": namespace, "key": id_or_key}),
             ("context_by_id", {"context": id_or_key}),
         )
@@ -129,7 +129,7 @@ class Contexts:
 
     async def seal_fits(self, context: str) -> bool:
         """Return whether a context is as ACMS wrote it; true of one that was stored before there were seals."""
-        rows = await self._db.one("context_by_id", {"context": context})
+        rows = await self._db.query("context_by_id", {"context": context})
         return not rows or seal_fits(rows[0])
 
     async def contexts(self, query: ContextQuery) -> Page[Context]:
@@ -146,7 +146,7 @@ class Contexts:
         """Return the rows of a page, and one more where another page follows."""
         after = ENDLESS
         if query.after is not None:
-            rows = await self._db.one("ref", {"context": query.after})
+            rows = await self._db.query("ref", {"context": query.after})
             if not rows:
                 raise SessionNotFoundError(f"no context has the id {query.after!r}")
             after = rows[0][0]
@@ -154,17 +154,17 @@ class Contexts:
         values |= {"deleted": query.deleted, "after": after, "limit": query.limit + 1}
         values["inner"] = list(INNER) if query.spoken else None
         values["where"] = dump(dict(query.where)) if query.where else None
-        return await self._db.one(name, values)
+        return await self._db.query(name, values)
 
     async def heads(self, namespace: str) -> list[SessionHead]:
         """Return the state of each live context of a namespace, oldest first."""
-        return list(map(SessionHead._make, await self._db.one("heads", {"namespace": namespace})))
+        return list(map(SessionHead._make, await self._db.query("heads", {"namespace": namespace})))
 
     async def heads_of(self, contexts: Sequence[str]) -> list[Head | None]:
         """Return the heads of contexts in their order; None for one that is not there, or was deleted."""
-        rows = await self._db.one("heads_of", {"contexts": list(contexts)})
-        found = {id: read_columns(id, read_lineage(lineage), rest) for id, lineage, *rest in rows}
-        return [found.get(id) for id in contexts]
+        rows = await self._db.query("heads_of", {"contexts": list(contexts)})
+        head_of = {id: read_columns(id, read_lineage(lineage), columns) for id, lineage, *columns in rows}
+        return [head_of.get(id) for id in contexts]
 
     async def change_settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
         """Merge a change into a context's settings if they are still at revision `rev`.
@@ -172,35 +172,34 @@ class Contexts:
         The setting `deleted` hides the context; the records kept beside its log (not its entries) are then deleted
         for good.
         """
-        rows = await self._db.one("context_by_id", {"context": context})
+        rows = await self._db.query("context_by_id", {"context": context})
         if not rows:
             raise SessionNotFoundError(f"no context has the id {context!r}")
-        changed = append_rules.apply_settings_change(
+        new_context = append_rules.apply_settings_change(
             read_context(rows[0]), change, rev=rev, clock=self._db.clock
         )
-        deleted_at = None if changed.deleted_at is None else to_microseconds(changed.deleted_at)
-        new_settings = settings_column(rows[0], changed)
+        deleted_at = None if new_context.deleted_at is None else to_microseconds(new_context.deleted_at)
+        new_settings = settings_column(rows[0], new_context)
         values = {"context": context, "settings": new_settings, "rev": rev, "deleted_at": deleted_at}
         may_have_written = False
 
         async def work(connection: Connection) -> Context:
             nonlocal may_have_written
-            updated = await self._db.rows(connection, "update_settings", values)
+            updated = await self._db.query_in(connection, "update_settings", values)
             if updated:
                 may_have_written = True
                 if deleted_at is not None:
-                    await self._db.rows(connection, "delete_records", {"contexts": [context]})
+                    await self._db.query_in(connection, "delete_records", {"contexts": [context]})
                 return read_context(updated[0])
-            (row,) = await self._db.rows(connection, "context_by_id", {"context": context})
+            (row,) = await self._db.query_in(connection, "context_by_id", {"context": context})
             current = read_context(row)
-            if (
-                may_have_written and current == changed
-            ):  # written by an attempt whose commit was not confirmed
+            # Written by an attempt whose commit was not confirmed.
+            if may_have_written and current == new_context:
                 return current
             # Another writer was first, even where it wrote the same: of two deletions only one succeeds.
             raise ConflictError(f"the settings are at revision {current.settings_rev}, not {rev}")
 
-        return (await self._db.within(work))[0]
+        return (await self._db.run_transaction(work))[0]
 
     # ── restoring ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -212,7 +211,7 @@ class Contexts:
 
     async def _restore_context(self, context: Context) -> Head:
         """Create a context verbatim unless it exists; return the head of its log."""
-        rows = await self._db.one("context_by_id", {"context": context.id})
+        rows = await self._db.query("context_by_id", {"context": context.id})
         if not rows:
             values = {**_new_context_columns(context.id, context), "settings_rev": context.settings_rev}
             values["deleted_at"] = None if context.deleted_at is None else to_microseconds(context.deleted_at)
@@ -222,73 +221,78 @@ class Contexts:
                 except SessionNotFoundError:
                     raise append_rules.parent_missing_error(context.parent) from None
             values["settings"] = seal_columns(context.id, values)
-            rows = await self._db.one("insert_context", values)
+            rows = await self._db.query("insert_context", values)
             if not rows:
-                rows = await self._db.one("context_by_id", {"context": context.id})
+                rows = await self._db.query("context_by_id", {"context": context.id})
             if not rows:
                 raise append_rules.key_taken_error(context.key)
         append_rules.check_restored_context(read_context(rows[0]), context)
         return (await self._db.log_state(context.id, deleted=True)).head
 
     async def _restore_batch(self, context: Context, entries: Sequence[Entry]) -> None:
-        await self._db.within(partial(self._write_restored, context, entries))
+        await self._db.run_transaction(partial(self._write_restored, context, entries))
 
     async def _write_restored(
         self, context: Context, entries: Sequence[Entry], connection: Connection
     ) -> None:
         """Write entries verbatim after the stored ones, inside a transaction."""
         target = {"context": context.id}
-        await self._db.rows(connection, "lock_context", target)
-        log = await self._db.log_state(context.id, deleted=True, within=connection)
+        await self._db.query_in(connection, "lock_context", target)
+        log = await self._db.log_state(context.id, deleted=True, connection=connection)
         head = log.head
-        new = [entry for entry in entries if entry.version > head.version]
-        if not new:  # an earlier attempt whose answer was lost
+        new_entries = [entry for entry in entries if entry.version > head.version]
+        if not new_entries:  # an earlier attempt whose answer was lost
             return
-        await self._verify_restored(context, log, new, connection)
-        messages, tokens, rewrites = append_rules.count_drafts(new)
-        drafts = dump([_row_of_entry(entry) for entry in new])
-        await self._db.rows(connection, "insert_entry", {**target, "drafts": drafts})
+        await self._verify_restored(context, log, new_entries, connection)
+        messages, tokens, rewrites = append_rules.count_drafts(new_entries)
+        drafts = dump([_row_of_entry(entry) for entry in new_entries])
+        await self._db.query_in(connection, "insert_entry", {**target, "drafts": drafts})
         # The newest message: of the new entries, or else the one the log had.
         last_version, last_nonce = log.last_version, log.last_nonce
-        for entry in new:
+        for entry in new_entries:
             if entry.kind is Kind.MESSAGE:
                 last_version, last_nonce = entry.version, entry.id[-6:]
         values = {
             **target,
-            "version": new[-1].version,
-            "chain": new[-1].chain,
+            "version": new_entries[-1].version,
+            "chain": new_entries[-1].chain,
             "messages": head.messages + messages,
             "tokens": head.tokens + tokens,
             "rewrites": head.rewrites + rewrites,
             "last_version": last_version,
             "last_nonce": last_nonce,
         }
-        await self._db.rows(connection, "advance_restored", values)
-        if any(entry.state is not State.LIVE for entry in new):
-            await self._db.rows(connection, "note_blanks", target)
+        await self._db.query_in(connection, "advance_restored", values)
+        if any(entry.state is not State.LIVE for entry in new_entries):
+            await self._db.query_in(connection, "note_blanks", target)
 
     async def _verify_restored(
-        self, context: Context, log: LogState, new: Sequence[Entry], connection: Connection
+        self, context: Context, log: LogState, new_entries: Sequence[Entry], connection: Connection
     ) -> None:
         """Raise `CorruptRecordError` if the hash chain of new entries does not continue that of the log.
 
         The chain can be checked only from the begin of an append: stored entries of the same append are included.
         """
-        stored: list[Entry] = []
-        chain, last = log.head.chain, log.head.version
-        if (context.fork or 0) < new[0].batch <= last:  # the last export was cut within this append
-            last = new[0].batch - 1
+        stored_entries: list[Entry] = []
+        chain, last_version = log.head.chain, log.head.version
+        # The last export was cut within this append.
+        if (context.fork or 0) < new_entries[0].batch <= last_version:
+            last_version = new_entries[0].batch - 1
             chain = genesis_hash(context.parent or context.id)
-            runs = append_rules.split_segments(context.id, log.lineage, max(last, 1), log.head.version)
-            for owner, low, high in runs:
-                values = {"context": owner, "first": low, "last": high, "kinds": None, "limit": None}
-                for row in await self._db.rows(connection, "entries_forward", values):
+            segments = append_rules.split_segments(
+                context.id, log.lineage, max(last_version, 1), log.head.version
+            )
+            for owner, first, last in segments:
+                values = {"context": owner, "first": first, "last": last, "kinds": None, "limit": None}
+                for row in await self._db.query_in(connection, "entries_forward", values):
                     entry = read_entry(row, owner)
-                    if entry.version > last:
-                        stored.append(entry)
-                    elif entry.version == last:
+                    if entry.version > last_version:
+                        stored_entries.append(entry)
+                    elif entry.version == last_version:
                         chain = entry.chain
-        for version, problem in verify_chain([*stored, *new], head=chain, version=last):
+        for version, problem in verify_chain(
+            [*stored_entries, *new_entries], head=chain, version=last_version
+        ):
             raise CorruptRecordError(f"version {version} of {context.id}: {problem}")
 
 

@@ -25,7 +25,7 @@ from acms.storage.sql import load_queries, read_lineage
 
 T = TypeVar("T")
 Lineage = Sequence[tuple[str, int]]
-Named = tuple[str, Mapping[str, Any]]
+NamedQuery = tuple[str, Mapping[str, Any]]
 """The name of a query and its values."""
 
 PREAMBLE = (
@@ -76,7 +76,7 @@ class Database:
         self.tenant = validate_name(tenant, "tenant")
         self.clock, self.entropy = clock, entropy
         #: The requested durability; None uses the server's.
-        self.wanted: Durability | None = durability
+        self.requested_durability: Durability | None = durability
         #: Durability of an acknowledged append: read from the server when the handle is opened.
         self.durability: Durability = durability or "disk"
         self.lineages: dict[str, Lineage] = {}
@@ -112,7 +112,7 @@ class Database:
             await check_database(self.pool)
             self._accept_durability()
         except BaseException:
-            if not self.pool.users:
+            if not self.pool.users:  # else other handles use its connections
                 await self.pool.close()
             raise
         self.pool.users.add(self)
@@ -120,18 +120,18 @@ class Database:
 
     def _accept_durability(self) -> None:
         """Set the durability; refuse a server that cannot give the one that was asked for."""
-        wanted, offered = self.wanted, self.pool.durability
-        if wanted == "quorum" and offered != "quorum":
+        requested, offered = self.requested_durability, self.pool.durability
+        if requested == "quorum" and offered != "quorum":
             raise ConfigurationError(
                 "durability=quorum needs a server with synchronous standbys",
                 options=("set synchronous_standby_names there", "leave durability out"),
             )
-        if wanted == "disk" and offered == "relaxed":
+        if requested == "disk" and offered == "relaxed":
             raise ConfigurationError(
                 "durability=disk needs a server with fsync and synchronous_commit on",
                 options=("turn them on there", "durability=relaxed"),
             )
-        self.durability = wanted or offered
+        self.durability = requested or offered
 
     async def close(self) -> None:
         """Leave the pool; the last handle closes its connections."""
@@ -146,36 +146,38 @@ class Database:
 
     # ── transactions ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def one(self, query: str, values: Mapping[str, Any]) -> list[Row]:
+    async def query(self, query: str, values: Mapping[str, Any]) -> list[Row]:
         """Run one named query in its own transaction."""
-        (rows,) = await self.ask((query, values))
+        (rows,) = await self.query_all((query, values))
         return rows
 
-    async def ask(self, *named: Named, again: bool = True) -> list[list[Row]]:
+    async def query_all(self, *queries: NamedQuery, may_repeat: bool = True) -> list[list[Row]]:
         """Run named queries in one transaction and one round trip; return the rows of each.
 
-        Each query sees the data committed before it. With `again`, a lost connection is retried; without it, the
+        Each query sees the data committed before it. With `may_repeat`, a lost connection is retried; without it, the
         outcome of a write may be unknown.
         """
         await self.open()
 
         async def work(connection: Connection) -> list[list[Row]]:
-            return (await self._exchange(connection, named))[1]
+            return (await self._exchange(connection, queries))[1]
 
-        return await self.pool.retry(work, again=again)
+        return await self.pool.retry(work, may_repeat=may_repeat)
 
-    async def commit(self, *named: Named, again: bool = True) -> tuple[list[list[Row]], Durability]:
-        """Run queries as `ask` does; return also the durability of their commit, for which they must write."""
+    async def commit_queries(
+        self, *queries: NamedQuery, may_repeat: bool = True
+    ) -> tuple[list[list[Row]], Durability]:
+        """Run queries as `query_all` does; return also the durability of their commit, for which they must write."""
         await self.open()
 
         async def work(connection: Connection) -> tuple[list[list[Row]], Durability]:
-            preamble, rows = await self._exchange(connection, named)
+            preamble, rows = await self._exchange(connection, queries)
             return rows, await _confirm_durability(connection, preamble)
 
-        return await self.pool.retry(work, again=again)
+        return await self.pool.retry(work, may_repeat=may_repeat)
 
-    async def within(
-        self, work: Callable[[Connection], Awaitable[T]], *, again: bool = True
+    async def run_transaction(
+        self, work: Callable[[Connection], Awaitable[T]], *, may_repeat: bool = True
     ) -> tuple[T, Durability]:
         """Run `work` in one transaction; retry it if the server or another transaction interferes.
 
@@ -196,20 +198,20 @@ class Database:
             await connection.execute("COMMIT")
             return result, await _confirm_durability(connection, preamble)
 
-        return await self.pool.retry(attempt, again=again)
+        return await self.pool.retry(attempt, may_repeat=may_repeat)
 
-    async def rows(self, connection: Connection, query: str, values: Mapping[str, Any]) -> list[Row]:
+    async def query_in(self, connection: Connection, query: str, values: Mapping[str, Any]) -> list[Row]:
         """Run one named query inside a transaction."""
         cursor = await self._execute(connection, query, values)
         return await _fetch_rows(cursor)
 
     async def _exchange(
-        self, connection: Connection, named: Sequence[Named]
+        self, connection: Connection, queries: Sequence[NamedQuery]
     ) -> tuple[psycopg.AsyncCursor[Any], list[list[Row]]]:
         """Run queries in one transaction and one round trip; return the cursor of the preamble and the rows of each."""
         async with connection.pipeline():
             preamble = await connection.execute(self._preamble, self._settings)
-            cursors = [await self._execute(connection, query, values) for query, values in named]
+            cursors = [await self._execute(connection, query, values) for query, values in queries]
         return preamble, [await _fetch_rows(cursor) for cursor in cursors]
 
     async def _execute(
@@ -222,11 +224,13 @@ class Database:
     # ── where a log stands ──────────────────────────────────────────────────────────────────────────────────────────
 
     async def log_state(
-        self, context: str, *, deleted: bool = False, within: Connection | None = None
+        self, context: str, *, deleted: bool = False, connection: Connection | None = None
     ) -> LogState:
         """Return the state of a log, read in its own transaction or within a given one."""
         values = {"context": context}
-        rows = await (self.one("head", values) if within is None else self.rows(within, "head", values))
+        rows = await (
+            self.query("head", values) if connection is None else self.query_in(connection, "head", values)
+        )
         return self.read_head(context, rows, deleted=deleted)
 
     def read_head(self, context: str, rows: Sequence[Row], *, deleted: bool = False) -> LogState:

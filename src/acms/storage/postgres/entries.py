@@ -19,7 +19,7 @@ from acms.model import Derived, Entry, Page
 from acms.observability.logging import log_event
 from acms.storage import append_rules
 from acms.storage.append_rules import Read
-from acms.storage.postgres.database import Database, Named
+from acms.storage.postgres.database import Database, NamedQuery
 from acms.storage.sql import ENDLESS, VERSION_MASK, read_derived, read_entry
 
 COVERAGE = 4096
@@ -40,7 +40,8 @@ class Reader:
         """
         append_rules.check_read(request.newest, request.limit)
         lineage = self._db.lineages.get(context)
-        reads_head = lineage is not None  # then one round trip reads both the head and the entries
+        # With a cached lineage the segments are known, so one round trip reads both the head and the entries.
+        reads_head = lineage is not None
         if lineage is None:
             lineage = (await self._db.log_state(context, deleted=request.deleted)).lineage
         backward = request.newest is not None
@@ -54,14 +55,14 @@ class Reader:
         entries: list[Entry] = []
         # The head is read even without a segment: it shows that the context exists.
         while segments or reads_head:
-            # Of a limited read the next run may not be needed.
+            # A limited read may have enough entries before it comes to the next segment.
             batch = segments if limit is None else segments[:1]
             segments = segments[len(batch) :]
-            queries: list[Named] = [("head", {"context": context})] if reads_head else []
+            queries: list[NamedQuery] = [("head", {"context": context})] if reads_head else []
             for owner, first, last in batch:
                 values = {"context": owner, "first": first, "last": last, "kinds": kinds, "limit": limit}
                 queries.append((request.query, values))
-            answers = await self._db.ask(*queries)
+            answers = await self._db.query_all(*queries)
             if reads_head:
                 self._db.read_head(context, answers.pop(0), deleted=request.deleted)
                 reads_head = False
@@ -80,7 +81,7 @@ class Reader:
         if locations is None:
             return [None] * len(ids)
         entries: dict[str, Entry] = {}
-        for *columns, owner in await self._db.one("entries_at", locations):
+        for *columns, owner in await self._db.query("entries_at", locations):
             entry = read_entry(columns, owner)
             entries[entry.id] = entry
         return [entries.get(id) for id in ids]
@@ -110,12 +111,12 @@ class Feed:
         if limit < 1:
             raise ValidationError(f"must be at least 1, was {limit}", field="limit")
         # All transactions below the horizon have ended: no entry can still appear there.
-        horizon = int((await self._db.one("horizon", {}))[0][0])
+        horizon = int((await self._db.query("horizon", {}))[0][0])
         if low > horizon or high > horizon:
             raise ValidationError("the cursor is of another server: start again from None", field="after")
         high = high or horizon
         values = {"low": low, "high": high, "context": context, "version": version, "limit": limit}
-        rows = await self._db.one("feed", values)
+        rows = await self._db.query("feed", values)
         entries = tuple(read_entry(row[:-1], row[-1]) for row in rows)
         if len(rows) == limit:
             return Page(items=entries, next_after=f"{low}.{high}.{entries[-1].context}.{entries[-1].version}")
@@ -166,11 +167,11 @@ class DerivedRows:
             "ends": [row.end for row in known_rows],
             "datas": [row.data for row in known_rows],
         }
-        head, _, counted = await self._db.ask(
+        head_rows, _, count_rows = await self._db.query_all(
             ("head", {"context": context}), ("lock_root", {"context": context}), ("put_derived", values)
         )
-        self._db.read_head(context, head)  # refuses a context that is deleted
-        return int(counted[0][0])
+        self._db.read_head(context, head_rows)  # refuses a context that is deleted
+        return int(count_rows[0][0])
 
     async def _write_gathered(self, flush_now: asyncio.Event) -> None:
         """Store the gathered rows; rows that fail count as missing and are computed again."""
@@ -186,10 +187,10 @@ class DerivedRows:
 
     async def flush(self) -> None:
         """Wait until gathered rows are stored: a caller that waits for a row asks next which ones are missing."""
-        ride = self._writing
-        if ride is not None and not ride.done():
+        writing = self._writing
+        if writing is not None and not writing.done():
             self._flush_now.set()
-            await asyncio.shield(ride)
+            await asyncio.shield(writing)
 
     async def read(self, context: str, space: str, *, after: int, at: int | None) -> list[Derived]:
         """Return the derived rows of one space by sequence number, from every context of the lineage.
@@ -206,8 +207,8 @@ class DerivedRows:
             ("derived", {**values, "context": owner, "first": first, "last": last})
             for owner, first, last in segments
         ]
-        head_row, *answers = await self._db.ask(("head", {"context": context}), *queries)
-        head = self._db.read_head(context, head_row).head
+        head_rows, *answers = await self._db.query_all(("head", {"context": context}), *queries)
+        head = self._db.read_head(context, head_rows).head
         rows: list[Derived] = []
         for answer in answers:
             # Rows past the head were stored after it was read; rows with smaller numbers may be missing before them.
@@ -220,26 +221,27 @@ class DerivedRows:
         """Return live messages, facts and summaries that have no row in the space."""
         append_rules.check_read(None, limit)
         if context is None:
-            runs = [(id, id, first, last) for id, first, last in await self._db.one("live_logs", {})]
+            segments = [(id, id, start, end) for id, start, end in await self._db.query("live_logs", {})]
         else:
             head, lineage, *_ = await self._db.log_state(context)
-            runs = [(context, *run) for run in append_rules.split_segments(context, lineage, 1, head.version)]
-        found: list[tuple[str, int]] = []
-        for id, owner, start, end in runs:
+            owned = append_rules.split_segments(context, lineage, 1, head.version)
+            segments = [(context, *segment) for segment in owned]
+        missing: list[tuple[str, int]] = []
+        for id, owner, start, end in segments:
             # In steps, so that one query does not compare a whole long log.
-            for low in range(max(start, after + 1), end + 1, COVERAGE):
-                if len(found) >= limit:
-                    return found
-                last, remaining = min(low + COVERAGE - 1, end), limit - len(found)
-                values = {"context": owner, "space": space, "first": low, "last": last, "limit": remaining}
-                rows = await self._db.one("missing", values)
-                found += [(id, version) for (version,) in rows]
-        return found
+            for first in range(max(start, after + 1), end + 1, COVERAGE):
+                if len(missing) >= limit:
+                    return missing
+                last, remaining = min(first + COVERAGE - 1, end), limit - len(missing)
+                values = {"context": owner, "space": space, "first": first, "last": last, "limit": remaining}
+                rows = await self._db.query("missing", values)
+                missing += [(id, version) for (version,) in rows]
+        return missing
 
     async def spaces(self, context: str) -> list[str]:
         """Return the names of the spaces in which a context has its own derived rows."""
         await self._db.log_state(context)
-        return [space for (space,) in await self._db.one("spaces_of", {"context": context})]
+        return [space for (space,) in await self._db.query("spaces_of", {"context": context})]
 
 
 def _read_cursor(after: str | None) -> tuple[int, int, str, int]:

@@ -21,7 +21,7 @@ from acms.storage.postgres.pool import Connection
 from acms.storage.sql import read_job
 
 _MICROSECOND = timedelta(microseconds=1)
-DIFFER = append_rules.CLOCKS_DIFFER // _MICROSECOND
+CLOCKS_DIFFER = append_rules.CLOCKS_DIFFER // _MICROSECOND
 CHANNEL = "acms_jobs"
 
 
@@ -32,32 +32,32 @@ class JobQueue:
         self._db = db
         self.hints = hints
         #: Collects jobs for one notification.
-        self._gathering: asyncio.Task[None] | None = None
+        self._next_notification: asyncio.Task[None] | None = None
         #: Notifications to finish before the handle is closed.
-        self.telling: set[asyncio.Task[None]] = set()
+        self.notifications: set[asyncio.Task[None]] = set()
 
     async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
         """Take due jobs, oldest first; workers that claim at once take different ones.
 
-        A lease is `silent` if the job's last worker let its lease expire without a word.
+        A lease is `silent` if the job's last worker let its lease expire without settling the job.
         """
         lease_microseconds = lease // _MICROSECOND
-        values = {"kinds": list(kinds), "lease": lease_microseconds, "limit": limit, "differ": DIFFER}
+        values = {"kinds": list(kinds), "lease": lease_microseconds, "limit": limit, "differ": CLOCKS_DIFFER}
         # A claim whose answer was lost expires with its lease, so asking again is safe.
-        rows = await self._db.one("claim_job", values)
-        found: list[Lease] = []
+        rows = await self._db.query("claim_job", values)
+        leases: list[Lease] = []
         for *columns, state_before in rows:
             job = read_job(columns)
             assert job.lease_until is not None
             silent = state_before == JobState.RUNNING
-            found.append(Lease(job=job, attempt=job.attempt, until=job.lease_until, silent=silent))
-        return sorted(found, key=lambda lease: (lease.job.not_before, int(lease.job.id)))
+            leases.append(Lease(job=job, attempt=job.attempt, until=job.lease_until, silent=silent))
+        return sorted(leases, key=lambda lease: (lease.job.not_before, int(lease.job.id)))
 
     async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
         """Prolong a lease."""
         number = append_rules.job_number(lease.job.id)
         values = {"id": number, "attempt": lease.attempt, "by": by // _MICROSECOND}
-        rows = await self._db.one("extend_job", values)
+        rows = await self._db.query("extend_job", values)
         if not rows:
             raise await self._lease_error(lease)
         job = read_job(rows[0])
@@ -80,37 +80,41 @@ class JobQueue:
         if is_unchanged and state is JobState.READY:
             await self._refuse_active_twin(job, number)
         try:
-            rows = await self._db.one("settle_job", values)
+            rows = await self._db.query("settle_job", values)
         except ConflictError:  # the unique index: another job took the name in this moment
             await self._refuse_active_twin(job, number)
             raise
         if rows:
             return read_job(rows[0])
-        now = await self._job(number)
+        current = await self._job(number)
         may_have_been_written = is_unchanged and job.state is not JobState.DONE
-        if may_have_been_written and (now.attempt, now.state, now.error) == (lease.attempt, state, error):
-            return now  # written by an attempt whose answer was lost
+        if may_have_been_written and (current.attempt, current.state, current.error) == (
+            lease.attempt,
+            state,
+            error,
+        ):
+            return current  # written by an attempt whose answer was lost
         raise await self._lease_error(lease)
 
     async def finish(self, connection: Connection, lease: Lease) -> None:
-        """End an attempt as done inside a transaction, which an attempt that lost its lease breaks off."""
+        """End an attempt as done inside a transaction; if its lease was lost, the error rolls the transaction back."""
         values = {"id": append_rules.job_number(lease.job.id), "attempt": lease.attempt}
-        if not await self._db.rows(connection, "finish_job", values):
+        if not await self._db.query_in(connection, "finish_job", values):
             raise await self._lease_error(lease)
 
     async def _refuse_active_twin(self, job: Job, number: int) -> None:
         """Refuse to bring back a job while another one does its work."""
-        twin = await self._db.one("twin", {"dedupe": job.dedupe, "id": number})
+        twin = await self._db.query("twin", {"dedupe": job.dedupe, "id": number})
         if twin:
             raise append_rules.duplicate_job_error(job.id, str(twin[0][0]))
 
     async def _lease_error(self, lease: Lease) -> LeaseLostError:
-        """Say that another attempt holds the job; `GoneError` when there is no such job."""
-        await self._job(append_rules.job_number(lease.job.id))
+        """Return the error for a lease that another attempt took; raise `GoneError` when there is no such job."""
+        await self._job(append_rules.job_number(lease.job.id))  # raises the `GoneError`
         return append_rules.lease_lost_error(lease)
 
     async def _job(self, number: int) -> Job:
-        rows = await self._db.one("job", {"id": number})
+        rows = await self._db.query("job", {"id": number})
         if not rows:
             raise append_rules.job_missing_error(number)
         return read_job(rows[0])
@@ -122,24 +126,24 @@ class JobQueue:
         after = None if query.after is None else append_rules.job_number(query.after)
         values = {"context": query.context, "ids": ids, "states": states, "after": after}
         values["limit"] = query.limit + 1
-        which = "unfinished_jobs" if append_rules.is_unfinished_query(query) else "jobs"
-        rows = await self._db.one(which, values)
+        query_name = "unfinished_jobs" if append_rules.is_unfinished_query(query) else "jobs"
+        rows = await self._db.query(query_name, values)
         return append_rules.build_page(rows, query.limit, read_job)
 
     # ── hints ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def announce(self) -> None:
-        """Say that there are jobs, once for all that come within a moment."""
-        if self.hints and self._gathering is None:
-            self._gathering = asyncio.ensure_future(self._tell())
-            self.telling.add(self._gathering)
-            self._gathering.add_done_callback(self.telling.discard)
+        """Notify other processes that jobs were enqueued: one notification for all of the next 20 milliseconds."""
+        if self.hints and self._next_notification is None:
+            self._next_notification = asyncio.ensure_future(self._notify())
+            self.notifications.add(self._next_notification)
+            self._next_notification.add_done_callback(self.notifications.discard)
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         await asyncio.sleep(0.02)  # more jobs may come and share the notification
-        self._gathering = None
+        self._next_notification = None
         with suppress(ACMSError):  # only a hint
-            await self._db.one("hint", {"channel": CHANNEL})
+            await self._db.query("hint", {"channel": CHANNEL})
 
     @asynccontextmanager
     async def listen(self, wake: Callable[[], object]) -> AsyncGenerator[None]:

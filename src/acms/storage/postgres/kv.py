@@ -61,18 +61,18 @@ class PostgresKV(KVHome):
         return rows[0] if rows else None
 
     async def _delete(self, key: str) -> bool:
-        return bool(await self._run("delete", {"key": key}, again=False))
+        return bool(await self._run("delete", {"key": key}, may_repeat=False))
 
     async def _list(self, prefix: str, after: str, limit: int) -> Sequence[Row]:
         return await self._run(
             "list", {"prefix": prefix, "end": upper_bound_of_prefix(prefix), "after": after, "limit": limit}
         )
 
-    async def _run(self, query: str, values: Mapping[str, Any], *, again: bool = True) -> list[Any]:
+    async def _run(self, query: str, values: Mapping[str, Any], *, may_repeat: bool = True) -> list[Any]:
         """Run a query within the time for a call; return its rows."""
         try:
             async with asyncio.timeout(self._timeout):
-                (rows,) = await self._db.ask((query, values), again=again)
+                (rows,) = await self._db.query_all((query, values), may_repeat=may_repeat)
         except TimeoutError:
             raise StorageUnavailableError(
                 f"PostgreSQL did not answer within {self._timeout:g} seconds; what was sent may have arrived",

@@ -27,25 +27,25 @@ ROLES = (ROLE, SEARCH_ROLE)
 PARTITIONS = 16
 MOST_PARTITIONS = 1024
 
-_LIST = (
+_CREATE_LIST = (
     "CREATE TABLE IF NOT EXISTS acms.migrations (version integer PRIMARY KEY, needs integer NOT NULL,"
     " checksum text NOT NULL, partitions integer, applied_at timestamptz NOT NULL DEFAULT now())"
 )
-_WHO = """
+_USER_RIGHTS = """
 SELECT current_user, current_setting('is_superuser') = 'on',
        (SELECT pg_get_userbyid(n.nspowner) FROM pg_namespace n WHERE n.nspname = 'acms'),
        (SELECT pg_has_role(n.nspowner, 'USAGE') FROM pg_namespace n WHERE n.nspname = 'acms')
 """
 # Since PostgreSQL 16 the creator of a role administers it, but may not necessarily SET ROLE to it.
-_MAY_BE = """
+_MAY_SET_ROLE = """
 SELECT pg_has_role(r.oid, CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END)
 FROM pg_roles r WHERE r.rolname = %s
 """
-_VECTOR = """
+_PGVECTOR_VERSIONS = """
 SELECT (SELECT extversion FROM pg_extension WHERE extname = 'vector'),
        (SELECT default_version FROM pg_available_extensions WHERE name = 'vector')
 """
-_MADE = (
+_ALREADY_CREATED = (
     psycopg.errors.UniqueViolation,
     psycopg.errors.DuplicateObject,
     psycopg.errors.DuplicateTable,
@@ -53,17 +53,17 @@ _MADE = (
 )
 """Errors that mean another migrator created the object at the same moment."""
 # By size, since row-level security hides the rows: the next migrator continues an interrupted migration.
-_UNUSED = "SELECT pg_relation_size('acms.contexts') = 0"
-_FIND = "SELECT to_regclass('acms.migrations') IS NOT NULL"
+_IS_UNUSED = "SELECT pg_relation_size('acms.contexts') = 0"
+_HAS_LIST = "SELECT to_regclass('acms.migrations') IS NOT NULL"
 
 
 def list_known_migrations() -> list[tuple[int, int, str, str]]:
     """Return (version, needs, checksum, script) of the migrations of this release."""
-    found: list[tuple[int, int, str, str]] = []
+    migrations: list[tuple[int, int, str, str]] = []
     for version, checksum, script in load_migrations("postgres"):
         needs = re.search(r"^-- needs: (\d+)$", script, re.MULTILINE)
-        found.append((version, int(needs[1]) if needs else version, checksum, script))
-    return found
+        migrations.append((version, int(needs[1]) if needs else version, checksum, script))
+    return migrations
 
 
 async def read_migration_status(connection: Connection) -> list[Migration]:
@@ -108,7 +108,7 @@ async def read_migration_status(connection: Connection) -> list[Migration]:
 
 async def _read_applied(connection: Connection, after: int) -> list[tuple[int, int, str]]:
     """Return (version, needs, checksum) of the applied migrations after a version, ascending."""
-    row = await (await connection.execute(_FIND)).fetchone()
+    row = await (await connection.execute(_HAS_LIST)).fetchone()
     if row is None or not row[0]:
         return []
     cursor = await connection.execute(
@@ -128,7 +128,7 @@ def _parse_version(text: str) -> tuple[int, ...]:
 async def _describe_missing_pgvector(connection: Connection) -> str | None:
     """Return what the server lacks for vectors; raise if a pgvector that is in use is too old."""
     oldest = ".".join(map(str, OLDEST_VECTOR))
-    row = await (await connection.execute(_VECTOR)).fetchone()
+    row = await (await connection.execute(_PGVECTOR_VERSIONS)).fetchone()
     installed, available = row or (None, None)
     if installed is not None:
         if _parse_version(installed) < OLDEST_VECTOR:
@@ -171,7 +171,7 @@ async def plan_migrations(pool: Pool, *, partitions: int | None = None) -> list[
             planned.append(newer)
         return planned
 
-    return await pool.retry(work, again=True)
+    return await pool.retry(work, may_repeat=True)
 
 
 async def apply_migrations(
@@ -191,22 +191,25 @@ async def apply_migrations(
     exist; later, to own the schema.
     """
     _check_partitions(partitions, ())
-    done: list[Migration] = []
+    applied: list[Migration] = []
 
     async def work(connection: Connection) -> list[Migration]:
         nonlocal vectors
         steps = await read_migration_status(connection)
         if all(step.applied or step.waits_for for step in steps):
-            return done
+            return applied
         await _prepare_database(connection)
         for step in steps:
-            left_out = _wants_vector(step.script) and not vectors
-            if step.applied or step.waits_for or left_out:
+            is_left_out = _wants_vector(step.script) and not vectors
+            if step.applied or step.waits_for or is_left_out:
                 continue
             try:
                 async with connection.transaction():
                     await connection.execute(_LOCK)
-                    current = {other.version: other for other in await read_migration_status(connection)}
+                    current = {
+                        known_step.version: known_step
+                        for known_step in await read_migration_status(connection)
+                    }
                     if current[step.version].applied:
                         continue
                     await _apply_migration(connection, step, partitions)
@@ -215,12 +218,12 @@ async def apply_migrations(
                 log_event(logging.WARNING, "vectors_left_out", reason=pool.lacks_vectors)
                 vectors = False
                 continue
-            done.append(step)
+            applied.append(step)
             if progress is not None:
                 progress(step)
-        return done
+        return applied
 
-    return await pool.retry(work, again=True, limit=limit)
+    return await pool.retry(work, may_repeat=True, limit=limit)
 
 
 _LOCK = "LOCK TABLE acms.migrations IN EXCLUSIVE MODE"
@@ -241,37 +244,37 @@ def _check_partitions(partitions: int | None, steps: Sequence[Migration]) -> Non
 
 async def _query_user_rights(connection: Connection) -> tuple[str, bool, str | None, bool]:
     """Return who is connected, whether he is superuser, who owns the schema, and whether he may act for the owner."""
-    row = await (await connection.execute(_WHO)).fetchone()
-    user, superuser, owner, owns = row or ("", False, None, None)
-    return user, superuser, owner, bool(owns)
+    row = await (await connection.execute(_USER_RIGHTS)).fetchone()
+    user, superuser, owner, may_act_for_owner = row or ("", False, None, None)
+    return user, superuser, owner, bool(may_act_for_owner)
 
 
 async def _list_missing_statements(connection: Connection) -> list[str]:
     """Return the statements without which no migration can run: roles, schema, the list of migrations."""
     user, superuser, owner, _ = await _query_user_rights(connection)
     quoted = sql.Identifier(user).as_string(connection)
-    found: list[str] = []
+    statements: list[str] = []
     for role in ROLES:
-        may = await (await connection.execute(_MAY_BE, (role,))).fetchone()
-        if may is None:
-            found.append(f"CREATE ROLE {role} NOLOGIN NOINHERIT")
-        if not superuser and (may is None or not may[0]):
+        may_set_role = await (await connection.execute(_MAY_SET_ROLE, (role,))).fetchone()
+        if may_set_role is None:
+            statements.append(f"CREATE ROLE {role} NOLOGIN NOINHERIT")
+        if not superuser and (may_set_role is None or not may_set_role[0]):
             # A user that inherits from the search role can read all tenants outside of our transactions.
             must_not_inherit = role == SEARCH_ROLE and connection.info.server_version >= 160000
             options = " WITH INHERIT FALSE, SET TRUE" if must_not_inherit else ""
-            found.append(f"GRANT {role} TO {quoted}{options}")
+            statements.append(f"GRANT {role} TO {quoted}{options}")
     if owner is None:
-        found.append(f"CREATE SCHEMA acms AUTHORIZATION {quoted}")
-    row = await (await connection.execute(_FIND)).fetchone()
+        statements.append(f"CREATE SCHEMA acms AUTHORIZATION {quoted}")
+    row = await (await connection.execute(_HAS_LIST)).fetchone()
     if row is None or not row[0]:
-        found.append(_LIST)
-    return found
+        statements.append(_CREATE_LIST)
+    return statements
 
 
 async def _prepare_database(connection: Connection) -> None:
     """Create the roles, the schema and the list of migrations where they are missing."""
-    user, _, owner, owns = await _query_user_rights(connection)
-    if owner is not None and not owns:
+    user, _, owner, may_act_for_owner = await _query_user_rights(connection)
+    if owner is not None and not may_act_for_owner:
         raise ConfigurationError(
             f"the schema acms belongs to {owner}, and the user {user} may not change it",
             options=(f"run acms migrate as {owner}",),
@@ -281,13 +284,13 @@ async def _prepare_database(connection: Connection) -> None:
         try:
             await connection.execute(statements[0].encode())
         # Another process created it in this moment.
-        except _MADE:
+        except _ALREADY_CREATED:
             pass
         except psycopg.errors.InsufficientPrivilege as error:
-            wanted = "; ".join(statement for statement in statements if statement is not _LIST)
+            unprepared = "; ".join(statement for statement in statements if statement is not _CREATE_LIST)
             raise ConfigurationError(
                 f"the database is not prepared, and this user may not do it: {translate_error(error)}",
-                options=(f"let an administrator run in this database: {wanted}",),
+                options=(f"let an administrator run in this database: {unprepared}",),
             ) from error
         del statements[0]
 
@@ -334,19 +337,19 @@ async def check_database(pool: Pool) -> None:
         steps = await read_migration_status(connection)
         if not any(step.applied for step in steps):
             return steps, True
-        row = await (await connection.execute(_UNUSED)).fetchone()
+        row = await (await connection.execute(_IS_UNUSED)).fetchone()
         return steps, bool(row and row[0])
 
-    steps, unused = await pool.retry(read_status, again=True)
+    steps, is_unused = await pool.retry(read_status, may_repeat=True)
     applicable = any(not step.applied and not step.waits_for for step in steps)
-    if unused and applicable and not pool.read_only:
+    if is_unused and applicable and not pool.read_only:
         try:
             await apply_migrations(pool, limit=60)  # seconds a statement: tables and indexes are empty
         # A new database needs the schema; an older one works without the optional migrations.
         except ConfigurationError:
             if not any(step.applied for step in steps):
                 raise
-        steps, _ = await pool.retry(read_status, again=True)
+        steps, _ = await pool.retry(read_status, may_repeat=True)
     if any(not step.applied and not _wants_vector(step.script) for step in steps):
         applied = sum(step.applied for step in steps)
         raise SchemaVersionError(

@@ -30,8 +30,8 @@ class PendingAppend:
         "cited",
         "drafts",
         "future",
+        "has_inherited_key",
         "jobs",
-        "keyed",
         "keys",
         "lineage",
         "op",
@@ -47,9 +47,10 @@ class PendingAppend:
         self.keys = [validate_name(draft.key, "key") for draft in op.drafts if draft.key is not None]
         if len(set(self.keys)) != len(self.keys):
             raise ValidationError("is used twice in one append", field="key")
-        #: What the context inherits, known of an operation with keys, and whether its log has one of the keys.
+        #: What the context inherits; looked up only for an operation with keys.
         self.lineage: Sequence[tuple[str, int]] = ()
-        self.keyed = False
+        #: Whether a log that it inherits has one of the keys: no unique index refuses that.
+        self.has_inherited_key = False
         self.cited = append_rules.collect_source_ids(op)
         self.drafts, last, nonce, prefix = _build_append_rows(op, self.stamps)
         self.summary = _summarize_append(op, last, nonce, prefix)
@@ -67,7 +68,7 @@ class PendingAppend:
     @property
     def needs_own_transaction(self) -> bool:
         """Whether it needs a transaction of several statements."""
-        return bool(self.cited) or self.op.finish is not None or self.keyed
+        return bool(self.cited) or self.op.finish is not None or self.has_inherited_key
 
     @property
     def repeatable(self) -> bool:
@@ -109,28 +110,32 @@ def _build_append_rows(
     """
     rows: list[dict[str, Any]] = []
     position = total = 0
-    last: int | None = None
+    last_distance: int | None = None
     nonce: str | None = None
     prefix = sha256()
-    # `k` is the distance of an entry from the head, `last` that of the newest message.
-    for k, (draft, stamp) in enumerate(zip(op.drafts, stamps, strict=True), 1):
+    # `distance` is that of an entry from the head, `last_distance` that of the newest message.
+    for distance, (draft, stamp) in enumerate(zip(op.drafts, stamps, strict=True), 1):
         prefix.update(stamp.digest)
         message_position: int | None = None
         if draft.kind is Kind.MESSAGE:
-            position, total, last, nonce = position + 1, total + draft.tokens, k, stamp.nonce
+            position, total, last_distance, nonce = position + 1, total + draft.tokens, distance, stamp.nonce
             message_position = position
         row = build_draft_row(draft)
-        row.update(k=k, position=message_position, nonce=stamp.nonce, total=total, prefix=prefix.hexdigest())
+        row.update(
+            k=distance, position=message_position, nonce=stamp.nonce, total=total, prefix=prefix.hexdigest()
+        )
         row.update(salt=stamp.salt.hex(), digest=stamp.digest.hex())
         rows.append(row)
-    return rows, last, nonce, prefix.hexdigest()
+    return rows, last_distance, nonce, prefix.hexdigest()
 
 
-def _summarize_append(op: Append, last: int | None, nonce: str | None, prefix: str) -> dict[str, Any]:
+def _summarize_append(
+    op: Append, last_distance: int | None, nonce: str | None, prefix: str
+) -> dict[str, Any]:
     """Return the parameters of the statement for an append as a whole.
 
-    `last` and `nonce` are the newest message's distance from the head and its nonce, `prefix` the digest over all
-    entries. `reach` is the newest version that a draft replaces: the log must have it.
+    `last_distance` and `nonce` are the newest message's distance from the head and its nonce, `prefix` the digest over
+    all entries. `reach` is the newest version that a draft replaces: the log must have it.
     """
     messages, tokens, rewrites = append_rules.count_drafts(op.drafts)
     expect = op.expect
@@ -145,7 +150,7 @@ def _summarize_append(op: Append, last: int | None, nonce: str | None, prefix: s
         "said": messages,
         "tokens": tokens,
         "rewrites": rewrites,
-        "last": last,
+        "last": last_distance,
         "nonce": nonce,
         "expect_last": expect.last_message is not ANY,
         "expect_rewrites": expect.rewrites,
@@ -157,6 +162,7 @@ def _summarize_append(op: Append, last: int | None, nonce: str | None, prefix: s
     }
     if isinstance(expect.last_message, str):
         location = parse_entry_id(expect.last_message)
+        # No entry has the version -1, so an id of another form is refused.
         summary["last_version"] = -1 if location is None else location[1]
         summary["last_nonce"] = expect.last_message.rpartition("_")[2]
     return summary
@@ -186,23 +192,23 @@ class Group:
         """
         if self.chain is None:
             return {"op": number, **self.members[0].summary}
-        found: dict[str, Any] = {"op": number, "context": self.context}
-        found.update(expect_last=False, reach=0, keep=True)
+        parameters: dict[str, Any] = {"op": number, "context": self.context}
+        parameters.update(expect_last=False, reach=0, keep=True)
         entries = messages = tokens = rewrites = 0
         for pending in self.members:
             summary = pending.summary
             if summary["last"] is not None:
-                found.update(last=entries + summary["last"], nonce=summary["nonce"])
+                parameters.update(last=entries + summary["last"], nonce=summary["nonce"])
             if not summary["keep"]:
-                found.update(keep=False, tail=summary["tail"])
+                parameters.update(keep=False, tail=summary["tail"])
             entries += summary["n"]
             messages += summary["said"]
             tokens += summary["tokens"]
             rewrites += summary["rewrites"]
         chain = self.receipts[-1].head.chain.hex()
-        found.update(n=entries, said=messages, tokens=tokens, rewrites=rewrites, chain=chain)
-        found.update(expect_chain=self.chain.hex(), expect_rewrites=self.rewrites)
-        return found
+        parameters.update(n=entries, said=messages, tokens=tokens, rewrites=rewrites, chain=chain)
+        parameters.update(expect_chain=self.chain.hex(), expect_rewrites=self.rewrites)
+        return parameters
 
     def drafts(self, number: int) -> Iterator[dict[str, Any]]:
         """Yield the rows of the group; `k` is a row's distance from the head, `batch` that of its append's first row.

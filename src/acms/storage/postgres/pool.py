@@ -63,20 +63,20 @@ _CONNECT: Mapping[str, Any] = {
 
 UNREACHABLE = ("repeat the call", "check that the server is running and reachable")
 """What to do about a server that does not answer."""
-_FORM = ("postgresql://user@host:5432/database",)
-_LOST = {"25006", "57P01", "57P02", "57P03", "57P05"}
+_URL_FORM = ("postgresql://user@host:5432/database",)
+_SERVER_GONE = {"25006", "57P01", "57P02", "57P03", "57P05"}
 """The server is going down, coming up, or is no primary any more: another one may be found."""
-_AGAIN = {"40001", "40P01", "55P03", "57014", "53200", "53300", "53400"}
+_TRANSIENT = {"40001", "40P01", "55P03", "57014", "53200", "53300", "53400"}
 """Nothing was written, and a later try may succeed."""
 # A refusal before authentication has no code, only a message.
-_REFUSED = re.compile(
+_REFUSAL = re.compile(
     r"FATAL: +(?:(?:database|role) .* does not exist|.* authentication failed for user|no pg_hba\.conf entry"
     r"|permission denied for database|role .* is not permitted to log in)"
 )
-_MISTAKEN = re.compile(r"\binvalid \w+ value: ")
+_INVALID_OPTION = re.compile(r"\binvalid \w+ value: ")
 _SECRET = re.compile(r"(?<=://)[^@/]*@|password=\S+", re.IGNORECASE)
 
-_LOOK = (
+_SERVER_SETTINGS = (
     "SELECT pg_backend_pid(), current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),"
     " current_setting('fsync')"
 )
@@ -101,7 +101,7 @@ class Link(psycopg.AsyncConnection[Any]):
     #: Seconds an answer may take; None is unlimited.
     limit: float | None = None
     #: Whether its user stopped waiting.
-    left = False
+    caller_left = False
     #: The server's warnings that a commit was not confirmed by its standbys.
     unconfirmed: list[str]
 
@@ -110,21 +110,21 @@ class Link(psycopg.AsyncConnection[Any]):
 
         An explicit `timeout` is psycopg's own: its end does not count as silence of the server.
         """
-        if self.left:  # only what cleans up behind a user who was cancelled gets here
+        if self.caller_left:  # only what cleans up behind a user who was cancelled gets here
             raise asyncio.CancelledError
         limit = self.limit if timeout is None else timeout
         try:
             return await wait_async(gen, self.pgconn.socket, interval=interval, timeout=limit)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
-            self.left = True
+            self.caller_left = True
             self._give_up(gen)
             raise
         except psycopg.OperationalError as error:
             if error.sqlstate is not None:
                 raise
-            silent = self.pgconn.status == ConnStatus.OK
+            is_silent = self.pgconn.status == ConnStatus.OK
             self._give_up(gen)
-            if silent and timeout is None:
+            if is_silent and timeout is None:
                 raise psycopg.OperationalError(f"no answer within {limit:g} seconds") from error
             raise
 
@@ -180,13 +180,15 @@ class Pool:
         except psycopg.Error as error:
             raise ConfigurationError(
                 f"the address of the PostgreSQL server is not understood: {_without_secrets(error, dsn)}",
-                options=_FORM,
+                options=_URL_FORM,
             ) from None
         if not re.fullmatch(r"\d*(,\d*)*", str(parameters.get("port") or "")):
-            raise ConfigurationError("the port of a PostgreSQL server must be a number", options=_FORM)
+            raise ConfigurationError("the port of a PostgreSQL server must be a number", options=_URL_FORM)
         # On several hosts the one that takes writes is meant.
-        self._several = any("," in str(parameters.get(key) or "") for key in ("host", "hostaddr", "port"))
-        primary = {"target_session_attrs": "read-write"} if self._several else {}
+        self._has_several_hosts = any(
+            "," in str(parameters.get(key) or "") for key in ("host", "hostaddr", "port")
+        )
+        primary = {"target_session_attrs": "read-write"} if self._has_several_hosts else {}
         self._conninfo = make_conninfo("", **{**_CONNECT, **primary, **parameters})
         #: Host and database, without secrets.
         self.name = f"{parameters.get('host') or 'localhost'}/{parameters.get('dbname') or ''}"
@@ -254,10 +256,10 @@ class Pool:
             try:
                 yield connection
             finally:
-                clean = not connection.closed and (
+                is_clean = not connection.closed and (
                     connection.info.transaction_status is TransactionStatus.IDLE
                 )
-                if clean and not lane.closed:
+                if is_clean and not lane.closed:
                     lane.idle.append(connection)
                 else:
                     lane.all.discard(connection)
@@ -288,14 +290,14 @@ class Pool:
         try:
             # No prepared statements until it is known that no pooler shares the connection.
             connection.prepare_threshold = None
-            row = await (await connection.execute(_LOOK)).fetchone()
+            row = await (await connection.execute(_SERVER_SETTINGS)).fetchone()
             assert row is not None
-            pid, commit, standbys, fsync = row
+            pid, synchronous_commit, standbys, fsync = row
             # A pooler gives its clients a number of its own.
             self.pooled = pid != connection.info.backend_pid
             if not self.pooled:
                 connection.prepare_threshold = 3  # executions
-            self.durability = durability_of_commit(commit, standbys, fsync)
+            self.durability = durability_of_commit(synchronous_commit, standbys, fsync)
         except BaseException:
             lane.all.discard(connection)
             connection.pgconn.finish()
@@ -315,9 +317,9 @@ class Pool:
         """Close every connection, in other running event loops only the idle ones; a later call opens new ones."""
         if self._pid != os.getpid():
             return
-        own = self._lanes.pop()
-        if own is not None:
-            own.close()
+        own_lane = self._lanes.pop()
+        if own_lane is not None:
+            own_lane.close()
         for loop, lane in self._lanes.clear():
             if loop.is_running():
                 loop.call_soon_threadsafe(lane.drop)
@@ -327,12 +329,12 @@ class Pool:
     # ── trying again ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def retry(
-        self, work: Callable[[Connection], Awaitable[T]], *, again: bool, limit: float | None = None
+        self, work: Callable[[Connection], Awaitable[T]], *, may_repeat: bool, limit: float | None = None
     ) -> T:
         """Call `work` with a connection; repeat it after transient errors until it succeeds or patience ends.
 
-        `again` says that `work` may be repeated even if its first call may have been committed. `limit` is how many
-        seconds an answer may take; by default a little more than a statement may.
+        `may_repeat` says that `work` may be repeated even if its first call may have been committed. `limit` is how
+        many seconds an answer may take; by default a little more than a statement may.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.patience
@@ -355,18 +357,19 @@ class Pool:
                     raise StorageReadOnlyError(
                         f"{self.name} was opened read-only", options=("leave ?mode=ro out",)
                     ) from error
-                transient, nothing_written = self._classify(error, link)
-                repeatable = nothing_written or again
+                is_transient, wrote_nothing = self._classify(error, link)
+                repeatable = wrote_nothing or may_repeat
                 remaining = deadline - loop.time()
                 was_silent = error.sqlstate is None  # the server sent no error: the connection failed
                 if is_first and was_silent and self.patience:
                     remaining = max(remaining, FIRST_WAIT)  # waiting for an answer may use up the patience
-                if not transient or not repeatable or remaining <= 0:
-                    if error.sqlstate in _LOST:
+                if not is_transient or not repeatable or remaining <= 0:
+                    if error.sqlstate in _SERVER_GONE:
                         self._close_idle()
-                    raise translate_error(error, known=repeatable) from error
+                    # Whether a repeatable call was written does not matter: its caller may repeat it as well.
+                    raise translate_error(error, outcome_known=repeatable) from error
                 # The server or the node is gone: other idle connections to it are of no use either.
-                if not nothing_written or error.sqlstate in _LOST:
+                if not wrote_nothing or error.sqlstate in _SERVER_GONE:
                     self._close_idle()
                 name, state = type(error).__name__, error.sqlstate or ""
                 log_event(logging.WARNING, "storage_retry", error=name, sqlstate=state)
@@ -376,7 +379,7 @@ class Pool:
 
     def _classify(self, error: psycopg.Error, link: Link | None) -> tuple[bool, bool]:
         """Return whether an error may pass by itself, and whether it is known that nothing was written."""
-        if error.sqlstate == "25006" and link is not None and not self._several:
+        if error.sqlstate == "25006" and link is not None and not self._has_several_hosts:
             # A standby may become the primary; a server that was configured as read-only will not.
             return link.info.parameter_status("in_hot_standby") == "on", True
         return _classify_error(error, link is not None)
@@ -398,40 +401,40 @@ def _record_sync_warning(unconfirmed: list[str], notice: psycopg.errors.Diagnost
         unconfirmed.append(message)
 
 
-def durability_of_commit(commit: str, standbys: str, fsync: str) -> Durability:
+def durability_of_commit(synchronous_commit: str, standbys: str, fsync: str) -> Durability:
     """Return the durability of a commit on a server with these settings."""
-    if commit == "off" or fsync == "off":
+    if synchronous_commit == "off" or fsync == "off":
         return "relaxed"
-    return "quorum" if standbys.strip() and commit != "local" else "disk"
+    return "quorum" if standbys.strip() and synchronous_commit != "local" else "disk"
 
 
-def _classify_error(error: psycopg.Error, reached: bool) -> tuple[bool, bool]:
+def _classify_error(error: psycopg.Error, was_connected: bool) -> tuple[bool, bool]:
     """Return whether an error is transient, and whether it is certain that nothing was written.
 
-    `reached` says that there was a connection when it was raised.
+    `was_connected` says that there was a connection when it was raised.
     """
     state = error.sqlstate
-    if state is None and not reached and _is_permanent_refusal(error):
+    if state is None and not was_connected and _is_permanent_refusal(error):
         return False, True
     if state is None:  # of the connection: refused, cut, or timed out; or the query was never sent
         lost_connection = _is_connection_error(error)
-        return lost_connection, not (lost_connection and reached)
-    if state in _AGAIN:
+        return lost_connection, not (lost_connection and was_connected)
+    if state in _TRANSIENT:
         return True, True
     # The server ended the connection; read-only (25006) and starting up (57P03) mean that it wrote nothing.
-    if state in _LOST or state.startswith("08"):
-        return True, not reached or state in ("25006", "57P03")
+    if state in _SERVER_GONE or state.startswith("08"):
+        return True, not was_connected or state in ("25006", "57P03")
     return False, True
 
 
 def _is_permanent_refusal(error: psycopg.Error) -> bool:
     """Return whether every server that was asked refused this user or knows no such database, or none was asked."""
     message = str(error)
-    if _MISTAKEN.search(message):
+    if _INVALID_OPTION.search(message):
         return True
     # The message has one line for each address that was tried.
     failures = message.count(" failed: FATAL:")
-    all_refused = failures > 0 and failures == len(_REFUSED.findall(message))
+    all_refused = failures > 0 and failures == len(_REFUSAL.findall(message))
     return all_refused and " refused" not in message
 
 
@@ -456,34 +459,34 @@ _MEANINGS: Sequence[tuple[Sequence[str], type[ACMSError], Sequence[str]]] = (
     (("42P01", "3F000", "42703"), SchemaVersionError, ("acms migrate",)),
     (_FORBIDDEN, ConfigurationError, (_GRANT, "run acms migrate as the owner of the schema")),
     (("XX001", "XX002"), CorruptRecordError, ("restore the database from a backup",)),
-    (tuple(_AGAIN), StorageBusyError, ()),
+    (tuple(_TRANSIENT), StorageBusyError, ()),
 )
 """Codes that mean the same to a caller whenever they come, and what to do about them."""
 
 
-def translate_error(error: psycopg.Error, *, known: bool = True) -> ACMSError:
+def translate_error(error: psycopg.Error, *, outcome_known: bool = True) -> ACMSError:
     """Return the ACMS error that corresponds to an error of the server.
 
-    Without `known`, it is not known whether the failed call has written anything.
+    Without `outcome_known`, it is not known whether the failed call has written anything.
     """
     state = error.sqlstate or ""
-    first = _remove_credentials(str(error)).split("\n", 1)[0]
-    text = f"{type(error).__name__}: {first}"
-    if not known:
+    first_line = _remove_credentials(str(error)).split("\n", 1)[0]
+    text = f"{type(error).__name__}: {first_line}"
+    if not outcome_known:
         outcome = f"the connection was lost while an answer was due, so it is not known whether it was written ({text})"
         if isinstance(error, UnconfirmedError):
-            outcome = f"it was committed, but it is not known whether a standby has it ({first})"
+            outcome = f"it was committed, but it is not known whether a standby has it ({first_line})"
         return UnknownOutcomeError(outcome, options=("try again with the same idempotency key",))
     if not state and _is_permanent_refusal(error):
         return ConfigurationError(text, options=tuple(advice for words, advice in _ADVICE if words in text))
     # unique_violation
     if state == "23505":
-        return ConflictError(f"another writer was first: {first}")
+        return ConflictError(f"another writer was first: {first_line}")
     for states, meaning, options in _MEANINGS:
         if state in states:
             return meaning(text, options=options)
     # invalid_parameter_value: SET ROLE of a role that is missing
-    if state == "22023" and ROLE in first:
+    if state == "22023" and ROLE in first_line:
         roles = f"let an administrator run: CREATE ROLE {ROLE} NOLOGIN NOINHERIT; GRANT {ROLE} TO USER"
         return ConfigurationError(text, options=(roles, "then restore the dump again, which grants to it"))
     # read_only_sql_transaction
@@ -493,7 +496,7 @@ def translate_error(error: psycopg.Error, *, known: bool = True) -> ACMSError:
     if state.startswith("22") or (not state and isinstance(error, psycopg.DataError)):
         return ValidationError(text)
     lost_connection = not state and _is_connection_error(error)
-    if lost_connection or state in _LOST or state.startswith("08"):
+    if lost_connection or state in _SERVER_GONE or state.startswith("08"):
         return StorageUnavailableError(text, options=UNREACHABLE)
     return StorageError(text)
 
@@ -503,7 +506,7 @@ def _without_secrets(error: psycopg.Error, dsn: str) -> str:
     visible = without_password(dsn)
     return re.sub(
         r'"([^"]*)"',
-        lambda quoted: quoted[0] if quoted[1] in visible else '"…"',
+        lambda match: match[0] if match[1] in visible else '"…"',
         _remove_credentials(str(error)),
     )
 

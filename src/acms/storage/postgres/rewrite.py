@@ -31,7 +31,7 @@ _ELSEWHERE = (
 _NOT_ALLOWED = (
     "the write-ahead log and the sampled values of the server, and a search of bytes: repeat it as a superuser",
 )
-_WHO = """
+_USER_RIGHTS = """
 SELECT current_setting('is_superuser') = 'on', pg_has_role('pg_read_all_stats', 'USAGE'),
        ARRAY(SELECT c.oid::regclass::text FROM pg_class c
              WHERE c.oid = ANY (%(tables)s::regclass[]) AND NOT pg_has_role(c.relowner, 'USAGE')),
@@ -49,7 +49,7 @@ WHERE c.relnamespace = 'acms'::regnamespace AND c.relkind = 'r'
 ORDER BY c.relname
 """
 # Old versions are kept for readers that began before the blanking: a session, a standby that reports back, a slot.
-_OLDER = """
+_OLDER_TRANSACTIONS = """
 SELECT format('the session %%s %%s', pid, application_name) FROM pg_stat_activity
 WHERE pid <> pg_backend_pid() AND (datname = current_database() OR datname IS NULL)
   AND greatest(age(backend_xmin), age(backend_xid)) > age(%(mark)s::xid)
@@ -57,7 +57,7 @@ UNION ALL SELECT 'the replication slot ' || slot_name FROM pg_replication_slots 
 UNION ALL SELECT 'the prepared transaction ' || gid FROM pg_prepared_xacts
 WHERE database = current_database() AND age(transaction) > age(%(mark)s::xid)
 """
-_FORGET = "DELETE FROM pg_catalog.pg_statistic WHERE starelid = ANY (%(tables)s::regclass[])"
+_DELETE_STATISTICS = "DELETE FROM pg_catalog.pg_statistic WHERE starelid = ANY (%(tables)s::regclass[])"
 _FILES = """
 WITH homes AS (SELECT unnest(%(tables)s::regclass[])::oid AS id),
      all_of AS (SELECT id FROM homes UNION SELECT c.reltoastrelid FROM pg_class c JOIN homes h ON h.id = c.oid)
@@ -66,7 +66,7 @@ FROM pg_class c
 WHERE c.oid IN (SELECT id FROM all_of UNION SELECT i.indexrelid FROM pg_index i JOIN all_of a ON a.id = i.indrelid)
 """
 # The pieces that a current row of any tenant contains.
-_SAID = """
+_PIECES_IN_ROWS = """
 SELECT p FROM unnest(%(pieces)s::bytea[]) AS p
 WHERE EXISTS (SELECT FROM acms.entries e WHERE position(p IN convert_to(concat_ws(chr(10),
           e.content, e.parts, e.data, e.metadata, e.key, e.actor, e.markers, e.sources, e.grp, e.origin), 'UTF8')) > 0)
@@ -91,28 +91,28 @@ class Rewriter:
         await self._db.open()
         async with self._dedicated_connection() as connection:
             tables = [name for (name,) in await _run_query(connection, _TABLES, {"contexts": list(contexts)})]
-            superuser, sees = await _check_rights(connection, tables)
+            superuser, sees_all = await _check_rights(connection, tables)
             await self._wait_for_others(connection)
             if superuser:
                 stale = {"tables": [*tables, "acms.entries", "acms.derived"]}
-                await _run_query(connection, _FORGET, stale)
+                await _run_query(connection, _DELETE_STATISTICS, stale)
                 tables.append(STATISTICS)
             for table in tables:
                 options = "FULL" if table == STATISTICS else "FULL, ANALYZE"
                 with _translate_table_errors(table):
                     await connection.execute(f"VACUUM ({options}) {table}".encode())
-            found: list[str] = []
+            found_in: list[str] = []
             if superuser:
                 with _translate_table_errors("the write-ahead log"):
                     await _empty_wal(connection)
-                    found = await _search_files(connection, tables, Traces(texts)) if texts else []
-        unseen = () if sees else ("old versions of rows that sessions of other users still see",)
+                    found_in = await _search_files(connection, tables, Traces(texts)) if texts else []
+        unseen_versions = () if sees_all else ("old versions of rows that sessions of other users still see",)
         not_allowed = () if superuser else _NOT_ALLOWED
         return Rewriting(
             rewritten=tuple(tables),
             searched=superuser and bool(texts),
-            found=tuple(found),
-            unreached=(*not_allowed, *unseen, *_ELSEWHERE),
+            found=tuple(found_in),
+            unreached=(*not_allowed, *unseen_versions, *_ELSEWHERE),
         )
 
     @asynccontextmanager
@@ -136,7 +136,7 @@ class Rewriter:
         """Wait until no transaction can see the rows as they were before this call blanked them."""
         ((mark,),) = await _run_query(connection, "SELECT pg_current_xact_id()::xid::text", {})
         deadline = asyncio.get_running_loop().time() + self._db.pool.patience
-        while older := await _run_query(connection, _OLDER, {"mark": mark}):
+        while older := await _run_query(connection, _OLDER_TRANSACTIONS, {"mark": mark}):
             if asyncio.get_running_loop().time() > deadline:
                 raise StorageBusyError(
                     f"what was erased is gone from the rows; no table was written anew, for {older[0][0]} began before"
@@ -158,18 +158,20 @@ def _translate_table_errors(table: str) -> Generator[None]:
     try:
         yield
     except psycopg.Error as error:
-        ours = translate_error(error)
-        kind = type(ours) if isinstance(ours, StorageError) else StorageError
+        translated = translate_error(error)
+        kind = type(translated) if isinstance(translated, StorageError) else StorageError
         raise kind(
-            f"{table} could not be written anew, and is as it was; what was erased is gone from its rows ({ours})",
-            options=("repeat the call: it goes on", *ours.options),
+            f"{table} could not be written anew, and is as it was;"
+            f" what was erased is gone from its rows ({translated})",
+            options=("repeat the call: it goes on", *translated.options),
         ) from error
 
 
 async def _check_rights(connection: Connection, tables: Sequence[str]) -> tuple[bool, bool]:
     """Return whether this user is superuser and whether he sees other users' transactions; he must own the tables."""
-    ((superuser, sees, foreign, owner),) = await _run_query(connection, _WHO, {"tables": list(tables)})
-    if foreign:
+    (row,) = await _run_query(connection, _USER_RIGHTS, {"tables": list(tables)})
+    superuser, sees_all, foreign_tables, owner = row
+    if foreign_tables:
         raise ConfigurationError(
             f"what was erased is gone from the rows; only {owner}, who owns the tables, may write them anew",
             options=(
@@ -177,7 +179,7 @@ async def _check_rights(connection: Connection, tables: Sequence[str]) -> tuple[
                 "repeat it as a superuser, who also empties the write-ahead log",
             ),
         )
-    return superuser, sees
+    return superuser, sees_all
 
 
 async def _empty_wal(connection: Connection) -> None:
@@ -211,9 +213,10 @@ async def _search_files(connection: Connection, tables: Sequence[str], traces: T
     files: list[tuple[str, str]] = []
     for name, path, size in await _run_query(connection, _FILES, {"tables": list(tables)}):
         # A table of several segments has the files path, path.1, path.2, …
-        files += [(name, f"{path}.{n}" if n else path) for n in range(max(1, -(-size // SEGMENT)))]
-    log = await _run_query(connection, "SELECT name FROM pg_ls_waldir()", {})
-    files += [("the write-ahead log", f"pg_wal/{name}") for (name,) in log]
+        segment_count = max(1, -(-size // SEGMENT))
+        files += [(name, f"{path}.{number}" if number else path) for number in range(segment_count)]
+    wal_files = await _run_query(connection, "SELECT name FROM pg_ls_waldir()", {})
+    files += [("the write-ahead log", f"pg_wal/{name}") for (name,) in wal_files]
     found_in: dict[bytes, str] = {}
     for name, path in files:
         overlap, start = b"", 0
@@ -223,7 +226,7 @@ async def _search_files(connection: Connection, tables: Sequence[str], traces: T
             start += len(data)
             overlap = (overlap + data)[1 - traces.longest :]
     if found_in:
-        for (piece_in_row,) in await _run_query(connection, _SAID, {"pieces": list(found_in)}):
+        for (piece_in_row,) in await _run_query(connection, _PIECES_IN_ROWS, {"pieces": list(found_in)}):
             found_in.pop(bytes(piece_in_row), None)
     return list(dict.fromkeys(found_in.values()))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from acms.model import Hit, Search
 from acms.storage import search
-from acms.storage.postgres.database import Database, Named
+from acms.storage.postgres.database import Database, NamedQuery
 from acms.storage.postgres.pool import Row
 from acms.text.tokenizer import content_term
 
@@ -33,7 +33,7 @@ class Searcher:
 
     async def search(self, query: Search) -> list[Hit]:
         """Search facts, summaries and marked messages across the live contexts of a namespace."""
-        ((count,),) = await self._db.one(
+        ((count,),) = await self._db.query(
             "count_searchable", {"namespace": query.namespace, "limit": max(SMALL, COUNTED) + 1}
         )
         if count <= SMALL:
@@ -43,10 +43,10 @@ class Searcher:
     async def _search_all(self, query: Search) -> list[Hit]:
         """Compare every searchable entry."""
         namespace = {"namespace": query.namespace}
-        queries: list[Named] = [("searchable", namespace)]
+        queries: list[NamedQuery] = [("searchable", namespace)]
         if query.vector is not None and query.space is not None:
             queries.append(("searchable_vectors", {**namespace, "space": query.space}))
-        rows, *vectors = await self._db.ask(*queries)
+        rows, *vectors = await self._db.query_all(*queries)
         return await asyncio.to_thread(search.rank_hits, query, rows, vectors[0] if vectors else ())
 
     async def _search_selected(self, query: Search, count: int) -> list[Hit]:
@@ -55,20 +55,20 @@ class Searcher:
         `count` is the number of searchable entries, over which the rarity of a word is computed.
         """
         limit = max(500, 5 * query.limit)  # entries whose score is computed
-        locations, having = await self._find_words(query, limit)
+        locations, entries_with_term = await self._find_words(query, limit)
         nearest, vectors = await self._find_nearest(query, limit)
         locations |= nearest
         if not locations:
             return []
         contexts, versions = zip(*sorted(locations), strict=True)
-        at = {"namespace": query.namespace, "contexts": list(contexts), "versions": list(versions)}
-        queries: list[Named] = [("searchable_at", at)]
+        places = {"namespace": query.namespace, "contexts": list(contexts), "versions": list(versions)}
+        queries: list[NamedQuery] = [("searchable_at", places)]
         if query.vector is not None and query.space is not None and not vectors:
-            queries.append(("searchable_vectors_at", {**at, "space": query.space}))
-        rows, *vectors_at = await self._db.ask(*queries)
-        known = search.CorpusStatistics(total=count, having=having)
+            queries.append(("searchable_vectors_at", {**places, "space": query.space}))
+        rows, *vectors_at = await self._db.query_all(*queries)
+        statistics = search.CorpusStatistics(total=count, having=entries_with_term)
         candidates = vectors_at[0] if vectors_at else vectors
-        return await asyncio.to_thread(search.rank_hits, query, rows, candidates, known)
+        return await asyncio.to_thread(search.rank_hits, query, rows, candidates, statistics)
 
     async def _find_words(self, query: Search, limit: int) -> tuple[set[tuple[str, int]], dict[int, int]]:
         """Return the locations (context, version) of entries with the rarest query words, and the entries per term."""
@@ -76,14 +76,14 @@ class Searcher:
         if not words:
             return set(), {}
         values = {"namespace": query.namespace, "limit": limit, "words": words, "counted": COUNTED}
-        rows = await self._db.one("places", values)
-        having: dict[int, int] = {}
+        rows = await self._db.query("places", values)
+        entries_with_term: dict[int, int] = {}
         if rows:
             for word, number in zip(words, rows[0][2], strict=True):
                 term = content_term(word)
                 # Several word forms share a term.
-                having[term] = max(number, having.get(term, 0))
-        return {(context, version) for context, version, _ in rows}, having
+                entries_with_term[term] = max(number, entries_with_term.get(term, 0))
+        return {(context, version) for context, version, _ in rows}, entries_with_term
 
     async def _find_nearest(self, query: Search, limit: int) -> tuple[set[tuple[str, int]], Sequence[Row]]:
         """Return the locations of the nearest vectors, and the rows of all vectors if they had to be read.
@@ -96,11 +96,11 @@ class Searcher:
         if direction is None:
             return set(), ()
         values: dict[str, Any] = {"namespace": query.namespace, "space": query.space}
-        indexed = self._db.pool.vectors and search.is_named(query.space, len(query.vector))
-        if indexed and len(direction) <= MOST_NUMBERS:
+        is_indexed = self._db.pool.vectors and search.is_named(query.space, len(query.vector))
+        if is_indexed and len(direction) <= MOST_NUMBERS:
             values |= {"limit": limit, "vector": direction, "exact": EXACT}
-            return {(context, version) for context, version in await self._db.one("nearest", values)}, ()
-        vectors = await self._db.one("searchable_vectors", values)
+            return {(context, version) for context, version in await self._db.query("nearest", values)}, ()
+        vectors = await self._db.query("searchable_vectors", values)
         return await asyncio.to_thread(search.select_nearest, query, vectors, limit), vectors
 
 

@@ -107,7 +107,7 @@ class PostgresStorage:
         own = own_name(db.tenant)
         self._own = PostgresKV(pool, tenant=own, timeout_seconds=patience, clock=clock, entropy=entropy)
         self._outbox = Outbox(self, self._own)
-        #: What waits to be sent does so on its event loop.
+        #: The queues of each event loop: appends, derived rows and jobs that wait to be sent.
         self._loops = PerLoop(self._outgoing)
 
     def _outgoing(self) -> _Outgoing:
@@ -138,7 +138,12 @@ class PostgresStorage:
         """Return a handle on the data of another tenant that shares the connections of this one."""
         db, hints = self._db, self._hints
         return PostgresStorage(
-            db.pool, tenant=tenant, durability=db.wanted, hints=hints, clock=db.clock, entropy=db.entropy
+            db.pool,
+            tenant=tenant,
+            durability=db.requested_durability,
+            hints=hints,
+            clock=db.clock,
+            entropy=db.entropy,
         )
 
     def kv(self) -> PostgresKV:
@@ -297,11 +302,11 @@ class PostgresStorage:
     async def feed(self, after: str | None = None, *, limit: int = 1000) -> Page[Entry]:
         """Return entries of all logs of the tenant that were appended since a cursor, and the next cursor.
 
-        Nothing is missed, whatever commits late; the entries of one log come in the order of their versions. What a
-        consumer has done with a page it may be given again when it did not keep the new cursor: at least once. A page
-        may be empty, its cursor still counts: it is never None. An entry comes as it is now, so one that was erased
-        meanwhile comes blank; erasing and expiring alone are not told. A long transaction elsewhere on the server
-        delays the feed, and loses nothing.
+        No entry is missed, however late its transaction commits; the entries of one log come in the order of their
+        versions. Delivery is at least once: a consumer that did not keep the new cursor gets the same page again. A
+        page may be empty, but its cursor is never None and must be kept. An entry is returned as it is now, so one that
+        was erased meanwhile is blank; erasing or expiring an entry does not add it to the feed. A long transaction
+        elsewhere on the server delays the feed, and loses nothing.
 
         `ValidationError` for a cursor that is none, or of another server: start again from None.
         """

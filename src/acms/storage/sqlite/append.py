@@ -41,7 +41,7 @@ HEADS = 4096
 class _Plan(NamedTuple):
     """One append after one head: its rows and the new head."""
 
-    known: tuple[int, Head]
+    known_head: tuple[int, Head]
     head: Head
     advance: tuple[Any, ...]
     rows: list[tuple[Any, ...]]
@@ -51,7 +51,7 @@ class _Plan(NamedTuple):
 class _Prepared:
     """An append for the writer, with everything it needs except its version."""
 
-    __slots__ = ("appender", "cited", "columns", "keys", "op", "plan", "simple", "stamps", "tail")
+    __slots__ = ("appender", "cited", "columns", "is_simple", "keys", "op", "plan", "stamps", "tail")
 
     def __init__(self, appender: Appender, op: Append) -> None:
         self.appender = appender
@@ -65,8 +65,8 @@ class _Prepared:
         self.tail: str | None = None
         #: How to write it if the log is still at the cached head; None without one.
         self.plan: _Plan | None = None
-        #: Whether the plan is all there is to it, and allowed behind its head.
-        self.simple = False
+        #: Whether writing the plan is all there is to do (no keys, sources or jobs), and its head allows it.
+        self.is_simple = False
 
     def __call__(self, connection: apsw.Connection) -> Receipt:
         """Append inside the writer's transaction."""
@@ -114,17 +114,17 @@ class Appender:
         if op.tail is not None:
             prepared.tail = dump_flat(op.tail) if op.tail else None
             # A tail that is kept must be read: another handle may have changed it without a new version.
-            known = self._heads.get(op.context)
-            if known is not None:
-                prepared.plan = self._plan(op, prepared, known)
+            cached_head = self._heads.get(op.context)
+            if cached_head is not None:
+                prepared.plan = self._plan(op, prepared, cached_head)
                 has_jobs = bool(op.jobs) or op.finish is not None
                 if not (prepared.keys or prepared.cited or has_jobs):
-                    prepared.simple = _is_append_allowed(op, prepared.plan)
+                    prepared.is_simple = _is_append_allowed(op, prepared.plan)
         return prepared
 
-    def _plan(self, op: Append, prepared: _Prepared, known: tuple[int, Head]) -> _Plan:
+    def _plan(self, op: Append, prepared: _Prepared, known_head: tuple[int, Head]) -> _Plan:
         """Compute what an append behind a known head writes: rows, the new head, the receipt; check nothing."""
-        ref, head = known
+        ref, head = known_head
         context = op.context
         row_base = ref << VERSION_BITS  # row keys have the log in the high bits, the version in the low ones
         batch, position, total = head.version + 1, head.messages, head.tokens
@@ -132,22 +132,22 @@ class Appender:
         ids: list[str] = []
         positions: list[int | None] = []
         chains: list[bytes] = []
-        last, chain, version, rewrites = head.last_message, head.chain, head.version, head.rewrites
-        values = chain_values(head.chain, prepared.stamps)
-        for draft, stamped, (created_at, columns, parts), chain in zip(
-            op.drafts, prepared.stamps, prepared.columns, values, strict=True
+        last_message, chain, version, rewrites = head.last_message, head.chain, head.version, head.rewrites
+        chains_of_drafts = chain_values(head.chain, prepared.stamps)
+        for draft, stamp, (created_at, columns, parts), chain in zip(
+            op.drafts, prepared.stamps, prepared.columns, chains_of_drafts, strict=True
         ):
             version += 1
-            id = entry_id(draft.kind, context, version, stamped.nonce)
+            id = entry_id(draft.kind, context, version, stamp.nonce)
             message_position: int | None = None
             if draft.kind is Kind.MESSAGE:
                 position += 1
-                message_position, last, total = position, id, total + draft.tokens
+                message_position, last_message, total = position, id, total + draft.tokens
             if draft.replaces:
                 rewrites += 1
             row = (
-                row_base | version, draft.kind._value_, message_position, stamped.nonce, batch, total, created_at,
-                draft.tokens, *columns, None, stamped.salt, stamped.digest, chain, draft.key, parts, draft.content,
+                row_base | version, draft.kind._value_, message_position, stamp.nonce, batch, total, created_at,
+                draft.tokens, *columns, None, stamp.salt, stamp.digest, chain, draft.key, parts, draft.content,
             )  # fmt: skip
             rows.append(row)
             ids.append(id)
@@ -156,12 +156,12 @@ class Appender:
         tail, tail_text = op.tail, prepared.tail
         if tail is None:
             tail, tail_text = head.tail, dump(dict(head.tail)) if head.tail else None
-        after = Head(
+        new_head = Head(
             context=context,
             version=version,
             messages=position,
             tokens=total,
-            last_message=last,
+            last_message=last_message,
             rewrites=rewrites,
             derived=head.derived,
             epoch=head.epoch,
@@ -170,22 +170,22 @@ class Appender:
         )
         # New values of the head, then those it must still have.
         advance = (
-            version, position, total, last, rewrites, chain, tail_text,
+            version, position, total, last_message, rewrites, chain, tail_text,
             ref, head.version, head.chain, head.rewrites, head.derived, head.epoch,
         )  # fmt: skip
         receipt = Receipt(
-            head=after,
+            head=new_head,
             versions=(batch, version),
             ids=tuple(ids),
             positions=tuple(positions),
             chains=tuple(chains),
             durability=self._durability,
         )
-        return _Plan(known, after, advance, rows, receipt)
+        return _Plan(known_head, new_head, advance, rows, receipt)
 
     # ── in the writer's transaction ─────────────────────────────────────────────────────────────────────────────────
 
-    def together(self, writer: apsw.Connection, functions: Sequence[Function], start: int) -> list[Any]:
+    def write_together(self, writer: apsw.Connection, functions: Sequence[Function], start: int) -> list[Any]:
         """Write the simple appends that come next, at most one to each log, in two statements; return their receipts.
 
         Without two of them, or if one of them fails, nothing is written, and the caller writes them one by one.
@@ -196,43 +196,44 @@ class Appender:
         plans = [plan for _, plan in simple_appends]
         writer.execute("SAVEPOINT op")
         succeeded = self._write_plans(writer, plans)
-        if not succeeded:  # which one it was is found out one by one
+        if not succeeded:  # the caller writes them one by one, which shows which of them fails
             writer.execute("ROLLBACK TO op").fetchall()
             for prepared, _ in simple_appends:
-                prepared.simple = False
+                prepared.is_simple = False
         writer.execute("RELEASE op").fetchall()
         if not succeeded:
             return []
         heads = self._heads
         if len(heads) + len(plans) > HEADS:
             heads.clear()
-        heads.update({plan.head.context: (plan.known[0], plan.head) for plan in plans})
+        heads.update({plan.head.context: (plan.known_head[0], plan.head) for plan in plans})
         return [plan.receipt for plan in plans]
 
     def _take_simple(self, functions: Sequence[Function], start: int) -> list[tuple[_Prepared, _Plan]]:
         """Return the simple appends from `start` on, with their plans, until one is not simple.
 
-        A second append to a log ends them too, and so does a plan behind a head that has moved.
+        A second append to the same log ends the list too, since its plan is behind the head before the first one; so
+        does a plan behind a head that has moved.
         """
-        found: list[tuple[_Prepared, _Plan]] = []
-        taken: set[str] = set()
+        simple_appends: list[tuple[_Prepared, _Plan]] = []
+        contexts_taken: set[str] = set()
         heads = self._heads
         for function in functions[start:]:
-            if not isinstance(function, _Prepared) or not function.simple:
+            if not isinstance(function, _Prepared) or not function.is_simple:
                 break
             plan, context = function.plan, function.op.context
-            if plan is None or context in taken or heads.get(context) is not plan.known:
+            if plan is None or context in contexts_taken or heads.get(context) is not plan.known_head:
                 break
-            taken.add(context)
-            found.append((function, plan))
-        return found
+            contexts_taken.add(context)
+            simple_appends.append((function, plan))
+        return simple_appends
 
     def _write_plans(self, writer: apsw.Connection, plans: Sequence[_Plan]) -> bool:
         """Write plans for different logs; return False if one cannot be written and all must be rolled back."""
-        before = writer.total_changes()
+        changes_before = writer.total_changes()
         try:
             writer.executemany(self._sql["advance"], [plan.advance for plan in plans])
-            if writer.total_changes() - before != len(plans):
+            if writer.total_changes() - changes_before != len(plans):
                 return False
             writer.executemany(self._sql["insert_entry"], [row for plan in plans for row in plan.rows])
         except apsw.ConstraintError:
@@ -247,10 +248,10 @@ class Appender:
         """Append to the cached head if no other writer has moved it; otherwise append to the current head."""
         op = prepared.op
         # An append that keeps the tail must read it: another handle may have changed it without a new version.
-        cached = self._heads.get(op.context) if op.tail is not None else None
-        if cached is not None:
+        cached_head = self._heads.get(op.context) if op.tail is not None else None
+        if cached_head is not None:
             try:
-                receipt = self._append_at(connection, op, prepared, cached)
+                receipt = self._append_at(connection, op, prepared, cached_head)
             except ACMSError:
                 if op.context not in self._heads:
                     raise  # the cached head was right: the append was refused for another reason
@@ -264,16 +265,16 @@ class Appender:
         return receipt
 
     def _append_at(
-        self, connection: apsw.Connection, op: Append, prepared: _Prepared, known: tuple[int, Head]
+        self, connection: apsw.Connection, op: Append, prepared: _Prepared, known_head: tuple[int, Head]
     ) -> Receipt | None:
         """Append behind a known head; None if the log is not at this head any more."""
         if prepared.keys:
-            repeated = self._find_repeat(connection, op, prepared.keys, known[0])
-            if repeated is not None:
-                return repeated
+            repeat_receipt = self._find_repeat(connection, op, prepared.keys, known_head[0])
+            if repeat_receipt is not None:
+                return repeat_receipt
         plan = prepared.plan
-        if plan is None or plan.known is not known or not prepared.simple:
-            plan = self._plan_checked_append(connection, op, prepared, known)
+        if plan is None or plan.known_head is not known_head or not prepared.is_simple:
+            plan = self._plan_checked_append(connection, op, prepared, known_head)
         connection.execute(self._sql["advance"], plan.advance)
         if not connection.changes():
             return None
@@ -282,7 +283,7 @@ class Appender:
         self._write_rows(connection, op, prepared, plan)
         if len(self._heads) >= HEADS:
             self._heads.clear()
-        self._heads[op.context] = (known[0], plan.head)
+        self._heads[op.context] = (known_head[0], plan.head)
         return plan.receipt
 
     def _find_repeat(
@@ -292,30 +293,30 @@ class Appender:
         if len(set(keys)) != len(keys):
             raise ValidationError("is used twice in one append", field="key")
         entry_of = {key: self._find_by_key(connection, op.context, ref, key) for key in keys}
-        new = [key for key, entry in entry_of.items() if entry is None]
+        new_keys = [key for key, entry in entry_of.items() if entry is None]
         lineage = self._inherited_segments(connection, op.context)
-        if lineage and new:
+        if lineage and new_keys:
             owner_of = {number: owner for number, _, owner in lineage}
-            for row in self._tables.rows(connection, "inherited", (dump(lineage), dump(new))):
+            for row in self._tables.rows(connection, "inherited", (dump(lineage), dump(new_keys))):
                 entry = read_entry(row, owner_of[row[0] >> VERSION_BITS])
                 entry_of[str(entry.key)] = entry
-        stored = [None if draft.key is None else entry_of[draft.key] for draft in op.drafts]
-        if not append_rules.is_repeated_append(op, stored):
+        stored_entries = [None if draft.key is None else entry_of[draft.key] for draft in op.drafts]
+        if not append_rules.is_repeated_append(op, stored_entries):
             return None
         head = self._tables.log(connection, op.context).head
-        repeated = [entry for entry in stored if entry is not None]
-        return append_rules.build_repeat_receipt(head, repeated, self._durability)
+        repeated_entries = [entry for entry in stored_entries if entry is not None]
+        return append_rules.build_repeat_receipt(head, repeated_entries, self._durability)
 
     def _plan_checked_append(
-        self, connection: apsw.Connection, op: Append, prepared: _Prepared, known: tuple[int, Head]
+        self, connection: apsw.Connection, op: Append, prepared: _Prepared, known_head: tuple[int, Head]
     ) -> _Plan:
         """Return how an append is written behind a head, when it is allowed there."""
-        append_rules.check_append(op, known[1])
+        append_rules.check_append(op, known_head[1])
         if prepared.cited:
             append_rules.refuse_erased_sources(self._tables.entries_by_id(connection, prepared.cited))
         plan = prepared.plan
-        if plan is None or plan.known is not known:
-            plan = self._plan(op, prepared, known)
+        if plan is None or plan.known_head is not known_head:
+            plan = self._plan(op, prepared, known_head)
         if plan.head.version > VERSION_MASK:
             raise ValidationError("the log is full", field="drafts")
         return plan
@@ -327,7 +328,7 @@ class Appender:
         else:
             connection.executemany(self._sql["insert_entry"], plan.rows)
         if prepared.keys:
-            ref, head = plan.known
+            ref, head = plan.known_head
             for version, draft in enumerate(op.drafts, head.version + 1):
                 if draft.key is not None:
                     connection.execute(self._sql["insert_key"], (ref, draft.key, version)).fetchall()
@@ -339,10 +340,10 @@ class Appender:
         row = self._tables.row(connection, "key_version", (ref, key))
         if row is None:
             return None
-        found = self._tables.row(
+        entry_row = self._tables.row(
             connection, "entries_forward", range_parameters(ref, row[0], row[0], limit=1)
         )
-        return None if found is None else read_entry(found, context)
+        return None if entry_row is None else read_entry(entry_row, context)
 
     def _inherited_segments(self, connection: apsw.Connection, context: str) -> list[tuple[int, int, str]]:
         """Return the ancestors of a context, oldest first: number, last inherited version and id of each."""
@@ -351,12 +352,12 @@ class Appender:
             if len(self._inherited) >= HEADS:
                 self._inherited.clear()
             lineage = self._tables.log(connection, context).lineage
-            segments = [(self._tables.ref(connection, owner), upto, owner) for owner, upto in lineage]
+            segments = [(self._tables.ref(connection, owner), last, owner) for owner, last in lineage]
             self._inherited[context] = segments
         return segments
 
     def restore(self, connection: apsw.Connection, restored: Context, entries: Sequence[Entry]) -> None:
-        """Write entries verbatim after the stored ones."""
+        """Write entries of a restored log verbatim after the stored ones, if they continue its hash chain."""
         log = self._tables.log(connection, restored.id, deleted=True)
         ref, head = log.ref, log.head
         self._verify_restored(connection, restored, log, entries)
@@ -384,14 +385,15 @@ class Appender:
 
         The chain can be checked only from the begin of an append: stored entries of the same append are included.
         """
-        stored: list[Entry] = []
-        chain, last = log.head.chain, log.head.version
-        if (context.fork or 0) < entries[0].batch <= last:  # the last export was cut within this append
-            last = entries[0].batch - 1
-            previous = self._tables.entries(connection, log, Read(after=last - 1, at=last))
+        stored_entries: list[Entry] = []
+        chain, last_version = log.head.chain, log.head.version
+        # The last export was cut within this append.
+        if (context.fork or 0) < entries[0].batch <= last_version:
+            last_version = entries[0].batch - 1
+            previous = self._tables.entries(connection, log, Read(after=last_version - 1, at=last_version))
             chain = previous[0].chain if previous else genesis_hash(context.parent or context.id)
-            stored = self._tables.entries(connection, log, Read(after=last))
-        for version, problem in verify_chain([*stored, *entries], head=chain, version=last):
+            stored_entries = self._tables.entries(connection, log, Read(after=last_version))
+        for version, problem in verify_chain([*stored_entries, *entries], head=chain, version=last_version):
             raise CorruptRecordError(f"version {version} of {context.id}: {problem}")
 
 
@@ -407,7 +409,7 @@ def _row_of_entry(ref: int, entry: Entry) -> tuple[Any, ...]:
 
 def _is_append_allowed(op: Append, plan: _Plan) -> bool:
     try:
-        append_rules.check_append(op, plan.known[1])
+        append_rules.check_append(op, plan.known_head[1])
     except ACMSError:
         return False  # the head may have moved on: it is asked before refusing
     return plan.head.version <= VERSION_MASK

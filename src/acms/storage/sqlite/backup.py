@@ -26,16 +26,17 @@ def backup_database(
         target.unlink(missing_ok=True)
         if not isinstance(error, apsw.Error):
             raise
-        full = isinstance(error, apsw.FullError)
-        problem = f"the backup to {target} failed: {'the disk is full' if full else f'{type(error).__name__}: {error}'}"
-        raise (StorageFullError if full else StorageError)(
+        is_disk_full = isinstance(error, apsw.FullError)
+        cause = "the disk is full" if is_disk_full else f"{type(error).__name__}: {error}"
+        problem = f"the backup to {target} failed: {cause}"
+        raise (StorageFullError if is_disk_full else StorageError)(
             problem, options=("make room there", "choose another place")
         ) from error
 
 
-def _copy_pages(source: apsw.Connection, to: Path, progress: Callable[[int, int], None] | None) -> None:
+def _copy_pages(source: apsw.Connection, target: Path, progress: Callable[[int, int], None] | None) -> None:
     """Copy the pages of a database into another file."""
-    destination = apsw.Connection(str(to))
+    destination = apsw.Connection(str(target))
     try:
         with destination.backup("main", source, "main") as copy:
             while not copy.done:

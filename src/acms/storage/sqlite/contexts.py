@@ -45,10 +45,10 @@ class Contexts:
 
     def find(self, connection: apsw.Connection, id_or_key: str, namespace: str) -> Context:
         """Return a context by its id or by the key of a live one."""
-        found = self.by_key(connection, namespace, id_or_key) or self.by_id(connection, id_or_key)
-        if found is None:
+        context = self.by_key(connection, namespace, id_or_key) or self.by_id(connection, id_or_key)
+        if context is None:
             raise SessionNotFoundError(f"no session or context is named {id_or_key!r}")
-        return found
+        return context
 
     def page(self, connection: apsw.Connection, query: ContextQuery) -> Page[Context]:
         """List contexts, newest first."""
@@ -97,10 +97,12 @@ class Contexts:
         row = self._tables.row(connection, "context_by_id", (self._tables.tenant, context))
         if row is None:
             raise SessionNotFoundError(f"no context has the id {context!r}")
-        changed = append_rules.apply_settings_change(read_context(row), change, rev=rev, clock=self._clock)
+        new_context = append_rules.apply_settings_change(
+            read_context(row), change, rev=rev, clock=self._clock
+        )
         ref = self._tables.ref(connection, context)
-        deleted_at = _optional_microseconds(changed.deleted_at)
-        self._tables.rows(connection, "update_settings", (settings_column(row, changed), deleted_at, ref))
+        deleted_at = _optional_microseconds(new_context.deleted_at)
+        self._tables.rows(connection, "update_settings", (settings_column(row, new_context), deleted_at, ref))
         if deleted_at is not None:
             self._tables.rows(connection, "delete_records", (ref,))
         return self._get(connection, context)
@@ -108,9 +110,9 @@ class Contexts:
     def create(self, connection: apsw.Connection, context: ContextDraft) -> Context:
         """Create a context, or return the live one with the same namespace and key."""
         if context.key is not None:
-            found = self.by_key(connection, context.namespace, context.key)
-            if found is not None:
-                return found
+            existing = self.by_key(connection, context.namespace, context.key)
+            if existing is not None:
+                return existing
         id = context_id(self._entropy)
         values = {
             **self._fresh(id, context),
@@ -130,13 +132,13 @@ class Contexts:
 
     def restore(self, connection: apsw.Connection, context: Context) -> Head:
         """Create a context verbatim, or return the head of the same one that is there."""
-        found = self.by_id(connection, context.id)
-        if found is not None:
-            append_rules.check_restored_context(found, context)
+        existing = self.by_id(connection, context.id)
+        if existing is not None:
+            append_rules.check_restored_context(existing, context)
             return self._tables.log(connection, context.id, deleted=True).head
-        live = context.key if context.deleted_at is None else None
-        if live is not None and self.by_key(connection, context.namespace, live) is not None:
-            raise append_rules.key_taken_error(live)
+        live_key = context.key if context.deleted_at is None else None
+        if live_key is not None and self.by_key(connection, context.namespace, live_key) is not None:
+            raise append_rules.key_taken_error(live_key)
         values = {
             **self._fresh(context.id, context),
             "namespace": context.namespace,
@@ -152,16 +154,16 @@ class Contexts:
         return self._tables.log(connection, context.id, deleted=True).head
 
     def _insert(self, connection: apsw.Connection, values: Mapping[str, Any]) -> None:
-        sealed = {**values, "settings": seal_columns(values["id"], values)}
-        self._tables.rows(connection, "insert_context", sealed)
+        sealed_values = {**values, "settings": seal_columns(values["id"], values)}
+        self._tables.rows(connection, "insert_context", sealed_values)
         if values["parent"] is None:
             self._tables.rows(connection, "root_itself", (connection.last_insert_rowid(),))
 
     def _get(self, connection: apsw.Connection, id: str) -> Context:
-        found = self.by_id(connection, id)
-        if found is None:
+        context = self.by_id(connection, id)
+        if context is None:
             raise SessionNotFoundError(f"no context has the id {id!r}")
-        return found
+        return context
 
     def _fresh(self, id: str, context: ContextDraft | Context) -> dict[str, Any]:
         """Return the columns of a context without entries."""
@@ -189,24 +191,24 @@ class Contexts:
         """Return the columns of a fork: everything it inherits is a number, nothing is copied."""
         log = self._tables.log(connection, parent, deleted=deleted)
         ref, head, lineage = log
-        at = append_rules.resolve_fork_version(head, fork)
+        version = append_rules.resolve_fork_version(head, fork)
         columns: dict[str, Any] = {
             "ref": ref,
             "parent": parent,
-            "fork": at,
-            "lineage": dump(append_rules.lineage_of_fork(parent, lineage, at)),
-            "version": at,
+            "fork": version,
+            "lineage": dump(append_rules.lineage_of_fork(parent, lineage, version)),
+            "version": version,
             "messages": head.messages,
             "tokens": head.tokens,
             "last_message": head.last_message,
             "rewrites": 0,
-            "chain": head.chain if at else genesis_hash(parent),
+            "chain": head.chain if version else genesis_hash(parent),
         }
-        if at < head.version:
-            columns.update(self._columns_of_head_at(connection, log, at))
+        if version < head.version:
+            columns.update(self._columns_of_head_at(connection, log, version))
         if head.rewrites:
-            for number, first, last in self._tables.runs(connection, log, at=at):
-                base = number << VERSION_BITS
+            for owner_ref, first, last in self._tables.segments(connection, log, at=version):
+                base = owner_ref << VERSION_BITS
                 values = (base | first, base | last)
                 ((count,),) = self._tables.rows(connection, "count_replacing", values)
                 columns["rewrites"] += count

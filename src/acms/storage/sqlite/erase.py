@@ -29,7 +29,7 @@ from acms.storage.sqlite.tables import Tables
 from acms.storage.traces import Traces, find_repeating_values
 
 AGAIN = 1.0
-"""Seconds after which a commit tries again, without waiting."""
+"""Seconds after which a commit tries again to empty the write-ahead log; it does not wait for readers then."""
 CHUNK = 4 << 20
 """Bytes of a file that are searched at once."""
 
@@ -54,22 +54,22 @@ class Eraser:
     ) -> int:
         """Delete the content of entries permanently, in every log that inherits them; return how many were blanked."""
         ref, head, lineage = self._tables.log(connection, context, deleted=True)
-        changed: list[int] = []
+        blanked_versions: list[int] = []
         for owner, low, high in append_rules.split_segments(context, lineage, 1, head.version):
-            number = self._tables.ref(connection, owner)
+            owner_ref = self._tables.ref(connection, owner)
             for version in sorted({version for version in versions if low <= version <= high}):
-                if self._blank_entry(connection, ref, (owner, number, version), to):
-                    changed.append(version)
-        if changed:
+                if self._blank_entry(connection, ref, (owner, owner_ref, version), to):
+                    blanked_versions.append(version)
+        if blanked_versions:
             self._tables.rows(connection, "count_rewrite", (ref,))
             self._tables.rows(connection, "raise_epoch", (ref,))
             detail, now = dump(dict(audit)) if audit else None, to_microseconds(self._clock())
-            values = (self._tables.tenant, context, to.value, dump(changed), detail, now)
+            values = (self._tables.tenant, context, to.value, dump(blanked_versions), detail, now)
             self._tables.rows(connection, "insert_audit", values)
             if to is State.ERASED:
                 self._tables.rows(connection, "delete_records_of_tree", (ref,))
                 self.content_erased = True
-        return len(changed)
+        return len(blanked_versions)
 
     def _blank_entry(
         self, connection: apsw.Connection, ref: int, location: tuple[str, int, int], to: State
@@ -78,20 +78,20 @@ class Eraser:
 
         `location` is its owner, the owner's number and its version; `ref` is the number of the context that asked.
         """
-        owner, number, version = location
-        row = number << VERSION_BITS | version
-        found = self._tables.row(connection, "entries_at", (dump([row]),))
-        if found is None:
+        owner, owner_ref, version = location
+        row_number = owner_ref << VERSION_BITS | version
+        entry_row = self._tables.row(connection, "entries_at", (dump([row_number]),))
+        if entry_row is None:
             return False
-        entry = read_entry(found, owner)
+        entry = read_entry(entry_row, owner)
         # An erased entry stays erased; an expired one may still be erased.
         if entry.state is to or entry.state is State.ERASED:
             return False
-        self._tables.rows(connection, "blank_entry", (to.value, row))
+        self._tables.rows(connection, "blank_entry", (to.value, row_number))
         if to is State.ERASED:
             if entry.key is not None:
-                self._tables.rows(connection, "forget_key", (number, entry.key))
-            self._tables.rows(connection, "delete_derived", (number, version))
+                self._tables.rows(connection, "forget_key", (owner_ref, entry.key))
+            self._tables.rows(connection, "delete_derived", (owner_ref, version))
             self._tables.rows(connection, "delete_payload", (self._tables.tenant, ref, entry.id))
         return True
 
@@ -108,7 +108,7 @@ class Eraser:
     def find_remains(self, connection: apsw.Connection, ids: Sequence[str]) -> list[str]:
         """Return descriptions of the keys and derived rows that erased entries still have."""
         versions_of: dict[tuple[str, int], list[int]] = {}
-        for owner, ref, version in self._tables.places(connection, ids).values():
+        for owner, ref, version in self._tables.locations(connection, ids).values():
             versions_of.setdefault((owner, ref), []).append(version)
         remains: list[str] = []
         for (owner, ref), versions in versions_of.items():
@@ -150,21 +150,21 @@ class FileEraser:
 
     def _empty_wal(self, writer: apsw.Connection) -> None:
         """Move the write-ahead log into the file and cut it to nothing, unless a reader still needs it."""
-        first = self._retry_at == 0.0
-        # Readers get a second to finish, the first time only: writers wait meanwhile.
-        writer.set_busy_timeout(min(self._file.busy, 1_000) if first else 0)
+        is_first_attempt = self._retry_at == 0.0
+        # Readers get a second to finish, but only the first time: all writers wait meanwhile.
+        writer.set_busy_timeout(min(self._file.busy, 1_000) if is_first_attempt else 0)
         try:
-            busy = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0][0]
+            is_busy = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0][0]
         except apsw.Error:
-            busy = True
+            is_busy = True
         finally:
             writer.set_busy_timeout(self._file.busy)
-        if not busy:
+        if not is_busy:
             self._wal_stale, self._retry_at = False, 0.0
             return
         self._retry_at = time.monotonic() + AGAIN
         # Reported once, not at every retry.
-        if first:
+        if is_first_attempt:
             log_event(logging.WARNING, "wal_not_emptied", file=self._file.path.name)
 
     # ── proving it ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -210,8 +210,8 @@ class FileEraser:
     async def _rewrite_file(self) -> None:
         await self._clean(rewrite=True)
         if self._rewrite_error is not None:
-            full = isinstance(self._rewrite_error, apsw.FullError)
-            raise (StorageFullError if full else StorageError)(
+            is_disk_full = isinstance(self._rewrite_error, apsw.FullError)
+            raise (StorageFullError if is_disk_full else StorageError)(
                 f"{self._file.path} could not be written anew, and is as it was: {self._rewrite_error}",
                 options=(
                     "make room for one more copy of it, there and where temporary files go ($SQLITE_TMPDIR)",
@@ -254,15 +254,15 @@ class FileEraser:
 
     def _stored_texts(self, connection: apsw.Connection) -> Iterator[bytes]:
         """Yield the texts of the file's rows, many rows at once."""
-        gathered: list[bytes] = []
+        texts: list[bytes] = []
         size = 0
         for (text,) in connection.execute(self._tables.sql["stored_texts"]):
-            gathered.append(text.encode())
-            size += len(gathered[-1])
+            texts.append(text.encode())
+            size += len(texts[-1])
             if size >= CHUNK:
-                yield b"\n".join(gathered)
-                gathered, size = [], 0
-        yield b"\n".join(gathered)
+                yield b"\n".join(texts)
+                texts, size = [], 0
+        yield b"\n".join(texts)
 
 
 def _bytes_of(file: Path, *, raw: bool) -> Iterator[bytes]:

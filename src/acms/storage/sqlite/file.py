@@ -36,8 +36,8 @@ CLOSING = 5.0
 """Seconds that closing waits for another event loop to let go of the file."""
 
 
-_process = os.getpid()
-"""The number of this process: to ask for it is a system call."""
+_pid = os.getpid()
+"""The number of this process, cached: asking for it at every call would be a system call each time."""
 _open_files: list[tuple[int, int]] = []
 """Device and inode of the files this process has open, once per open handle."""
 _inherited: set[tuple[int, int]] = set()
@@ -50,8 +50,8 @@ def _mark_files_inherited() -> None:
     SQLite notes per process and inode which locks it holds. A child inherits the notes but not the locks: a new
     connection to the same file would believe it is protected, and the parent's close would delete the WAL under it.
     """
-    global _process
-    _process = os.getpid()
+    global _pid
+    _pid = os.getpid()
     _inherited.update(_open_files)
     _open_files.clear()
 
@@ -75,14 +75,14 @@ class _Opened:
 
 async def _close_port(loop: asyncio.AbstractEventLoop, port: Port, *, timeout: float | None) -> None:
     """Close the port of an event loop, on that loop if it runs; wait at most `timeout` seconds for it."""
-    ended: Future[None] = Future()
+    closed: Future[None] = Future()
     if loop in waiting:  # it is blocked until this call ends, and uses nothing of the port meanwhile
-        port.end(ended)
+        port.end(closed)
     elif loop.is_running():
         with suppress(RuntimeError):  # it was closed just now
-            loop.call_soon_threadsafe(port.end, ended)
-            await asyncio.wait([asyncio.wrap_future(ended)], timeout=timeout)
-    if not (ended.done() or loop.is_running()):
+            loop.call_soon_threadsafe(port.end, closed)
+            await asyncio.wait([asyncio.wrap_future(closed)], timeout=timeout)
+    if not (closed.done() or loop.is_running()):
         port.close()
 
 
@@ -144,7 +144,7 @@ class SQLiteFile:
         finally:
             if opening.done() and self._opening.get() is opening:
                 self._opening.pop()
-        # Someone may have closed the handle before this caller was resumed.
+        # Another caller may have closed the handle before this one was resumed: then it is opened once more.
         state = self._state
         if state is not None and state.ports.get() is port:
             return port
@@ -190,9 +190,9 @@ class SQLiteFile:
             if self.read_only:
                 opened: list[apsw.Connection] = []
                 try:
-                    first = self._connect_read_only(opened)
-                    schema.check_schema(first, self.path, read_only=True)
-                    return first, self._connect_read_only(opened), self._connect_read_only(opened)
+                    reader = self._connect_read_only(opened)
+                    schema.check_schema(reader, self.path, read_only=True)
+                    return reader, self._connect_read_only(opened), self._connect_read_only(opened)
                 except BaseException:
                     for connection in opened:
                         connection.close()
@@ -224,10 +224,10 @@ class SQLiteFile:
 
     def _identity(self) -> tuple[int, int] | None:
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def _use_wal(self, writer: apsw.Connection) -> None:
         """Switch a fresh file to WAL; SQLite does not wait here when two processes do so at once, so we do."""
@@ -305,22 +305,22 @@ class SQLiteFile:
         self, partitions: int | None, progress: Callable[[Migration], None] | None
     ) -> list[Migration]:
         """Open the file, which applies the missing migrations; return the applied ones."""
-        missing = {step.version: step for step in await self.migrations(partitions) if not step.applied}
-        if missing and self.read_only:
+        missing_steps = {step.version: step for step in await self.migrations(partitions) if not step.applied}
+        if missing_steps and self.read_only:
             raise StorageReadOnlyError(f"{self.path} was opened read-only", options=("leave ?mode=ro out",))
-        done: list[Migration] = []
+        applied: list[Migration] = []
 
         def note_applied(version: int) -> None:
-            done.append(missing[version])
+            applied.append(missing_steps[version])
             if progress is not None:
-                progress(missing[version])
+                progress(missing_steps[version])
 
         self._applied = note_applied
         try:
             await self.open()
         finally:
             self._applied = None
-        return done
+        return applied
 
     async def aclose(self) -> None:
         """Finish queued work and close the file, for every event loop."""
@@ -340,8 +340,8 @@ class SQLiteFile:
             await asyncio.to_thread(state.queue.thread.join)
         if port is not None:
             await _close_port(asyncio.get_running_loop(), port, timeout=None)
-        for loop, other in state.ports.clear():
-            await _close_port(loop, other, timeout=CLOSING)
+        for loop, other_port in state.ports.clear():
+            await _close_port(loop, other_port, timeout=CLOSING)
         with suppress(apsw.Error):
             state.writer.close()
         if state.identity in _open_files:
@@ -353,7 +353,7 @@ class SQLiteFile:
 
     async def _port(self) -> Port:
         state = self._state
-        port = None if state is None or state.pid != _process else state.ports.get()
+        port = None if state is None or state.pid != _pid else state.ports.get()
         return port or await self.open()
 
     async def read(self, function: Callable[[apsw.Connection], T], *, large: bool = False) -> T:

@@ -24,7 +24,7 @@ class JobQueue:
     def __init__(self, tables: Tables, clock: Callable[[], datetime]) -> None:
         self._tables = tables
         self._clock = clock
-        #: When no job was found that was changed in the future.
+        #: When it was last checked, with no result, whether a job was changed in the future.
         self._last_check = -CLOCKS_DIFFER
 
     def enqueue(self, connection: apsw.Connection, op: Append) -> None:
@@ -40,11 +40,12 @@ class JobQueue:
             values = (tenant, op.context, job.kind, job.dedupe, payload, due, now, now)
             self._tables.rows(connection, "insert_job", values)
 
-    def look(self, connection: apsw.Connection, kinds: Sequence[str], limit: int) -> tuple[bool, bool]:
+    def check_due(self, connection: apsw.Connection, kinds: Sequence[str], limit: int) -> tuple[bool, bool]:
         """Return whether jobs are due, and whether one was changed in the future; writes nothing."""
         now = to_microseconds(self._clock())
-        ahead = self._has_job_from_future(connection, now)
-        return bool(self._due(connection, kinds, now, ahead=ahead, limit=limit)), ahead
+        has_future_job = self._has_job_from_future(connection, now)
+        due_jobs = self._due(connection, kinds, now, has_future_job=has_future_job, limit=limit)
+        return bool(due_jobs), has_future_job
 
     def _has_job_from_future(self, connection: apsw.Connection, now: int) -> bool:
         """Return whether a job was changed at a time that is still to come, because the clock was set back.
@@ -54,45 +55,54 @@ class JobQueue:
         if 0 <= now - self._last_check < CLOCKS_DIFFER:
             return False
         values = (self._tables.tenant, now + CLOCKS_DIFFER)
-        found = self._tables.row(connection, "jobs_ahead", values) is not None
-        if not found:
+        has_job = self._tables.row(connection, "jobs_ahead", values) is not None
+        if not has_job:
             self._last_check = now
-        return found
+        return has_job
 
     def _due(
-        self, connection: apsw.Connection, kinds: Sequence[str], now: int, *, ahead: bool, limit: int
+        self, connection: apsw.Connection, kinds: Sequence[str], now: int, *, has_future_job: bool, limit: int
     ) -> Sequence[Row]:
         values = {"tenant": self._tables.tenant, "kinds": dump(list(kinds)), "now": now, "limit": limit}
-        if ahead:
+        if has_future_job:
             values["changed"] = now + CLOCKS_DIFFER
-        return self._tables.rows(connection, "due_jobs_ahead" if ahead else "due_jobs", values)
+        return self._tables.rows(connection, "due_jobs_ahead" if has_future_job else "due_jobs", values)
 
     def claim(
-        self, connection: apsw.Connection, kinds: Sequence[str], *, lease: timedelta, limit: int, ahead: bool
+        self,
+        connection: apsw.Connection,
+        kinds: Sequence[str],
+        *,
+        lease: timedelta,
+        limit: int,
+        has_future_job: bool,
     ) -> list[Lease]:
-        """Take due jobs, oldest first; `ahead` says whether jobs have times that are still to come (see `look`).
+        """Take due jobs, oldest first.
 
-        A lease is `silent` if the job's last worker let its lease expire without a word.
+        `has_future_job` says whether a job was changed at a time that is still to come (see `check_due`). A lease is
+        `silent` if the job's last worker let its lease expire without settling the job.
         """
         now = to_microseconds(self._clock())
-        until = now + lease // timedelta(microseconds=1)
-        found: list[Lease] = []
-        for id, state in self._due(connection, kinds, now, ahead=ahead, limit=limit):
-            self._tables.rows(connection, "claim_job", (until, now, self._tables.tenant, id))
+        lease_until = now + lease // timedelta(microseconds=1)
+        leases: list[Lease] = []
+        for id, state in self._due(connection, kinds, now, has_future_job=has_future_job, limit=limit):
+            self._tables.rows(connection, "claim_job", (lease_until, now, self._tables.tenant, id))
             job, silent = self._job(connection, id), state == JobState.RUNNING
-            found.append(Lease(job=job, attempt=job.attempt, until=from_microseconds(until), silent=silent))
-        return found
+            leases.append(
+                Lease(job=job, attempt=job.attempt, until=from_microseconds(lease_until), silent=silent)
+            )
+        return leases
 
     def extend(self, connection: apsw.Connection, lease: Lease, by: timedelta) -> Lease:
         """Prolong a lease."""
         now = to_microseconds(self._clock())
-        until = now + by // timedelta(microseconds=1)
+        lease_until = now + by // timedelta(microseconds=1)
         number = append_rules.job_number(lease.job.id)
-        values = (until, now, self._tables.tenant, number, lease.attempt)
+        values = (lease_until, now, self._tables.tenant, number, lease.attempt)
         row = self._tables.row(connection, "extend_job", values)
         if row is None:
             raise self._lease_error(connection, lease)
-        return replace(lease, job=self._job(connection, row[0]), until=from_microseconds(until))
+        return replace(lease, job=self._job(connection, row[0]), until=from_microseconds(lease_until))
 
     def settle(self, connection: apsw.Connection, lease: Lease, outcome: Retry | Failed | Done) -> Job:
         """End an attempt that has no effect on the log."""
@@ -121,8 +131,8 @@ class JobQueue:
         return self._job(connection, number)
 
     def _lease_error(self, connection: apsw.Connection, lease: Lease) -> LeaseLostError:
-        """Say that another attempt holds the job; `GoneError` when there is no such job."""
-        self._job(connection, append_rules.job_number(lease.job.id))
+        """Return the error for a lease that another attempt took; raise `GoneError` when there is no such job."""
+        self._job(connection, append_rules.job_number(lease.job.id))  # raises the `GoneError`
         return append_rules.lease_lost_error(lease)
 
     def _job(self, connection: apsw.Connection, id: int) -> Job:
@@ -141,6 +151,6 @@ class JobQueue:
             "after": None if query.after is None else append_rules.job_number(query.after),
             "limit": query.limit + 1,
         }
-        which = "unfinished_jobs" if append_rules.is_unfinished_query(query) else "jobs"
-        rows = self._tables.rows(connection, which, values)
+        query_name = "unfinished_jobs" if append_rules.is_unfinished_query(query) else "jobs"
+        rows = self._tables.rows(connection, query_name, values)
         return append_rules.build_page(rows, query.limit, read_job)

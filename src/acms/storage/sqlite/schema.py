@@ -61,7 +61,7 @@ def check_schema(connection: apsw.Connection, path: Path, *, read_only: bool = F
 
     Returns the checksums of the steps that it has.
     """
-    known = load_migrations("sqlite")
+    known_steps = load_migrations("sqlite")
     # One statement, so one snapshot: another process may be creating the file right now.
     row: Any = connection.execute(
         "SELECT (SELECT user_version FROM pragma_user_version),"
@@ -74,23 +74,23 @@ def check_schema(connection: apsw.Connection, path: Path, *, read_only: bool = F
             f"{path} is a database of another application; it was not touched",
             options=("choose another path",),
         )
-    if version > len(known):
+    if version > len(known_steps):
         raise SchemaVersionError(
-            f"{path} has schema {version}, this release knows up to {len(known)}; it was not touched",
+            f"{path} has schema {version}, this release knows up to {len(known_steps)}; it was not touched",
             options=("upgrade acms-engine",),
         )
     rows: Any = connection.execute("SELECT version, checksum FROM migrations") if version else ()
     applied: dict[int, str] = dict(rows)
-    for number, checksum, _ in known:
+    for number, checksum, _ in known_steps:
         if applied.get(number, checksum) != checksum:
             raise SchemaVersionError(
                 f"{path} was migrated by a different release: its schema {number} is not the one this"
                 " release has; it was not touched",
                 options=("open it with the release that wrote it", "export there and restore here"),
             )
-    if read_only and version < len(known):
+    if read_only and version < len(known_steps):
         raise SchemaVersionError(
-            f"{path} has schema {version}, this release reads {len(known)}",
+            f"{path} has schema {version}, this release reads {len(known_steps)}",
             options=("run acms migrate", "open it writable once"),
         )
     return applied
@@ -100,10 +100,10 @@ def migrate_file(
     writer: apsw.Connection, clock: Callable[[], datetime], on_applied: Callable[[int], None] | None
 ) -> None:
     """Apply the missing migrations, each in its own transaction; another process may apply one first."""
-    known = load_migrations("sqlite")
-    if writer.pragma("user_version") == len(known):
+    known_steps = load_migrations("sqlite")
+    if writer.pragma("user_version") == len(known_steps):
         return
-    for version, checksum, script in known:
+    for version, checksum, script in known_steps:
         applied_here = False
         writer.execute("BEGIN IMMEDIATE").fetchall()
         try:
@@ -134,21 +134,21 @@ def _build_script(version: int, checksum: str, script: str, now: str) -> str:
 def list_schema_steps(path: Path) -> list[Migration]:
     """Return every step of the schema and whether a file has it; the file is not changed, and not created."""
     applied = _read_applied_steps(path)
-    now = "CAST(1000000 * unixepoch('subsec') AS INTEGER)"
-    found: list[Migration] = []
+    now_expression = "CAST(1000000 * unixepoch('subsec') AS INTEGER)"
+    steps: list[Migration] = []
     for version, checksum, script in load_migrations("sqlite"):
         # The first step of a new file also switches it to WAL, which no transaction can do.
-        whole = f"BEGIN IMMEDIATE;\n{_build_script(version, checksum, script, now)}COMMIT;\n"
-        found.append(
+        transaction = f"BEGIN IMMEDIATE;\n{_build_script(version, checksum, script, now_expression)}COMMIT;\n"
+        steps.append(
             Migration(
                 version=version,
                 needs=version,
                 checksum=checksum,
                 applied=version in applied,
-                script=whole if applied or found else f"PRAGMA journal_mode = wal;\n{whole}",
+                script=transaction if applied or steps else f"PRAGMA journal_mode = wal;\n{transaction}",
             )
         )
-    return found
+    return steps
 
 
 def _read_applied_steps(path: Path) -> Mapping[int, str]:

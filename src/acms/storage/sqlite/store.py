@@ -83,7 +83,7 @@ class DatabaseStorage(ABC):
         self._eraser = Eraser(self._tables, clock)
         self._own = DatabaseKV(database, own_name(self.tenant), clock, entropy)
         self._outbox = Outbox(self, self._own)
-        database.hooks = CommitHooks(self._appender.together, self._appender.forget)
+        database.hooks = CommitHooks(self._appender.write_together, self._appender.forget)
 
     async def __aexit__(self, *error: object) -> None:
         """Let go of the handle."""
@@ -216,9 +216,9 @@ class DatabaseStorage(ABC):
         self, context: str, space: str, *, after: int = 0, at: int | None = None
     ) -> list[Derived]:
         """Return the derived rows of one space by sequence number, from every context of the lineage."""
-        few = after > 0 and (await self.head(context)).derived - after <= INLINE_ROWS
+        is_small = after > 0 and (await self.head(context)).derived - after <= INLINE_ROWS
         return await self._database.read(
-            lambda reader: self._derived.read(reader, context, space, after=after, at=at), large=not few
+            lambda reader: self._derived.read(reader, context, space, after=after, at=at), large=not is_small
         )
 
     async def missing(
@@ -242,24 +242,30 @@ class DatabaseStorage(ABC):
 
     async def record(self, context: str, name: str) -> Record | None:
         """Return the record a context itself has under a name."""
-        named = records.validate_record_name(name)
-        return await self._database.read(lambda reader: self._records.get(reader, context, named))
+        valid_name = records.validate_record_name(name)
+        return await self._database.read(lambda reader: self._records.get(reader, context, valid_name))
 
     async def put_record(self, context: str, name: str, data: Mapping[str, Json], *, rev: int) -> Record:
         """Store a record if it is still at `rev`."""
-        named, text = records.validate_record_name(name), records.serialize_record_data(data, rev)
-        return await self._database.write(lambda writer: self._records.put(writer, context, named, text, rev))
+        valid_name, text = records.validate_record_name(name), records.serialize_record_data(data, rev)
+        return await self._database.write(
+            lambda writer: self._records.put(writer, context, valid_name, text, rev)
+        )
 
     # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
         """Take due jobs, oldest first."""
         # A worker that finds no job takes no write lock and syncs no disk, so idle workers cost little.
-        has_due, ahead = await self._database.read(lambda reader: self._jobs.look(reader, kinds, limit))
+        has_due, has_future_job = await self._database.read(
+            lambda reader: self._jobs.check_due(reader, kinds, limit)
+        )
         if not has_due:
             return []
         return await self._database.write(
-            lambda writer: self._jobs.claim(writer, kinds, lease=lease, limit=limit, ahead=ahead)
+            lambda writer: self._jobs.claim(
+                writer, kinds, lease=lease, limit=limit, has_future_job=has_future_job
+            )
         )
 
     async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
@@ -318,7 +324,7 @@ class SQLiteStorage(DatabaseStorage):
 
     # ── erasing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    #: A deleted row is overwritten at once, and the write-ahead log emptied.
+    #: Where bytes of erased content stay until a rewrite: nowhere, as deleted rows are overwritten at once.
     until_rewritten: tuple[str, ...] = ()
     searches_bytes = True
 

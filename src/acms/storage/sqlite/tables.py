@@ -60,25 +60,25 @@ class Tables:
     def heads(self, connection: apsw.Connection, contexts: Sequence[str]) -> list[Head | None]:
         """Return the heads of contexts in their order; None for one that is not there, or was deleted."""
         values = {"tenant": self.tenant, "contexts": dump(list(contexts))}
-        found = {id: _build_head(id, columns) for id, *columns in self.rows(connection, "heads_of", values)}
-        return [found.get(id) for id in contexts]
+        head_of = {id: _build_head(id, columns) for id, *columns in self.rows(connection, "heads_of", values)}
+        return [head_of.get(id) for id in contexts]
 
     def ref(self, connection: apsw.Connection, context: str) -> int:
-        """Return the ref of an ancestor."""
+        """Return the ref of a context from which a log inherits; `CorruptRecordError` if it is missing."""
         row = self.row(connection, "ref", (self.tenant, context))
         if row is None:
             raise CorruptRecordError(f"the ancestor {context} is missing")
         return int(row[0])
 
-    def runs(
+    def segments(
         self, connection: apsw.Connection, log: Log, *, at: int | None = None
     ) -> list[tuple[int, int, int]]:
-        """Return the (ref of the owner, first, last) runs of a log."""
+        """Return the segments (ref of the owner, first version, last version) of a log, up to a version."""
         ref, head, lineage = log
-        last = head.version if at is None else min(at, head.version)
+        newest = head.version if at is None else min(at, head.version)
         return [
-            (ref if owner == head.context else self.ref(connection, owner), low, high)
-            for owner, low, high in append_rules.split_segments(head.context, lineage, 1, last)
+            (ref if owner == head.context else self.ref(connection, owner), first, last)
+            for owner, first, last in append_rules.split_segments(head.context, lineage, 1, newest)
         ]
 
     # ── entries ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -102,7 +102,8 @@ class Tables:
             number = ref if owner == head.context else self.ref(connection, owner)
             remaining = -1 if limit is None else limit - len(entries)
             parameters = range_parameters(number, first, last, kinds=request.kinds, limit=remaining)
-            # Fetched first: a cursor left open by a corrupt row would keep this connection in an old snapshot.
+            # All rows are fetched before one is read: a corrupt row raises, and a cursor left open by the error would
+            # keep this connection in an old snapshot.
             entries.extend(
                 [read_entry(row, owner) for row in self.rows(connection, request.query, parameters)]
             )
@@ -114,7 +115,7 @@ class Tables:
 
     def entries_by_id(self, connection: apsw.Connection, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, with None for ids that do not exist."""
-        locations = self.places(connection, ids)
+        locations = self.locations(connection, ids)
         owner_of = {ref: owner for owner, ref, _ in locations.values()}
         numbers = [ref << VERSION_BITS | version for _, ref, version in locations.values()]
         entries: dict[str, Entry] = {}
@@ -123,7 +124,7 @@ class Tables:
             entries[entry.id] = entry
         return [entries.get(id) for id in ids]
 
-    def places(self, connection: apsw.Connection, ids: Sequence[str]) -> dict[str, tuple[str, int, int]]:
+    def locations(self, connection: apsw.Connection, ids: Sequence[str]) -> dict[str, tuple[str, int, int]]:
         """Return the location (owner, number of the owner, version) of each id that may exist."""
         location_of = append_rules.parse_entry_ids(ids)
         ref_of: dict[str, int] = {}
@@ -165,7 +166,7 @@ class DerivedRows:
         """Store derived rows under the contexts that own their versions; rows of blanked versions are dropped."""
         log = self._tables.log(connection, context)
         ref, head = log.ref, log.head
-        segments = self._tables.runs(connection, log)
+        segments = self._tables.segments(connection, log)
         versions = {row.version for row in rows}
         numbers = [
             owner << VERSION_BITS | version
@@ -194,7 +195,7 @@ class DerivedRows:
         `after` is a sequence number, `at` a version of the log.
         """
         log = self._tables.log(connection, context)
-        segments = self._tables.runs(connection, log, at=at)
+        segments = self._tables.segments(connection, log, at=at)
         rows: list[Derived] = []
         for owner, first, last in segments:
             values = (owner, space, after, log.head.derived, first, last)
@@ -206,20 +207,21 @@ class DerivedRows:
     ) -> list[tuple[str, int]]:
         """Return live messages, facts and summaries that have no row in the space."""
         tables = self._tables
-        runs: Sequence[Row]
+        segments: Sequence[Row]
         if context is None:
-            runs = tables.rows(connection, "live_logs", (tables.tenant,))
+            segments = tables.rows(connection, "live_logs", (tables.tenant,))
         else:
-            runs = [(context, *run) for run in tables.runs(connection, tables.log(connection, context))]
+            owned = tables.segments(connection, tables.log(connection, context))
+            segments = [(context, *segment) for segment in owned]
         missing: list[tuple[str, int]] = []
-        for id, number, start, end in runs:
+        for id, owner_ref, start, end in segments:
             for first in range(max(start, after + 1), end + 1, COVERAGE):
                 if len(missing) >= limit:
                     return missing
-                block = (number, space, first, min(first + COVERAGE - 1, end))
+                block = (owner_ref, space, first, min(first + COVERAGE - 1, end))
                 # Counting rows by an index is cheap: most blocks are complete and need no search.
-                ((covered,),) = tables.rows(connection, "count_covered", block)
-                if covered <= block[3] - first:
+                ((covered_count,),) = tables.rows(connection, "count_covered", block)
+                if covered_count <= block[3] - first:
                     rows = tables.rows(connection, "missing", (*block, limit - len(missing)))
                     missing.extend((id, version) for (version,) in rows)
         return missing
@@ -242,13 +244,13 @@ class DerivedRows:
 
 def _build_head(context: str, columns: Sequence[Any]) -> Head:
     """Build a head from its columns: from `version` up to and including `tail`."""
-    version, messages, tokens, last, rewrites, derived, epoch, chain, tail = columns
+    version, messages, tokens, last_message, rewrites, derived, epoch, chain, tail = columns
     return Head(
         context=context,
         version=version,
         messages=messages,
         tokens=tokens,
-        last_message=last,
+        last_message=last_message,
         rewrites=rewrites,
         derived=derived,
         epoch=epoch,

@@ -109,7 +109,7 @@ class Port:
         #: File descriptor by which the writer wakes the event loop; None where there is no such thing.
         self._event = self._open_event()
         self._guard = threading.Lock()
-        #: Set when closing waits for a large read to end.
+        #: Resolved when it is closed; set when closing waits for a large read to end.
         self._ended: Future[None] | None = None
 
     # ── on the event loop ───────────────────────────────────────────────────────────────────────────────────────────
@@ -150,10 +150,10 @@ class Port:
             self._timer.cancel()
         self._post_postponed(queue)
 
-    def close(self, ended: Future[None] | None = None) -> None:
+    def close(self, closed: Future[None] | None = None) -> None:
         """Close the connections and the event's file descriptor: on the port's event loop, or when that does not run.
 
-        `ended` is resolved at the end.
+        `closed` is resolved at the end.
         """
         self.closed = True
         with self._guard:
@@ -161,22 +161,21 @@ class Port:
         if event is not None:
             if not self._loop.is_closed():
                 self._loop.remove_reader(event)
-                self._loop.call_soon_threadsafe(
-                    self._answer_committed
-                )  # the event may have been set and not yet been read
+                # Work may have been committed whose event was not read yet: answer it without the event.
+                self._loop.call_soon_threadsafe(self._answer_committed)
             os.close(event)
         for connection in (self._large, self.reader):
             with suppress(apsw.Error):
                 connection.close()
-        if ended is not None:
-            ended.set_result(None)
+        if closed is not None:
+            closed.set_result(None)
 
-    def end(self, ended: Future[None]) -> None:
+    def end(self, closed: Future[None]) -> None:
         """Close it now, or after the large read that is under way; no task does so, since its loop may stop first."""
         if self._lock.locked():
-            self._ended = ended
+            self._ended = closed
         else:
-            self.close(ended)
+            self.close(closed)
 
     def _post_postponed(self, queue: WriteQueue) -> None:
         """Give the collected work to the writer; its callers get `StoppedError` if that was stopped."""
@@ -270,9 +269,9 @@ class WriteQueue:
 
     def _run_writer(self) -> None:
         """Commit what is queued, in the writer thread, until the queue is stopped."""
-        last = False
-        while not last:
-            works, last = self._take_works()
+        is_last = False
+        while not is_last:
+            works, is_last = self._take_works()
             if self.deferred:  # a loop may add one meanwhile
                 works.append(Work([self.deferred.popleft() for _ in range(len(self.deferred))]))
             if works:
@@ -308,5 +307,5 @@ class WriteQueue:
             start = end
             if work.port is not None:
                 works_of_port.setdefault(work.port, []).append(work)
-        for port, answered in works_of_port.items():
-            port.notify_committed(answered)
+        for port, works_of_loop in works_of_port.items():
+            port.notify_committed(works_of_loop)
