@@ -64,8 +64,8 @@ class RemotelyRendered(Rendered):
                 warnings=answer["warnings"],
                 manifest=lambda: Manifest.from_json(answer["manifest"]),
                 recalls=(),
-                left=(),
-                after=after,
+                omissions=(),
+                previous=after,
             )
             self._omitted = int(answer["omitted"])
             self._sources = tuple([tuple(map(str, one)) for one in answer["sources"]])

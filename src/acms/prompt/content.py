@@ -45,9 +45,9 @@ class Recipe:
         self.offered: tuple[Tool, ...] = ()
 
 
-def steps_of(content: object, field: str, bound: list[Recipe]) -> list[Step]:
-    """Return a content as steps, checked; recipes that are met are added to `bound`."""
-    steps = _parse_content(content, field, bound)
+def steps_of(content: object, field: str, nested_prompts: list[Recipe]) -> list[Step]:
+    """Return a content as steps, checked; recipes that are met are added to `nested_prompts`."""
+    steps = _parse_content(content, field, nested_prompts)
     if contents.depth_of_steps(steps) > contents.DEPTH:
         raise _too_deep(field)
     return steps
@@ -57,8 +57,8 @@ def _too_deep(field: str) -> ValidationError:
     return ValidationError(f"is nested more than {contents.DEPTH} deep", field=field.partition("[")[0])
 
 
-def _parse_content(content: object, field: str, bound: list[Recipe], depth: int = 0) -> list[Step]:
-    """Return a content as steps; raise `ValidationError` for an invalid one. Nested prompts are added to `bound`."""
+def _parse_content(content: object, field: str, nested_prompts: list[Recipe], depth: int = 0) -> list[Step]:
+    """Return a content as steps; raise `ValidationError` for an invalid one. Nested prompts are added to `nested_prompts`."""
     if content is None:
         return []
     if isinstance(content, str):
@@ -68,16 +68,16 @@ def _parse_content(content: object, field: str, bound: list[Recipe], depth: int 
     if isinstance(content, Scope | MessageGroup | ComposedMessage):
         return [Fixed(content)]
     if isinstance(content, PARTS):
-        return _parse_content([content], field, bound)
+        return _parse_content([content], field, nested_prompts)
     if isinstance(content, Mapping):
-        return [WrittenMessage(one) for one in contents.parse_message_mapping(content, field)]
+        return [WrittenMessage(message) for message in contents.parse_message_mapping(content, field)]
     if isinstance(content, Readable | SessionAtService):
         return [Log(contents.cast_to_readable(content))]
     if isinstance(content, Recipe):
-        bound.append(content)
+        nested_prompts.append(content)
         return _steps_of(content, field)
     if isinstance(content, Sequence) and not isinstance(content, bytes | bytearray):
-        return _parse_sequence(content, field, bound, depth)
+        return _parse_sequence(content, field, nested_prompts, depth)
     sync_import = suggest_sync_import(content)
     if sync_import:
         raise ValidationError(
@@ -101,7 +101,7 @@ def _steps_of(recipe: Recipe, field: str) -> list[Step]:
     return list(recipe.steps)
 
 
-def _parse_sequence(items: Sequence[Any], field: str, bound: list[Recipe], depth: int) -> list[Step]:
+def _parse_sequence(items: Sequence[Any], field: str, nested_prompts: list[Recipe], depth: int) -> list[Step]:
     """Return one message for a sequence of parts, and the steps of each content of any other."""
     if items and all(isinstance(item, PARTS) for item in items):
         return [WrittenMessage(contents.build_message(_role_of(items), parts=list(items)))]
@@ -110,7 +110,7 @@ def _parse_sequence(items: Sequence[Any], field: str, bound: list[Recipe], depth
     return [
         step
         for index, item in enumerate(items)
-        for step in _parse_content(item, f"{field}[{index}]", bound, depth + 1)
+        for step in _parse_content(item, f"{field}[{index}]", nested_prompts, depth + 1)
     ]
 
 

@@ -35,15 +35,17 @@ def find_own_logs(context: Context | None) -> set[str]:
     return set() if context is None else {context.id, *(owner for owner, _ in context.lineage)}
 
 
-def write_pieces(items: Sequence[ContextItem], own: Collection[str], *, counted: bool) -> tuple[Piece, ...]:
+def write_pieces(
+    items: Sequence[ContextItem], own_logs: Collection[str], *, same_counter: bool
+) -> tuple[Piece, ...]:
     """Return recalled items as pieces in their order; a tool call and its results are one.
 
-    `own` are the logs of the conversation: its own, and those it was forked from. If some items are from others, each
-    names its session, but for facts: they hold wherever they were stated. `counted` says that the tokens of the items
+    `own_logs` are the logs of the conversation: its own, and those it was forked from. If some items are from others, each
+    names its session, but for facts: they hold wherever they were stated. `same_counter` says that the tokens of the items
     are those of the codec.
     """
     items = _sort_oldest_first(items)
-    has_others = any(not _is_own(item, own) for item in items)
+    has_others = any(not _is_own(item, own_logs) for item in items)
     pieces: list[Piece] = []
     group: tuple[str, str] | None = None
     for item in items:
@@ -53,10 +55,10 @@ def write_pieces(items: Sequence[ContextItem], own: Collection[str], *, counted:
             pieces[-1] = _add_result(pieces[-1], item)
             continue
         group = None if item.group is None else _group_of(item)
-        session = _name_session(item, own) if has_others else None
+        session = _name_session(item, own_logs) if has_others else None
         text = chat_messages.escape_closing_mark(_write_paragraph(item, session), chat_messages.RECALLED)
         is_plain = text == prefix_speaker(item.speaker, item.content)
-        tokens = item.token_count if counted and is_plain else None
+        tokens = item.token_count if same_counter and is_plain else None
         pieces.append(Piece(text, item.id, item.score, (item.id,), tokens))
     return tuple(pieces)
 
@@ -90,32 +92,32 @@ def drop_repeated_facts(items: Sequence[ContextItem]) -> list[ContextItem]:
             terms = _terms_of_item(item)
             if len(terms) <= 60:  # a longer text holds many words by chance
                 messages.append(terms)
-    kept: list[ContextItem] = []
+    kept_items: list[ContextItem] = []
     for item in items:
         terms = _terms_of_item(item) if item.source is Source.FACT else set[int]()
         is_repeated = len(terms) > 1 and any(terms <= message for message in messages)
         if not is_repeated:
-            kept.append(item)
-    return kept
+            kept_items.append(item)
+    return kept_items
 
 
 def _terms_of_item(item: ContextItem) -> set[int]:
     return set(content_terms(split_words(item.content)))
 
 
-def _is_own(item: ContextItem, own: Collection[str]) -> bool:
+def _is_own(item: ContextItem, own_logs: Collection[str]) -> bool:
     """Return whether an item is from this conversation, or of no session: a fact."""
     if item.source is Source.FACT or item.session_id is None:
         return True
     parsed = parse_entry_id(item.id)
-    return parsed is None or parsed[0] in own
+    return parsed is None or parsed[0] in own_logs
 
 
-def _name_session(item: ContextItem, own: Collection[str]) -> str | None:
+def _name_session(item: ContextItem, own_logs: Collection[str]) -> str | None:
     """Return how an excerpt names the session of an item; None for a fact."""
     if item.source is Source.FACT:
         return None
-    return "this session" if _is_own(item, own) else f"session {item.session_id}"
+    return "this session" if _is_own(item, own_logs) else f"session {item.session_id}"
 
 
 def _write_paragraph(item: ContextItem, session: str | None) -> str:
@@ -141,8 +143,10 @@ def _add_result(call: Piece, item: ContextItem) -> Piece:
     )
 
 
-def write_short_calls(groups: Sequence[MessageGroup], counter: TokenCounter, most: int) -> tuple[Piece, ...]:
-    """Return tool calls with their results as pieces of one line each, the newest as far as `most` tokens hold them.
+def write_short_calls(
+    groups: Sequence[MessageGroup], counter: TokenCounter, max_tokens: int
+) -> tuple[Piece, ...]:
+    """Return tool calls with their results as pieces of one line each, the newest as far as `max_tokens` tokens hold them.
 
     Of arguments the short values stay, such as paths; of a result its first and its last line. A model that does not
     see its earlier calls repeats them.
@@ -168,7 +172,7 @@ def write_short_calls(groups: Sequence[MessageGroup], counter: TokenCounter, mos
             )
         )
     costs = [counter.count(piece.text) for piece in pieces]
-    while pieces and sum(costs[-len(pieces) :]) > most:
+    while pieces and sum(costs[-len(pieces) :]) > max_tokens:
         del pieces[0]
     return tuple(pieces)
 
@@ -183,15 +187,15 @@ def _shorten_result(output: str) -> str:
     return f"{lines[0][:SHORT_LINE].rstrip()} {condense.CUT} {lines[-1][-SHORT_LINE:].lstrip()}"
 
 
-def write_block(pieces: tuple[Piece, ...], codec: Codec, *, first: bool = True) -> ComposedMessage:
+def write_block(pieces: tuple[Piece, ...], codec: Codec, *, is_first: bool = True) -> ComposedMessage:
     """Return recalled pieces as one message of quoted text, or as separate blocks where the format supports them.
 
     The first block of a request explains its purpose; later ones refer to it.
     """
     if codec.search_results:
         return ComposedMessage(Role.USER, pieces, separator="\n", kind="recall", cited=True)
-    explained = chat_messages.EXCERPTS if first else chat_messages.MORE_EXCERPTS
-    opening = f"{chat_messages.RECALLED[0]}{explained}{SEPARATOR}"
+    explanation = chat_messages.EXCERPTS if is_first else chat_messages.MORE_EXCERPTS
+    opening = f"{chat_messages.RECALLED[0]}{explanation}{SEPARATOR}"
     return ComposedMessage(Role.USER, pieces, opening, SEPARATOR, chat_messages.RECALLED[1], "recall")
 
 

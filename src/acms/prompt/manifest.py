@@ -172,9 +172,9 @@ class Manifest:
 
     def to_json(self) -> dict[str, Json]:
         """Return it as a JSON object without empty fields."""
-        places = {entry: place for place, entry in enumerate(self.entries)}
+        index_by_entry = {entry: index for index, entry in enumerate(self.entries)}
         words: dict[str, int] = {}  # words that occur many times are written once, rows hold their index
-        written: dict[str, Json] = {
+        document: dict[str, Json] = {
             "format": self.format,
             "codec": self.codec,
             "model": self.model,
@@ -185,19 +185,22 @@ class Manifest:
             "upper_bound": self.upper_bound,
             "tools": [_tool_to_json(tool) for tool in self.tools],
             "marks": [[mark.messages, mark.id, mark.version, mark.ttl] for mark in self.marks],
-            "entries": list(places),
-            "messages": [_sent_to_json(message, places, words) for message in self.messages],
+            "entries": list(index_by_entry),
+            "messages": [_sent_to_json(message, index_by_entry, words) for message in self.messages],
             "reads": [[*read[:3], list(map(list, read.lineage)), read.summary] for read in self.reads],
             "candidates": [_candidate_to_json(candidate, words) for candidate in self.candidates],
-            "left": [_left_to_json(left, words) for left in self.left],
+            "left": [_omission_to_json(left, words) for left in self.left],
             "steps": list(map(list, self.steps)),
-            "redactions": [[places[one.entry], one.mode.value, dict(one.kinds)] for one in self.redactions],
+            "redactions": [
+                [index_by_entry[redacted.entry], redacted.mode.value, dict(redacted.kinds)]
+                for redacted in self.redactions
+            ],
             "payload": self.payload,
             "words": list(words),
         }
         if self.max_tokens is not None:
-            written["max_tokens"] = self.max_tokens
-        return {name: value for name, value in written.items() if value not in ("", [])}
+            document["max_tokens"] = self.max_tokens
+        return {name: value for name, value in document.items() if value not in ("", [])}
 
     @classmethod
     def from_json(cls, written: Mapping[str, Json]) -> Manifest:
@@ -231,42 +234,42 @@ def _index_word(word: str, words: dict[str, int]) -> int:
     return words.setdefault(word, len(words))
 
 
-def _sent_to_json(message: Sent, places: Mapping[str, int], words: dict[str, int]) -> dict[str, Json]:
-    written: dict[str, Json] = {
+def _sent_to_json(message: Sent, index_by_entry: Mapping[str, int], words: dict[str, int]) -> dict[str, Json]:
+    document: dict[str, Json] = {
         "path": _index_word(message.path, words),
         "role": message.role.value,
         "hash": message.hash,
         "tokens": message.tokens,
-        "parts": [_part_to_json(part, places) for part in message.parts],
+        "parts": [_part_to_json(part, index_by_entry) for part in message.parts],
         "name": message.name,
         "group": message.group,
         "rendition": "" if message.rendition == "whole" else message.rendition,
-        "sources": [places[source] for source in message.sources],
+        "sources": [index_by_entry[source] for source in message.sources],
         "pieces": list(message.pieces),
         "moves": message.moves,
         "first": message.first,
         "last": 0 if message.last == message.first else message.last,
     }
-    return {name: value for name, value in written.items() if value or name in ("path", "tokens")}
+    return {name: value for name, value in document.items() if value or name in ("path", "tokens")}
 
 
-def _part_to_json(part: Whole | Written, places: Mapping[str, int]) -> Json:
+def _part_to_json(part: Whole | Written, index_by_entry: Mapping[str, int]) -> Json:
     """Write a whole part as [entry, part], a written one as an object."""
     if isinstance(part, Whole):
-        return [places[part.entry], part.part]
-    written: dict[str, Json] = {} if part.kind == "text" else {"type": part.kind}
+        return [index_by_entry[part.entry], part.part]
+    document: dict[str, Json] = {} if part.kind == "text" else {"type": part.kind}
     for name, value in part.fields:
-        written[name] = value
+        document[name] = value
         if isinstance(value, tuple):
-            written[name] = [_segment_to_json(segment, places) for segment in value]
-    return written
+            document[name] = [_segment_to_json(segment, index_by_entry) for segment in value]
+    return document
 
 
-def _segment_to_json(segment: Segment, places: Mapping[str, int]) -> Json:
+def _segment_to_json(segment: Segment, index_by_entry: Mapping[str, int]) -> Json:
     """Write a quote as [entry, start, end], and its field if that is not the content."""
     if isinstance(segment, str):
         return segment
-    quote: list[Json] = [places[segment.entry], segment.start, segment.end]
+    quote: list[Json] = [index_by_entry[segment.entry], segment.start, segment.end]
     return [*quote, segment.field] if segment.field else quote
 
 
@@ -287,9 +290,9 @@ def _candidate_to_json(candidate: Verdict, words: dict[str, int]) -> list[Json]:
     return row
 
 
-def _left_to_json(left: Omission, words: dict[str, int]) -> list[Json]:
-    named = [_index_word(word, words) for word in (left.path, left.rule, left.reason)]
-    return [list(left.ids), *named, left.tokens, int(left.gone)]
+def _omission_to_json(omission: Omission, words: dict[str, int]) -> list[Json]:
+    word_indexes = [_index_word(word, words) for word in (omission.path, omission.rule, omission.reason)]
+    return [list(omission.ids), *word_indexes, omission.tokens, int(omission.gone)]
 
 
 # ── parsing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -316,7 +319,7 @@ def _parse_manifest(written: Mapping[str, Json]) -> Manifest:
         messages=parse_rows("messages", _parse_sent, entries, words),
         reads=parse_rows("reads", _parse_read),
         candidates=parse_rows("candidates", _parse_candidate, words),
-        left=parse_rows("left", _parse_left, words),
+        left=parse_rows("left", _parse_omission, words),
         steps=parse_rows("steps", _parse_step),
         redactions=parse_rows("redactions", _parse_redacted, entries),
         payload=_require_text(written.get("payload", "")),
@@ -356,7 +359,7 @@ def _parse_sent(row: Mapping[str, Json], entries: list[str], words: list[str]) -
         name=row.get("name"),
         group=row.get("group"),
         rendition=_require_text(row.get("rendition", "whole")),
-        sources=tuple([entries[place] for place in row.get("sources", ())]),
+        sources=tuple([entries[index] for index in row.get("sources", ())]),
         pieces=tuple(map(_require_text, row.get("pieces", ()))),
         moves=bool(row.get("moves", False)),
         first=first,
@@ -434,7 +437,7 @@ def version_of_id(id: str) -> int:
     return 0 if parsed is None else parsed[1]
 
 
-def _parse_left(row: Sequence[Json], words: list[str]) -> Omission:
+def _parse_omission(row: Sequence[Json], words: list[str]) -> Omission:
     ids, path, rule, reason, tokens, gone = row
     return Omission(
         tuple(map(_require_text, ids)),
@@ -458,9 +461,9 @@ def _parse_step(row: Sequence[Json]) -> Step:
 
 
 def _parse_redacted(row: Sequence[Json], entries: list[str]) -> Redacted:
-    place, mode, kinds = row
+    index, mode, kinds = row
     counts = [(_require_text(kind), _require_number(count)) for kind, count in sorted(kinds.items())]
-    return Redacted(entries[place], Privacy(mode), tuple(counts))
+    return Redacted(entries[index], Privacy(mode), tuple(counts))
 
 
 def _require_text(value: Json) -> str:

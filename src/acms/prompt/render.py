@@ -140,8 +140,8 @@ class Rendered:
         warnings: Sequence[str],
         manifest: Callable[[], Manifest],
         recalls: Sequence[Ledger],
-        left: Sequence[Omission],
-        after: Manifest | None,
+        omissions: Sequence[Omission],
+        previous: Manifest | None,
         base: int = 0,
     ) -> None:
         #: Arguments of the request: messages, tools and cache hints; not the model.
@@ -158,8 +158,8 @@ class Rendered:
         self._build_manifest = manifest
         self._recalls = tuple(recalls)
         #: Number of entries and pins left out.
-        self._omitted = sum(len(one.ids) for one in left if one.gone)
-        self._after = after
+        self._omitted = sum(len(omission.ids) for omission in omissions if omission.gone)
+        self._previous = previous
         #: Tokens of an empty request with the same tools.
         self._base = base
         #: Whether the request asks why the cache was not read.
@@ -172,17 +172,17 @@ class Rendered:
     @property
     def compared(self) -> bool:
         """Whether an earlier render was given to compare with."""
-        return self._after is not None
+        return self._previous is not None
 
     @property
     def placed(self) -> tuple[PromptMessage, ...]:
         """The messages in order, before a codec merges them: each with the ids of the entries whose text it shows."""
-        return tuple([one.message for one in self._placed])
+        return tuple([placement.message for placement in self._placed])
 
     @cached_property
     def messages(self) -> tuple[PromptMessage, ...]:
         """The messages in the normal form of the codec: the result of `codec.parse(payload)`, with their sources."""
-        return self.codec.normal([one.message for one in self._placed])
+        return self.codec.normal([placement.message for placement in self._placed])
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -203,16 +203,16 @@ class Rendered:
     def cache(self) -> CachePrediction:
         """Part of the request the provider can read from its cache after the earlier render given as `after`."""
         key = self.payload.get("prompt_cache_key", "")
-        return predict_cache(self.outline, self._after, self.codec, key=key)
+        return predict_cache(self.outline, self._previous, self.codec, key=key)
 
     @cached_property
     def use(self) -> Use:
         """Tokens of the request by use; `free` is the unused part of the budget."""
         tokens = Counter[str]()
-        for placed in self._placed:
-            message = placed.message
-            part = part_of_request(message.role, message.sources, placed.pieces, placed.rendition)
-            tokens[part] += placed.tokens
+        for placement in self._placed:
+            message = placement.message
+            part = part_of_request(message.role, message.sources, placement.pieces, placement.rendition)
+            tokens[part] += placement.tokens
         free = 0 if self.budget is None else self.budget - self.tokens.upper_bound
         return Use(**tokens, tools=self._base, free=free)
 
@@ -222,8 +222,8 @@ class Rendered:
         for message in self.messages:
             for id in message.sources:
                 texts.setdefault(id, []).append(message.text)
-        for placed in self._placed:
-            for piece in placed.pieces:
+        for placement in self._placed:
+            for piece in placement.pieces:
                 for id in piece.sources:
                     texts.setdefault(id, []).append(piece.text)
         return {id: "\n".join(parts) for id, parts in texts.items()}
@@ -314,20 +314,20 @@ class _Renderer:
         self._tools = tools
         self._listeners = listeners
         self._id = uuid4().hex
-        self._started = perf_counter()
+        self._start_time = perf_counter()
         #: Raw tokens that the whole request may have.
         self._limit: int | None = None
         if budget is not None:
             self._limit = codec.limit(budget, codec.base(tools) - codec.base(()))
         self._warnings: list[str] = []
-        self._left: list[Omission] = []
+        self._omissions: list[Omission] = []
         self._pin_namespaces: list[str] = []
         #: Answers to questions of the fit, which is made more than once.
         self._summaries: dict[tuple[str, str, int, int], str | None] = {}
         #: The items of each recall, by the path of its scope.
         self._items: dict[str, ContextItems] = {}
         #: Hashes of the requests that reasoning may have answered; None if nothing before it ever changes.
-        self._sent: frozenset[str] | None = None
+        self._sent_hashes: frozenset[str] | None = None
         #: Hash of this request, if the provider binds reasoning to it.
         self._request_hash = ""
         #: Entries that may be shown, by id, for the manifest to quote.
@@ -338,7 +338,7 @@ class _Renderer:
         for listener in self._listeners:
             emit_event(listener, event)
         if isinstance(event, PinsSkipped):
-            self._left += pin_index.list_skipped_pins(event)
+            self._omissions += pin_index.list_skipped_pins(event)
             for key in event.missing:
                 self._warnings.append(f"the pin {key!r} is not shown: nothing is stored under its key")
         elif isinstance(event, PinsLoaded):
@@ -353,7 +353,7 @@ class _Renderer:
                 model=self._codec.model,
                 budget=self._budget,
                 code=error.code if isinstance(error, ACMSError) else type(error).__name__,
-                seconds=perf_counter() - self._started,
+                seconds=perf_counter() - self._start_time,
             )
         )
 
@@ -376,7 +376,7 @@ class _Renderer:
             resolved = await Resolver(request, message_limit, read).resolve(others)
         if stable is None:
             is_whole = not resolved.recalls and all(log.complete for log in resolved.logs)
-            self._sent = None if is_whole else frozenset()
+            self._sent_hashes = None if is_whole else frozenset()
             prompt = await self._recall_and_fit(resolved.tree, resolved, span)
         else:
             prompt = await self._render_stable_history(steps, *stable, resolved, span)
@@ -408,27 +408,29 @@ class _Renderer:
         tries = 0
         while True:
             with span.stage("recall"):
-                placed = await stable.place()
-            resolved.logs = logs if placed.log is None else [*logs, placed.log]
+                placed_history = await stable.place()
+            resolved.logs = logs if placed_history.log is None else [*logs, placed_history.log]
             self._items = dict(items)
             if recall is not None and stable.items is not None:
                 self._items[f"{resolved.tree.id}/{names[recall]}"] = stable.items
             scope = replace(
                 scope_at_path(resolved.tree, path),
-                children=_wrap_recalls(placed.nodes),
+                children=_wrap_recalls(placed_history.nodes),
                 strategy=Window(slack=0.0),
             )
-            self._sent = frozenset() if placed.window is None else frozenset(placed.window.sent)
+            self._sent_hashes = (
+                frozenset() if placed_history.window is None else frozenset(placed_history.window.sent)
+            )
             tree = replace_scopes(resolved.tree, {path: scope})
             prompt = await self._recall_and_fit(tree, resolved, span)
-            committed = await stable.commit(placed, prompt.fitted, path, self._request_hash)
+            committed = await stable.commit(placed_history, prompt.fitted, path, self._request_hash)
             tries += 1
             if committed or tries == 3:  # again if another process stored its positions meanwhile
                 break
-        self._left += placed.list_older(path)
-        for id, (whole, shown) in placed.condensed.items():
-            self._left.append(Omission((id,), path, "condensed", CONDENSED, whole - shown, gone=False))
-        self._warnings += [*stable.warnings, *placed.list_cut_warnings()]
+        self._omissions += placed_history.list_older(path)
+        for id, (whole, shown) in placed_history.cut_tokens.items():
+            self._omissions.append(Omission((id,), path, "condensed", CONDENSED, whole - shown, gone=False))
+        self._warnings += [*stable.warnings, *placed_history.list_cut_warnings()]
         if not committed:
             self._warnings.append(OVERTAKEN)
         return prompt
@@ -447,12 +449,12 @@ class _Renderer:
         recall = None if recall_index is None else steps[recall_index]
         assert recall is None or isinstance(recall, Recalling)
         tree, floors = drop_earlier_sections(pair_tool_calls(resolved.tree), history.priority)
-        rest = await self._fit(tree, resolved, self._limit)
+        fitted_rest = await self._fit(tree, resolved, self._limit)
         names_behind = set(names[history_index + 1 :])
         question_follows = False
-        for placed in rest.placed:
-            is_behind = placed.path.split("/", 2)[1] in names_behind
-            if is_behind and placed.message.role is Role.USER and not placed.pieces:
+        for placement in fitted_rest.placed:
+            is_behind = placement.path.split("/", 2)[1] in names_behind
+            if is_behind and placement.message.role is Role.USER and not placement.pieces:
                 question_follows = True
 
         async def search(tokens: int) -> ContextItems:
@@ -463,7 +465,7 @@ class _Renderer:
             session=log.session,
             recall=recall,
             codec=self._codec,
-            budget=max(0, self._limit - rest.tokens - floors),
+            budget=max(0, self._limit - fitted_rest.tokens - floors),
             condensed_tokens=self._limit // CONDENSED_OUTPUTS,
             question_follows=question_follows,
             has_tools=bool(self._tools),
@@ -496,28 +498,28 @@ class _Renderer:
         recalls = resolved.recalls
         empty = {path: Scope(id=path.rpartition("/")[2]) for path in recalls}
         fitted = await self._fit(replace_scopes(tree, empty), resolved, self._limit)
-        shown = _visible_entry_ids(fitted.placed)
-        left: int | None = (
+        shown_ids = _visible_entry_ids(fitted.placed)
+        free_tokens: int | None = (
             None  # tokens beside a history that is shown whole; None: only the recalls' own limits count
         )
-        if all(resolved.shows(step.session, shown) for step in recalls.values()):
-            left = None if self._limit is None else self._limit - fitted.tokens
+        if all(resolved.shows(step.session, shown_ids) for step in recalls.values()):
+            free_tokens = None if self._limit is None else self._limit - fitted.tokens
         else:
             fitted = await self._fit(tree, resolved, self._limit)
-            shown = _visible_entry_ids(fitted.placed)
+            shown_ids = _visible_entry_ids(fitted.placed)
         scopes = dict(empty)
         for path, step in recalls.items():
             if not step.tokens:  # no tokens are asked for, so no search is made
                 continue
-            tokens, frame = tokens_for_recall(step, self._codec, left)
-            items = await self._recall(step, tokens, shown)
-            shown.update(item.id for item in items)
+            tokens, frame = tokens_for_recall(step, self._codec, free_tokens)
+            items = await self._recall(step, tokens, shown_ids)
+            shown_ids.update(item.id for item in items)
             self._items[path] = items
             block = await self._write_recall(step.session, items)
-            most = tokens + frame if tokens else 0
-            scopes[path] = build_recall_scope(step, empty[path].id, most, block)
-            if left is not None and block.pieces:
-                left -= self._codec.cost(compose_message(block, block.pieces))
+            max_tokens = tokens + frame if tokens else 0
+            scopes[path] = build_recall_scope(step, empty[path].id, max_tokens, block)
+            if free_tokens is not None and block.pieces:
+                free_tokens -= self._codec.cost(compose_message(block, block.pieces))
         return replace_scopes(tree, scopes)
 
     async def _write_recall(self, session: Readable, items: ContextItems) -> ComposedMessage:
@@ -527,14 +529,14 @@ class _Renderer:
         pieces = excerpts.write_pieces(
             excerpts.drop_repeated_facts(items),
             excerpts.find_own_logs(context),
-            counted=self._codec.counter.name == session.counter.name,
+            same_counter=self._codec.counter.name == session.counter.name,
         )
         return excerpts.write_block(pieces, self._codec)
 
-    async def _recall(self, step: Recalling, tokens: int, shown: Collection[str]) -> ContextItems:
+    async def _recall(self, step: Recalling, tokens: int, shown_ids: Collection[str]) -> ContextItems:
         """Recall from the past; a user message that repeats the query is no answer, nor are messages next to it."""
         options = dict(step.options)
-        exclude = {*options.pop("exclude"), *shown}
+        exclude = {*options.pop("exclude"), *shown_ids}
         others_whole = OTHERS_WHOLE
         if self._budget is not None:
             others_whole = min(OTHERS_WHOLE, self._budget // 4)
@@ -554,17 +556,17 @@ class _Renderer:
 
     async def _remember_entries(self, session: Readable, items: ContextItems) -> None:
         """Keep the entries of recalled items for the manifest, read again if the text of an item differs."""
-        changed: set[str] = set()
+        changed_ids: set[str] = set()
         for item in items:
             # A fact may carry a note of when it ends.
             if item.truncated or item.source is Source.FACT or label_of(item.content):
-                changed.add(item.id)
-        if changed:
-            rows = await session.storage.get(sorted(changed))
+                changed_ids.add(item.id)
+        if changed_ids:
+            rows = await session.storage.get(sorted(changed_ids))
             for entry in session.redactor.redact_entries([row for row in rows if row is not None]):
                 self._entries[entry.id] = entry
         for item in items:
-            if item.id not in changed:
+            if item.id not in changed_ids:
                 self._entries.setdefault(item.id, item)  # an entry that the history shows too is known whole
 
     # ── fit ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -594,7 +596,9 @@ class _Renderer:
                 continue
             placed = self._lay_out(fitted, resolved)
             marks = cache_marks(placed, tree, resolved, self._tools)
-            payload = self._codec.render([one.message for one in placed], tools=self._tools, marks=marks)
+            payload = self._codec.render(
+                [placement.message for placement in placed], tools=self._tools, marks=marks
+            )
             count = await self._count(payload)
             if limit is None or self._budget is None or count.upper_bound <= self._budget:
                 return _FittedPrompt(fitted, placed, payload, count, marks, limit)
@@ -606,25 +610,25 @@ class _Renderer:
         without_recalls = _drop_repeated_recalls(tree, fitted.placed, resolved.recalls)
         if without_recalls is not None or not resolved.summary_runs:
             return without_recalls
-        stored = {id: run.stored for id, run in resolved.summary_runs.items()}
+        stored = {id: run.stored_text for id, run in resolved.summary_runs.items()}
         without_pins = summary_coverage.drop_repeated_pins(tree, fitted, stored)
         if without_pins is None:
             return None
-        smaller_tree, left = without_pins
-        self._left += left
+        smaller_tree, omissions = without_pins
+        self._omissions += omissions
         return smaller_tree
 
     def _lay_out(self, fitted: FittedPrompt, resolved: Resolved) -> tuple[PlacedMessage, ...]:
         """Return the messages in their final order, without reasoning that the provider would reject."""
         in_place: list[PlacedMessage] = []
-        for one in fitted.placed:
-            step = resolved.recalls.get(one.path)
+        for placement in fitted.placed:
+            step = resolved.recalls.get(placement.path)
             is_fixed = step is not None and step.in_place
-            in_place.append(one._replace(moves=False) if is_fixed else one)
+            in_place.append(placement._replace(moves=False) if is_fixed else placement)
         placed = lay_out_messages(in_place)
-        if self._sent is not None and self._codec.binds_reasoning:
+        if self._sent_hashes is not None and self._codec.binds_reasoning:
             placed, self._request_hash = cache_window.drop_unproven_reasoning(
-                placed, self._sent, self._codec, self._tools
+                placed, self._sent_hashes, self._codec, self._tools
             )
         if not placed:
             raise PayloadError(
@@ -651,7 +655,7 @@ class _Renderer:
             await run.commit(fitted.summaries)
             self._warnings += run.warnings
             if run.reason:
-                self._left.append(Omission((run.id,), run.path, "stale", run.reason, 0))
+                self._omissions.append(Omission((run.id,), run.path, "stale", run.reason, 0))
                 self._warnings.append(f"the stored summary {run.id!r} was not used: {run.reason}")
 
     # ── results ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -665,16 +669,16 @@ class _Renderer:
             truncated = pin_index.find_truncated_pins(namespace, fitted)
             if truncated is not None:
                 self._emit(truncated)
-        left = (*fitted.left, *self._left)
+        omissions = (*fitted.left, *self._omissions)
         for log in resolved.logs:
-            for unit in log.gathered.units:
+            for unit in log.span.units:
                 self._entries.update({entry.id: entry for entry in unit.entries})
-        shown = _visible_entry_ids(prompt.placed)
+        shown_ids = _visible_entry_ids(prompt.placed)
         warnings = [
             *_warn_of_cuts(prompt.placed),
             *unused_hints(resolved, prompt.marks),
             *self._warnings,
-            *codec.notes([one.message for one in prompt.placed]),
+            *codec.notes([placement.message for placement in prompt.placed]),
         ]
         build_manifest = partial(
             write_manifest,
@@ -686,9 +690,9 @@ class _Renderer:
             limit=prompt.limit,
             tools=self._tools,
             marks=prompt.marks,
-            entries={id: entry for id, entry in self._entries.items() if id in shown},
+            entries={id: entry for id, entry in self._entries.items() if id in shown_ids},
             reads=list_reads(resolved, self._items.values()),
-            left=left,
+            omissions=omissions,
             steps=fitted.steps,
         )
         rendered = Rendered(
@@ -701,11 +705,11 @@ class _Renderer:
             warnings=tuple(dict.fromkeys(warnings)),
             manifest=build_manifest,
             recalls=[items.ledger for items in self._items.values()],
-            left=left,
-            after=previous,
+            omissions=omissions,
+            previous=previous,
             base=codec.base(self._tools),
         )
-        self._emit_results(rendered, fitted, len(left), span)
+        self._emit_results(rendered, fitted, len(omissions), span)
         return rendered
 
     def _emit_results(
@@ -725,7 +729,7 @@ class _Renderer:
             span.step(event)
         cache = rendered.cache if rendered.compared else None
         tokens = rendered.tokens.tokens
-        done = PromptRendered(
+        event_rendered = PromptRendered(
             render_id=self._id,
             codec=self._codec.name,
             model=self._codec.model,
@@ -736,20 +740,20 @@ class _Renderer:
             steps=len(fitted.steps),
             left_out=left_out,
             predicted_cached_tokens=0 if cache is None else cache.predicted_tokens,
-            seconds=perf_counter() - self._started,
+            seconds=perf_counter() - self._start_time,
             use=rendered.use,
             paid=float(tokens) if cache is None else cache.paid(),
         )
-        self._emit(done)
-        span.done(done, rendered.messages)
+        self._emit(event_rendered)
+        span.done(event_rendered, rendered.messages)
 
 
 def _visible_entry_ids(placed: Iterable[PlacedMessage]) -> set[str]:
     """Return the ids of the entries that some messages show."""
     ids: set[str] = set()
-    for one in placed:
-        ids.update(one.message.sources)
-        for piece in one.pieces:
+    for placement in placed:
+        ids.update(placement.message.sources)
+        for piece in placement.pieces:
             ids.update(piece.sources)
     return ids
 
@@ -757,13 +761,13 @@ def _visible_entry_ids(placed: Iterable[PlacedMessage]) -> set[str]:
 def _wrap_recalls(nodes: Sequence[MessageGroup | ComposedMessage]) -> tuple[Node, ...]:
     """Return the nodes of a history, with each recalled block wrapped in a scope of its own."""
     number = 0
-    wrapped: list[Node] = []
+    wrapped_nodes: list[Node] = []
     for node in nodes:
         if isinstance(node, ComposedMessage):
             number += 1
             node = Scope(id="recall" if number == 1 else f"recall-{number}", children=(node,))
-        wrapped.append(node)
-    return tuple(wrapped)
+        wrapped_nodes.append(node)
+    return tuple(wrapped_nodes)
 
 
 def _drop_repeated_recalls(
@@ -773,26 +777,28 @@ def _drop_repeated_recalls(
 
     A recall may take fewer tokens than its budget, and then the history shows more entries than foreseen.
     """
-    history = _visible_entry_ids(one for one in placed if one.path not in recalls)
+    history_ids = _visible_entry_ids(placement for placement in placed if placement.path not in recalls)
     scopes: dict[str, Scope] = {}
-    for one in placed:
-        if one.path not in recalls or all(history.isdisjoint(piece.sources) for piece in one.pieces):
+    for placement in placed:
+        if placement.path not in recalls or all(
+            history_ids.isdisjoint(piece.sources) for piece in placement.pieces
+        ):
             continue
-        scope = scope_at_path(tree, one.path)
+        scope = scope_at_path(tree, placement.path)
         blocks: list[Node] = []
         for node in scope.children:
             if isinstance(node, ComposedMessage):
-                pieces = tuple([piece for piece in node.pieces if history.isdisjoint(piece.sources)])
+                pieces = tuple([piece for piece in node.pieces if history_ids.isdisjoint(piece.sources)])
                 if pieces:
                     blocks.append(node._replace(pieces=pieces))
-        scopes[one.path] = replace(scope, children=tuple(blocks))
+        scopes[placement.path] = replace(scope, children=tuple(blocks))
     return replace_scopes(tree, scopes) if scopes else None
 
 
 def _warn_of_cuts(placed: Sequence[PlacedMessage]) -> list[str]:
     """Return a warning for each message of a log that was cut."""
     return [
-        f"a message was cut to fit ({', '.join(one.message.sources)})"
-        for one in placed
-        if one.rendition == "cut" and one.message.sources and not one.pieces
+        f"a message was cut to fit ({', '.join(placement.message.sources)})"
+        for placement in placed
+        if placement.rendition == "cut" and placement.message.sources and not placement.pieces
     ]

@@ -71,7 +71,7 @@ class LogRead:
     """The entries read from a log for a prompt."""
 
     view: Readable
-    gathered: LogSpan
+    span: LogSpan
     #: Whether it contains all active entries.
     complete: bool
     lineage: tuple[tuple[str, int], ...] = ()
@@ -82,7 +82,7 @@ class LogRead:
     @property
     def ids(self) -> list[str]:
         """Ids of the entries that were read."""
-        return [entry.id for unit in self.gathered.units for entry in unit.entries]
+        return [entry.id for unit in self.span.units for entry in unit.entries]
 
 
 @dataclass(slots=True)
@@ -99,12 +99,12 @@ class Resolved:
     #: Summaries that may replace a part of the content, by name.
     summary_runs: dict[str, SummaryRun] = field(default_factory=dict)
 
-    def shows(self, view: Readable, seen: set[str]) -> bool:
-        """Return whether a log was read whole, and all its entries are among those that are shown (`seen`)."""
+    def shows(self, view: Readable, shown_ids: set[str]) -> bool:
+        """Return whether a log was read whole, and all its entries are among those that are shown (`shown_ids`)."""
         return any(
             log.complete
             and (log.view.session_id, log.view.storage) == (view.session_id, view.storage)
-            and seen.issuperset(log.ids)
+            and shown_ids.issuperset(log.ids)
             for log in self.logs
         )
 
@@ -121,7 +121,7 @@ class ContentBudget(NamedTuple):
     #: Share of it that a start gives up when it moves.
     slack: float = 0.0
     #: Whether its beginning stays when it is cut, so that of two messages the later one may not be shown.
-    begins: bool = False
+    keeps_beginning: bool = False
 
 
 class Resolver:
@@ -161,9 +161,9 @@ class Resolver:
         self, steps: Sequence[Step], names: Sequence[str], path: str, budget: ContentBudget
     ) -> Sequence[tuple[Node, ...]]:
         """Return the nodes of each step; all asynchronous reads run concurrently."""
-        named = zip(steps, names, strict=True)
+        named_steps = zip(steps, names, strict=True)
         return await asyncio.gather(
-            *(self._read_step(step, name, f"{path}/{name}", budget) for step, name in named)
+            *(self._read_step(step, name, f"{path}/{name}", budget) for step, name in named_steps)
         )
 
     async def _read_step(self, step: Step, name: str, path: str, budget: ContentBudget) -> tuple[Node, ...]:
@@ -218,7 +218,7 @@ class Resolver:
             shrinks=budget.shrinks or strategy is not None,
             newest=smallest_limit(budget.newest, step.newest),
             slack=strategy.slack if isinstance(strategy, Window) else budget.slack,
-            begins=budget.begins or keeps_start,
+            keeps_beginning=budget.keeps_beginning or keeps_start,
         )
         nodes = await self._read_content(step.steps, path, inner)
         if isinstance(strategy, Window):
@@ -242,7 +242,7 @@ class Resolver:
     def _window_length(self, step: Shrinking) -> int:
         """Return the tokens of the log between two moves of a window, as measured when its sessions were read."""
         sessions = [inner.session for inner in step.steps if isinstance(inner, Log)]
-        lengths = [log.gathered.length for log in self._resolved.logs if log.view in sessions]
+        lengths = [log.span.length for log in self._resolved.logs if log.view in sessions]
         return max(lengths, default=0)
 
     async def _build_summarised_scope(
@@ -258,12 +258,12 @@ class Resolver:
             step.id, self._codec.counter, tokens=step.tokens, role=step.role, path=path
         )
         self._resolved.summary_runs[step.id] = run
-        only = step.steps[0] if len(step.steps) == 1 else None
-        if isinstance(only, Log):
-            loaded, gathered = await run.of_log(only.session, room=room)
-            summary = "" if gathered.whole else step.id
-            first = next((group.first for group in loaded.groups if group.first), gathered.version + 1)
-            await self._add_log(gathered, only.session, gathered.whole, first=first, summary=summary)
+        only_step = step.steps[0] if len(step.steps) == 1 else None
+        if isinstance(only_step, Log):
+            loaded, span = await run.of_log(only_step.session, room=room)
+            summary = "" if span.whole else step.id
+            first = next((group.first for group in loaded.groups if group.first), span.version + 1)
+            await self._add_log(span, only_step.session, span.whole, first=first, summary=summary)
         else:
             nodes = await self._read_content(step.steps, path, ContentBudget())
             loaded = await run.load(join_answers(content.flatten_nodes(nodes)))
@@ -280,26 +280,26 @@ class Resolver:
         session: Readable = step.session
         count = step.newest if budget.newest is None else budget.newest
         limit = budget.tokens if budget.shrinks and count is None else None
-        gathered = await self._gather(session, limit, count, budget)
-        units = gathered.units
+        span = await self._gather(session, limit, count, budget)
+        units = span.units
         if limit is not None:
-            older = content.find_older_summaries(units, gathered.replacements)
+            older_units = content.find_older_summaries(units, span.replacements)
             units = [
-                *(EntryGroup(tuple(session.redactor.redact_entries(unit.entries))) for unit in older),
+                *(EntryGroup(tuple(session.redactor.redact_entries(unit.entries))) for unit in older_units),
                 *units,
             ]
-        sealed = None
+        sealed_summary = None
         if count is None:
-            sealed = content.find_sealed_compaction(session, gathered.replacements, self._codec.vendors)
-        if sealed is not None:
-            units = content.substitute_summary(units, sealed)
-        gathered = replace(gathered, units=units)
-        groups = self._build_groups(gathered, session, budget)
+            sealed_summary = content.find_sealed_compaction(session, span.replacements, self._codec.vendors)
+        if sealed_summary is not None:
+            units = content.substitute_summary(units, sealed_summary)
+        span = replace(span, units=units)
+        groups = self._build_groups(span, session, budget)
         if step.first:
-            groups = await self._with_first(step, gathered, groups, budget)
+            groups = await self._with_first(step, span, groups, budget)
         messages = sum([len(unit.entries) for unit in units])
         shows_all = count is None or messages <= count
-        await self._add_log(gathered, session, gathered.whole and sealed is None and shows_all)
+        await self._add_log(span, session, span.whole and sealed_summary is None and shows_all)
         return groups
 
     async def _gather(
@@ -311,86 +311,86 @@ class Resolver:
         """
         scale = (budget.tokens or 0) if budget.shrinks else 0
         counts_alike = session.counter.name == self._codec.counter.name
-        wanted = None if limit is None else int(limit * MARGIN)
+        read_budget = None if limit is None else int(limit * MARGIN)
         while True:
-            gathered = await session.said(budget=wanted, messages=count, scale=scale, slack=budget.slack)
-            if wanted is None or limit is None or gathered.whole or counts_alike:
-                return gathered
-            groups = self._build_groups(gathered, session, budget)
+            span = await session.said(budget=read_budget, messages=count, scale=scale, slack=budget.slack)
+            if read_budget is None or limit is None or span.whole or counts_alike:
+                return span
+            groups = self._build_groups(span, session, budget)
             if sum([self._codec.cost(message) for group in groups for message in group.messages]) > limit:
-                return gathered
-            wanted *= 2
+                return span
+            read_budget *= 2
 
     async def _with_first(
-        self, step: Log, gathered: LogSpan, groups: Sequence[MessageGroup], budget: ContentBudget
+        self, step: Log, span: LogSpan, groups: Sequence[MessageGroup], budget: ContentBudget
     ) -> list[MessageGroup]:
         """Return the groups of a log with those that `step.first` names in front, where they are never left out."""
         session = step.session
         rows = [row for row in await session.storage.get(step.first) if row is not None]
         units = [EntryGroup((entry,)) for entry in session.redactor.redact_entries(rows)]
-        front = self._build_groups(replace(gathered, units=units), session, budget)
-        rest = [group for group in groups if not set(step.first).intersection(group.messages[0].sources)]
-        return [*(group._replace(mandatory=True) for group in front), *rest]
+        front = self._build_groups(replace(span, units=units), session, budget)
+        other_groups = [
+            group for group in groups if not set(step.first).intersection(group.messages[0].sources)
+        ]
+        return [*(group._replace(mandatory=True) for group in front), *other_groups]
 
-    def _build_groups(
-        self, gathered: LogSpan, session: Readable, budget: ContentBudget
-    ) -> list[MessageGroup]:
+    def _build_groups(self, span: LogSpan, session: Readable, budget: ContentBudget) -> list[MessageGroup]:
         """Return the units of a log as groups, with labels on those that may be outdated."""
-        units = gathered.units
+        units = span.units
         # Where the beginning stays, only the last unit counts as recent: those before it may be shown without it.
-        newest, older = units, units[:0]
-        if budget.begins:
-            newest, older = units[-1:], units[:-1]
-        labels = gathered.labels.by_id(newest, older)
+        recent_units, older_units = units, units[:0]
+        if budget.keeps_beginning:
+            recent_units, older_units = units[-1:], units[:-1]
+        labels = span.labels.by_id(recent_units, older_units)
         return content.build_groups(units, session.counter.name, self._codec.vendors, labels)
 
     def _find_summaries(self) -> set[str]:
         """Return the ids of the summaries that were read, and of the messages that a compaction kept beside them."""
         ids: set[str] = set()
         for log in self._resolved.logs:
-            ids |= log.gathered.stays
-            for unit in log.gathered.units:
+            ids |= log.span.stays
+            for unit in log.span.units:
                 ids.update(entry.id for entry in unit.entries if entry.kind is Kind.SUMMARY)
         return ids
 
     async def _add_log(
-        self, gathered: LogSpan, view: Readable, complete: bool, *, first: int = 0, summary: str = ""
+        self, span: LogSpan, view: Readable, complete: bool, *, first: int = 0, summary: str = ""
     ) -> None:
         """Note that a log was read, from version `first` on, for the manifest and the other steps."""
         lineage: tuple[tuple[str, int], ...] = ()
-        if gathered.context:
-            lineage = (await view.storage.context(gathered.context)).lineage
-        versions = [entry.version for unit in gathered.units for entry in unit.entries]
+        if span.context:
+            lineage = (await view.storage.context(span.context)).lineage
+        versions = [entry.version for unit in span.units for entry in unit.entries]
         first = first or min(versions, default=0)
-        self._resolved.logs.append(LogRead(view, gathered, complete, lineage, first, summary))
+        self._resolved.logs.append(LogRead(view, span, complete, lineage, first, summary))
 
 
 def _rename_duplicate_scopes(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Return nodes of which no two scopes have the same id."""
     ids = {node.id for node in nodes if isinstance(node, Scope)}
-    seen: set[str] = set()
-    renamed: list[Node] = []
+    seen_ids: set[str] = set()
+    renamed_nodes: list[Node] = []
     for node in nodes:
         if isinstance(node, Scope):
             id, number = node.id, 1
-            while id in seen or (number > 1 and id in ids):
+            while id in seen_ids or (number > 1 and id in ids):
                 number += 1
                 id = f"{node.id}-{number}"
-            seen.add(id)
+            seen_ids.add(id)
             node = node if id == node.id else replace(node, id=id)
-        renamed.append(node)
-    return tuple(renamed)
+        renamed_nodes.append(node)
+    return tuple(renamed_nodes)
 
 
-def tokens_for_recall(step: Recalling, codec: Codec, left: int | None = None) -> tuple[int, int]:
+def tokens_for_recall(step: Recalling, codec: Codec, max_tokens: int | None = None) -> tuple[int, int]:
     """Return the tokens that recalled text may fill, and those of the message around it.
 
-    `left` are the tokens that both may have together; None is no limit.
+    `max_tokens` are the tokens that both may have together; None is no limit.
     """
     frame = codec.cost(excerpts.write_frame(codec)) + JOINING_TOKENS
     tokens = step.tokens or 0
-    if left is not None:
-        tokens = max(0, min(tokens, left - frame))
+    if max_tokens is not None:
+        tokens = max(0, min(tokens, max_tokens - frame))
     return tokens, frame
 
 
@@ -416,11 +416,11 @@ def lay_out_messages(placed: Sequence[PlacedMessage]) -> tuple[PlacedMessage, ..
     So an answer in progress stays last, and the model's actions in a turn stay after the question. Without a user
     message they go last. The messages of one group are never separated.
     """
-    stable = [one for one in placed if not one.moves]
-    moving = [one for one in placed if one.moves]
+    stable = [placement for placement in placed if not placement.moves]
+    moving = [placement for placement in placed if placement.moves]
     if not moving:
         return tuple(placed)
-    questions = [index for index, one in enumerate(stable) if one.message.role is Role.USER]
+    questions = [index for index, placement in enumerate(stable) if placement.message.role is Role.USER]
     end = questions[-1] if questions else len(stable)
     while 0 < end < len(stable) and stable[end - 1].group == stable[end].group:
         end -= 1
@@ -443,20 +443,20 @@ def cache_marks(
             messages += 1
         if messages or tools:
             marks.append(CacheMark(messages=messages, id=hint.id, version=hint.version, ttl=hint.ttl))
-    stable_end = next((index for index, one in enumerate(placed) if one.moves), len(placed))
+    stable_end = next((index for index, placement in enumerate(placed) if placement.moves), len(placed))
     # Only messages of a log have a first version.
-    if marks and any(one.first for one in placed[marks[-1].messages : stable_end]):
+    if marks and any(placement.first for placement in placed[marks[-1].messages : stable_end]):
         marks.append(CacheMark(messages=stable_end))
     return tuple(marks)
 
 
 def unused_hints(resolved: Resolved, marks: Sequence[CacheMark]) -> list[str]:
     """Return a warning for each cache hint before which nothing is left."""
-    known = {mark.id for mark in marks}
+    marked_ids = {mark.id for mark in marks}
     return [
         f"the cache hint {hint.id!r} marks nothing: all before it was left out"
         for hint, _ in resolved.hints
-        if hint.id not in known
+        if hint.id not in marked_ids
     ]
 
 
@@ -464,11 +464,11 @@ def list_reads(resolved: Resolved, recalls: Iterable[ContextItems]) -> tuple[Rea
     """Return each log that was read or recalled from, with the first and the last version that was read."""
     reads: dict[tuple[str, int], Read] = {}
     for log in resolved.logs:
-        gathered = log.gathered
-        if gathered.context:
-            first = 0 if gathered.whole else log.first
-            read = Read(gathered.context, gathered.version, first, log.lineage, log.summary)
-            reads[gathered.context, gathered.version] = read
+        span = log.span
+        if span.context:
+            first = 0 if span.whole else log.first
+            read = Read(span.context, span.version, first, log.lineage, log.summary)
+            reads[span.context, span.version] = read
     for items in recalls:
         if items.context:
             reads.setdefault((items.context, items.version), Read(items.context, items.version))

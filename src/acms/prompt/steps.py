@@ -235,13 +235,13 @@ def build_message(
     Calls and reasoning belong to the assistant, results to a tool, and a tool says nothing but results.
     """
     parsed_role = validation.parse_choice(role, Role, "role")
-    given: list[Part] = list(parts or ())
+    given_parts: list[Part] = list(parts or ())
     if reasoning is not None:
         if not isinstance(reasoning, Reasoning):
             reasoning = Reasoning(_validate_text(reasoning, "reasoning"))
-        given.insert(0, reasoning)
+        given_parts.insert(0, reasoning)
     text = "" if content is None else _validate_text(content, "content")
-    built, text = validation.build_message_parts(parsed_role, text, given, tool_calls, tool_call_id)
+    built, text = validation.build_message_parts(parsed_role, text, given_parts, tool_calls, tool_call_id)
     built = built or (Text(text),)
     if reasoning is not None:  # a model thinks before it speaks
         built = tuple(sorted(built, key=lambda part: not isinstance(part, Reasoning)))
@@ -275,9 +275,9 @@ def parse_message_mapping(value: Mapping[str, Any], field: str) -> list[PromptMe
         return [_parse_neutral_message(value, field)]
     messages: list[PromptMessage] = []
     for turn in foreign.parse_provider_message(value, field, keep=_encode_data_url):
-        given: Sequence[Part] = turn.get("parts") or ()
+        turn_parts: Sequence[Part] = turn.get("parts") or ()
         parts = [
-            part for part in given if not (isinstance(part, Raw) and part.vendor == foreign.EXTRA_FIELDS)
+            part for part in turn_parts if not (isinstance(part, Raw) and part.vendor == foreign.EXTRA_FIELDS)
         ]
         messages.append(
             build_message(
@@ -328,55 +328,55 @@ def _inside_field(error: ValidationError, field: str) -> ValidationError:
     return ValidationError(problem, field=f"{field}.{error.field}", options=error.options)
 
 
-def validate_message(given: PromptMessage, field: str) -> PromptMessage:
+def validate_message(message: PromptMessage, field: str) -> PromptMessage:
     """Return a message made elsewhere after checking the rules of its role."""
     try:
-        made = build_message(given.role, parts=given.parts)
+        rebuilt = build_message(message.role, parts=message.parts)
     except ValidationError as error:
         raise _inside_field(error, field) from error
-    return given if made.parts == given.parts else replace(given, parts=made.parts)
+    return message if rebuilt.parts == message.parts else replace(message, parts=rebuilt.parts)
 
 
 # ── tools ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def parse_tool(given: object, field: str) -> Tool:
+def parse_tool(value: object, field: str) -> Tool:
     """Read a function the model may call: a `Tool`, or a mapping in neutral or in OpenAI's form."""
-    if isinstance(given, Tool):
-        found = given
-    elif isinstance(given, Mapping):
-        inner = given.get("function", given)
+    if isinstance(value, Tool):
+        tool = value
+    elif isinstance(value, Mapping):
+        inner = value.get("function", value)
         if not isinstance(inner, Mapping):
             raise ValidationError("must be a mapping", field=f"{field}.function")
-        if given.get("type", "function") != "function":
-            raise ValidationError(f"{given['type']!r} is not function", field=f"{field}.type")
+        if value.get("type", "function") != "function":
+            raise ValidationError(f"{value['type']!r} is not function", field=f"{field}.type")
         unknown = set(inner) - {"type", "name", "description", "parameters", "strict"}
         if unknown:
             raise ValidationError(f"unknown field {sorted(unknown, key=str)[0]!r}", field=field)
-        found = Tool(
+        tool = Tool(
             name=inner.get("name", ""),
             description=inner.get("description") or "",
             parameters=inner.get("parameters") or {"type": "object", "properties": {}},
             strict=bool(inner.get("strict", False)),
         )
     else:
-        raise ValidationError(f"must be a Tool or a mapping, not {type(given).__name__}", field=field)
-    if not isinstance(found.name, str) or not _NAME.match(found.name):
+        raise ValidationError(f"must be a Tool or a mapping, not {type(value).__name__}", field=field)
+    if not isinstance(tool.name, str) or not _NAME.match(tool.name):
         raise ValidationError("must be 1 to 64 letters, digits, _ or -", field=f"{field}.name")
-    validation.validate_text(found.description, f"{field}.description")
-    if not isinstance(found.parameters, Mapping):
+    validation.validate_text(tool.description, f"{field}.description")
+    if not isinstance(tool.parameters, Mapping):
         raise ValidationError("must be a JSON Schema", field=f"{field}.parameters")
-    validation.serialize_document(dict(found.parameters), f"{field}.parameters")
-    return found
+    validation.serialize_document(dict(tool.parameters), f"{field}.parameters")
+    return tool
 
 
-def parse_tools(given: Sequence[object]) -> tuple[Tool, ...]:
+def parse_tools(values: Sequence[object]) -> tuple[Tool, ...]:
     """Read tools, each name once."""
-    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
-        raise ValidationError(f"must be a list, not {type(given).__name__}", field="tools")
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+        raise ValidationError(f"must be a list, not {type(values).__name__}", field="tools")
     tools: dict[str, Tool] = {}
-    for index, one in enumerate(given):
-        tool = parse_tool(one, f"tools[{index}]")
+    for index, value in enumerate(values):
+        tool = parse_tool(value, f"tools[{index}]")
         if tool.name in tools:
             raise ValidationError(f"has two tools named {tool.name!r}", field="tools")
         tools[tool.name] = tool
@@ -460,15 +460,15 @@ def find_sealed_compaction(
 
 def substitute_summary(units: Sequence[EntryGroup[Entry]], summary: Entry) -> list[EntryGroup[Entry]]:
     """Return the units of a log with a summary replacing those it covers, after the leading instructions."""
-    kept: list[EntryGroup[Entry]] = []
+    kept_units: list[EntryGroup[Entry]] = []
     for unit in units:
         version = unit.entries[0].version
         if not any(first <= version <= last for first, last in summary.replaces):
-            kept.append(unit)
+            kept_units.append(unit)
     index = 0
-    while index < len(kept) and is_instruction(kept[index].entries[0]):
+    while index < len(kept_units) and is_instruction(kept_units[index].entries[0]):
         index += 1
-    return [*kept[:index], EntryGroup((summary,)), *kept[index:]]
+    return [*kept_units[:index], EntryGroup((summary,)), *kept_units[index:]]
 
 
 def build_groups(
@@ -486,11 +486,11 @@ def build_groups(
     newest_first: list[MessageGroup] = []
     position = 0  # tokens of the log before the unit
     for unit in reversed(units):
-        last = unit.entries[-1]
-        if last.kind is Kind.MESSAGE and not last.replaces:
-            position = last.total - last.tokens
+        last_entry = unit.entries[-1]
+        if last_entry.kind is Kind.MESSAGE and not last_entry.replaces:
+            position = last_entry.total - last_entry.tokens
         elif not position:
-            position = last.total
+            position = last_entry.total
         versions = [entry.version for entry in unit.entries]
         messages: list[PromptMessage] = []
         for entry in unit.entries:
@@ -565,8 +565,12 @@ def _session_of_history(step: Step) -> Readable | None:
     return log.session if isinstance(log, Log) and log.newest is None else None
 
 
-def _is_same_session(one: Readable, other: Readable) -> bool:
-    return (one.session_id, one.storage, one.ends_at) == (other.session_id, other.storage, other.ends_at)
+def _is_same_session(first: Readable, second: Readable) -> bool:
+    return (first.session_id, first.storage, first.ends_at) == (
+        second.session_id,
+        second.storage,
+        second.ends_at,
+    )
 
 
 def replace_with_empty_scopes(steps: Sequence[Step], history: int, recall: int | None) -> list[Step]:
@@ -574,11 +578,11 @@ def replace_with_empty_scopes(steps: Sequence[Step], history: int, recall: int |
     names = name_steps(steps)
     step = steps[history]
     assert isinstance(step, Shrinking)
-    replaced = list(steps)
-    replaced[history] = Fixed(Scope(id=names[history], priority=step.priority))
+    new_steps = list(steps)
+    new_steps[history] = Fixed(Scope(id=names[history], priority=step.priority))
     if recall is not None:
-        replaced[recall] = Fixed(Scope(id=names[recall]))
-    return replaced
+        new_steps[recall] = Fixed(Scope(id=names[recall]))
+    return new_steps
 
 
 def has_moving_content(step: Step) -> bool:
@@ -596,19 +600,19 @@ def depth_of_steps(steps: Sequence[Step]) -> int:
     level: list[Step | Node] = list(steps)
     while level:
         depth += 1
-        level = [below for one in level for below in _list_children(one)]
+        level = [child for node in level for child in _list_children(node)]
     return depth
 
 
-def _list_children(one: Step | Node) -> Sequence[Step | Node]:
+def _list_children(parent: Step | Node) -> Sequence[Step | Node]:
     """Return the steps or nodes directly inside a step or a scope."""
-    match one:
+    match parent:
         case Shrinking() | SummarisedContent():
-            return one.steps
+            return parent.steps
         case Fixed(node):
             return (node,)
         case Scope():
-            return one.children
+            return parent.children
         case _:
             return ()
 
@@ -659,15 +663,15 @@ def _base_name_of_step(step: Step) -> str:
 
 def flatten_nodes(nodes: Sequence[Node]) -> list[MessageGroup]:
     """Return the messages of some nodes in order, also those of scopes inside scopes, which lose their own rules."""
-    found: list[MessageGroup] = []
+    groups: list[MessageGroup] = []
     for node in nodes:
         if isinstance(node, Scope):
-            found += flatten_nodes(node.children)
+            groups += flatten_nodes(node.children)
         elif isinstance(node, MessageGroup):
-            found.append(node)
+            groups.append(node)
         elif node.pieces:
-            found.append(MessageGroup((compose_message(node, node.pieces),)))
-    return found
+            groups.append(MessageGroup((compose_message(node, node.pieces),)))
+    return groups
 
 
 def select_newest_groups(units: Sequence[MessageGroup], messages: int) -> list[MessageGroup]:
@@ -683,10 +687,10 @@ def find_older_summaries(
     units: Sequence[EntryGroup[Entry]], replacements: Replacements
 ) -> list[EntryGroup[Entry]]:
     """Return the active summaries that are not among some units, oldest first; the replacements hold all of them."""
-    known = {entry.id for unit in units for entry in unit.entries}
+    shown_ids = {entry.id for unit in units for entry in unit.entries}
     summaries: list[Entry] = []
     for entry in replacements.shown:
-        if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in known:
+        if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in shown_ids:
             summaries.append(entry)
     return [EntryGroup((entry,)) for entry in sorted(summaries, key=anchor_version)]
 
@@ -696,10 +700,10 @@ def mark_newest_mandatory(units: Sequence[MessageGroup]) -> list[MessageGroup]:
 
     A system message alone is no request: some providers refuse it, and no model can answer it.
     """
-    marked = list(units)
+    marked_units = list(units)
     for index in {len(units) - 1, find_newest_non_system(units)} if units else ():
-        marked[index] = units[index]._replace(mandatory=True)
-    return marked
+        marked_units[index] = units[index]._replace(mandatory=True)
+    return marked_units
 
 
 def find_newest_non_system(units: Sequence[MessageGroup]) -> int:
@@ -737,7 +741,7 @@ def replace_scopes(tree: Scope, scopes: Mapping[str, Scope], path: str = "") -> 
             inner_path = f"{path}/{node.id}"
             if inner_path in scopes:
                 node = scopes[inner_path]
-            elif any(one.startswith(f"{inner_path}/") for one in scopes):
+            elif any(scope_path.startswith(f"{inner_path}/") for scope_path in scopes):
                 node = replace_scopes(node, scopes, inner_path)
         children.append(node)
     return replace(tree, children=tuple(children))
