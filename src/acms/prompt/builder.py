@@ -370,7 +370,7 @@ class Builder(Recipe):
     # ── composition ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def add(self, content: Content) -> Self:
-        """Add any content as it is: sessions whole, and nothing of it shrinks unless it says so itself."""
+        """Add any content as it is: a session whole, and only content that has a strategy of its own shrinks."""
         prompt, steps = self._read_content(content, "content")
         return prompt._with_steps(*steps)
 
@@ -454,16 +454,16 @@ class Builder(Recipe):
         return prompt
 
     def _bind_to_codec_of(self, other: Recipe) -> Self:
-        """Return the prompt bound to the codec of another one if it had none; an error if they have different ones."""
-        other_codec = other.codec
-        if other_codec is None or self.codec is other_codec:
+        """Return the prompt, bound to the codec of another one if it has none; an error if their codecs differ."""
+        codec = other.codec
+        if codec is None or self.codec is codec:
             return self
         prompt = self._with_steps()
         if self.codec is None:
-            prompt.codec = other_codec
-        elif (self.codec.name, self.codec.model) != (other_codec.name, other_codec.model):
+            prompt.codec = codec
+        elif (self.codec.name, self.codec.model) != (codec.name, codec.model):
             raise ValidationError(
-                f"is bound to {other_codec.name} {other_codec.model}, this prompt to {self.codec.name} {self.codec.model}",
+                f"is bound to {codec.name} {codec.model}, this prompt to {self.codec.name} {self.codec.model}",
                 field="prompts",
                 options=("build fragments with Prompt() and no codec",),
             )

@@ -18,7 +18,7 @@ def find_hoisted_roles(
 ) -> frozenset[Role]:
     """Return the roles whose messages a codec sends before all others, whatever their position: system text in some.
 
-    `normal` is that of the codec: it returns messages in the order of the request.
+    `normal` is the method of the codec that returns messages in the order of the request.
     """
     user_message = PromptMessage(role=Role.USER, parts=(Text("a"),))
     hoisted_roles: set[Role] = set()
@@ -56,7 +56,7 @@ def predict_cache(
     shared_tokens = base + _count_tokens(new_messages[:shared_count])
     readable_tokens = shared_tokens
     reason = _explain_first_change(old_messages, new_messages, shared_count)
-    if codec.marks_only:
+    if codec.marks_only:  # such a provider caches nothing but prefixes that end with a mark
         marked_count = _count_marked_messages(
             previous, previous_read, shared_count, implicit=codec.implicit_mark
         )
@@ -95,7 +95,10 @@ def count_shared_messages(old: Sequence[Sent], new: Sequence[Sent]) -> int:
 def _find_preamble_change(current: Manifest, previous: Manifest, key: str) -> tuple[Changed, str] | None:
     """Return the difference before the first message, and a description; None when there is none."""
     if (previous.codec, previous.model) != (current.codec, current.model):
-        reason = f"it was sent to {previous.model} by {previous.codec}, this one goes to {current.model} by {current.codec}"
+        reason = (
+            f"it was sent to {previous.model} by {previous.codec}, "
+            f"this one goes to {current.model} by {current.codec}"
+        )
         return Changed.MODEL, reason
     if key and previous.marks and current.marks:
         old_mark, new_mark = previous.marks[0], current.marks[0]
@@ -111,7 +114,7 @@ def _find_preamble_change(current: Manifest, previous: Manifest, key: str) -> tu
 
 
 def _change_at(sent_as_read: Sequence[tuple[int, Sent]], index: int, current: Manifest) -> Change:
-    """Return the message that differs; the end of the prompt if it is shorter than the earlier one."""
+    """Return the first message that differs, or the end of the prompt if it is shorter than the earlier one."""
     if index == len(sent_as_read):
         return Change(index=len(current.messages), role=None, path="")
     message_index, sent = sent_as_read[index]
@@ -140,8 +143,8 @@ def diagnosis_agrees(prediction: CachePrediction, usage: Usage, *, asked: bool =
     if outcome is not Outcome.MISS:
         return prediction.changed is None
     if diagnosis.changed in (None, Changed.SETTINGS):
-        return None
-    if diagnosis.changed is Changed.INPUT:
+        return None  # the prediction knows messages and tools, not the settings of a request
+    if diagnosis.changed is Changed.INPUT:  # the provider does not say which part of its input
         return prediction.changed in (Changed.SYSTEM, Changed.MESSAGES)
     return diagnosis.changed is prediction.changed
 
@@ -153,8 +156,8 @@ COUNT_ERROR = 0.05
 def describe_cache_mismatch(prediction: CachePrediction, usage: Usage, *, asked: bool = False) -> str:
     """Describe the difference between a prediction and the provider's report; "" when there is none.
 
-    Reading more tokens than predicted is not an error: the provider may know the prompt from elsewhere. A reason given
-    by the provider is reported beside the predicted one, also when no token was missed but the reasons differ.
+    Reading more tokens than predicted is not an error: the provider may have the prefix from another request. A reason
+    given by the provider is reported beside the predicted one, also when no token was missed but the reasons differ.
     """
     missed_tokens = prediction.predicted_tokens - usage.cached_tokens
     if missed_tokens <= prediction.predicted_tokens * COUNT_ERROR:
@@ -199,9 +202,10 @@ def _sort_as_read(manifest: Manifest, hoisted_roles: frozenset[Role]) -> list[tu
 def _count_marked_messages(
     manifest: Manifest, as_read: Sequence[tuple[int, Sent]], max_messages: int, *, implicit: bool
 ) -> int | None:
-    """Return how many messages, as the provider reads them, are cached by the last mark within the first `max_messages`.
+    """Return how many of the first messages are cached, by the last mark within the first `max_messages` of them.
 
-    With `implicit` the provider also marks the newest message of the user or a tool. None if there is no mark.
+    `as_read` has the messages in the order in which the provider reads them. With `implicit` the provider also marks
+    the newest message of the user or a tool. None if there is no mark.
     """
     # By the index of a message in the manifest: how many messages the provider has read once it has read this one.
     counts = {message_index: count for count, (message_index, _) in enumerate(as_read, 1)}
@@ -264,7 +268,7 @@ def _describe_pieces_change(old_sent: Sent, new_sent: Sent) -> str:
 
 
 def _list_changed_names(names: Sequence[str], change: str) -> list[str]:
-    """Return that some pieces are new or gone: the first three, and how many more."""
+    """Return phrases that say which pieces are new or gone: one for each of the first three, and one for the others."""
     phrases = [f"{name} is {change}" for name in names[:3]]
     if len(names) > 3:
         phrases.append(f"{len(names) - 3} more are {change}")
@@ -287,7 +291,8 @@ def _describe_history_change(old: Sequence[Sent], new: Sequence[Sent], index: in
     # An edit or a summary has a later version than the message after it.
     if following is not None and following.path == path and new_sent.first > following.first > old_sent.first:
         replacement = "a summary" if all(map(is_summary, new_sent.sources)) else "an edit"
-        return f"{path}: {replacement}, v{new_sent.first}, stands for {_format_versions(old_sent.first, following.first - 1)}"
+        replaced_versions = _format_versions(old_sent.first, following.first - 1)
+        return f"{path}: {replacement}, v{new_sent.first}, stands for {replaced_versions}"
     if any(other.hash == new_sent.hash for other in old[index:]):
         left_versions = _format_versions(old_sent.first, max(old_sent.first, new_sent.first - 1))
         is_inside = index > 0 and old[index - 1].path == old_sent.path

@@ -64,7 +64,7 @@ class Block(NamedTuple):
 
     #: The block stands before everything that was written after this version of the log.
     after: int
-    #: Short hash of the query: 16 bits, which reveal nothing about its text.
+    #: Hash of the query, of 16 bits only: enough to compare two queries, too little to find out the text.
     tag: int
     pieces: tuple[QuotedPiece, ...]
 
@@ -188,7 +188,7 @@ def _changes_history(entry: Entry, first: int) -> bool:
 
 
 def group_foreign_ids(window: CacheWindow, lineage: Container[str]) -> dict[str, list[str]]:
-    """Return the ids that blocks show of other logs, by log: a profile, another session."""
+    """Return the ids of the entries of other logs (a profile, another session) that a window shows, by log."""
     ids_by_log: dict[str, list[str]] = {}
     for id in window.ids:
         parsed = parse_entry_id(id)
@@ -234,6 +234,7 @@ def find_turn_start(groups: Sequence[MessageGroup], *, question_follows: bool) -
     for index in reversed(range(len(groups))):
         if is_question(groups[index]):
             return index
+        # A text before a tool call only announces the call: the turn goes on.
         message = groups[index].messages[0]
         has_later_call = has_later_call or any(isinstance(part, ToolCall) for part in message.parts)
         if message.role is Role.ASSISTANT and message.text and not has_later_call:
@@ -244,9 +245,9 @@ def find_turn_start(groups: Sequence[MessageGroup], *, question_follows: bool) -
 def find_last_exchange(
     groups: Sequence[MessageGroup], costs: Sequence[int], end: int, max_tokens: int
 ) -> int:
-    """Return the index of the last question before `end` that was answered.
+    """Return the index of the last answered question before `end`, if it and its answer fit `max_tokens` tokens.
 
-    Of its answer alone if both take more than `max_tokens` tokens, and `end` if that does too.
+    Else return the index of the last group before `end` if that fits, and `end` if it does not fit either.
     """
     starts = [
         index for index in range(end - 1) if is_question(groups[index]) and not is_question(groups[index + 1])
@@ -277,7 +278,7 @@ def index_after_version(groups: Sequence[MessageGroup], after: int) -> int:
 
 
 def has_recalled(query: str, window: CacheWindow, groups: Sequence[MessageGroup], index: int) -> bool:
-    """Return whether a question was recalled at the beginning of its turn, which is at `index`, or since."""
+    """Return whether a window has a block for a query at the beginning of the newest turn, at `index`, or later."""
     tag = tag_of_query(query)
     return any(
         block.tag == tag and index_after_version(groups, block.after) >= index for block in window.blocks

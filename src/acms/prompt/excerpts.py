@@ -31,18 +31,18 @@ _BEGIN = datetime.min.replace(tzinfo=UTC)
 
 
 def find_own_logs(context: Context | None) -> set[str]:
-    """Return the ids of a conversation's log and of those it was forked from; of one not yet begun none."""
+    """Return the ids of a conversation's log and of the logs it was forked from; none for one not yet begun."""
     return set() if context is None else {context.id, *(owner for owner, _ in context.lineage)}
 
 
 def write_pieces(
     items: Sequence[ContextItem], own_logs: Collection[str], *, same_counter: bool
 ) -> tuple[Piece, ...]:
-    """Return recalled items as pieces in their order; a tool call and its results are one.
+    """Return recalled items as pieces in their order; a tool call and its results are one piece.
 
-    `own_logs` are the logs of the conversation: its own, and those it was forked from. If some items are from others, each
-    names its session, but for facts: they hold wherever they were stated. `same_counter` says that the tokens of the items
-    are those of the codec.
+    `own_logs` are the log of the conversation and those it was forked from. If some items are from other logs, each
+    piece names its session, except facts: they hold wherever they were stated. `same_counter` says that the tokens of
+    the items were counted as the codec counts.
     """
     items = _sort_oldest_first(items)
     has_others = any(not _is_own(item, own_logs) for item in items)
@@ -57,6 +57,7 @@ def write_pieces(
         group = None if item.group is None else _group_of(item)
         session = _name_session(item, own_logs) if has_others else None
         text = chat_messages.escape_closing_mark(_write_paragraph(item, session), chat_messages.RECALLED)
+        # The item's own count holds only for its text as it is, not with a day or a session.
         is_plain = text == prefix_speaker(item.speaker, item.content)
         tokens = item.token_count if same_counter and is_plain else None
         pieces.append(Piece(text, item.id, item.score, (item.id,), tokens))
@@ -64,7 +65,7 @@ def write_pieces(
 
 
 def _sort_oldest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
-    """Return facts and summaries, then messages of all sessions by time; tool calls stay together."""
+    """Return facts and summaries, then messages of all sessions by time; a tool call stays beside its results."""
     call_times: dict[tuple[str, str], datetime] = {}
     for item in items:
         if item.group is not None:
@@ -79,7 +80,7 @@ def _sort_oldest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
 
 
 def _group_of(item: ContextItem) -> tuple[str, str]:
-    """Return what identifies a tool call: its log, and the name of the group of call and answers there."""
+    """Return the key of a tool call: its log, and the name of its tool group in that log."""
     owner = parse_entry_id(item.id)
     return ("" if owner is None else owner[0], item.group or "")
 
@@ -146,10 +147,10 @@ def _add_result(call: Piece, item: ContextItem) -> Piece:
 def write_short_calls(
     groups: Sequence[MessageGroup], counter: TokenCounter, max_tokens: int
 ) -> tuple[Piece, ...]:
-    """Return tool calls with their results as pieces of one line each, the newest as far as `max_tokens` tokens hold them.
+    """Return the newest tool calls with their results, one line each, as many as `max_tokens` hold.
 
-    Of arguments the short values stay, such as paths; of a result its first and its last line. A model that does not
-    see its earlier calls repeats them.
+    A model that does not see its earlier calls repeats them. Short values of arguments, such as paths, are kept, and
+    the first and the last line of a result.
     """
     pieces: list[Piece] = []
     for group in groups:

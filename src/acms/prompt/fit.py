@@ -89,7 +89,8 @@ class _Fit:
     def _enforce_cap(self, section: Section) -> Summarising:
         """Shrink a section to its own cap and ceiling, as if it were a prompt of its own; `FitError` if it cannot.
 
-        A cap is the limit of a truncate strategy, a ceiling the limit of the section itself.
+        A cap is the limit of a truncate strategy, a ceiling the limit of the section itself. Inside a section with a
+        cap, only sections shrink that would shrink no later than it in the whole prompt.
         """
         strategy = section.scope.strategy
         if isinstance(strategy, Truncate) and strategy.tokens is not None:
@@ -120,7 +121,7 @@ class _Fit:
             )
 
     def _drop_first(self, section: Section, ceiling: int) -> None:
-        """Leave whole units out from the start, whatever they are; the last one stays."""
+        """Leave units and pieces out from the start, even without a strategy; mandatory units and the last one stay."""
         leaves = [leaf for leaf in section.leaves() if not leaf.gone]
         for leaf in leaves:
             if section.tokens > ceiling and isinstance(leaf.node, ComposedMessage):
@@ -154,6 +155,7 @@ class _Fit:
                 tokens_before = self._root.tokens
                 yield from apply_strategy(section, excess, limit, self._codec)
                 self._record_step(section, name_of_strategy(section), tokens_before)
+        # Only when no strategy can do more: what must stay is cut, a last resort before the error.
         for section in shrinking:
             if area.tokens > limit:
                 tokens_before = self._root.tokens
@@ -174,7 +176,7 @@ class _Fit:
     # ── the error ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _build_error(self, excess: int, limit: int, budget: int | None) -> FitError:
-        """Build the error: the excess in tokens, the largest section, the steps tried, and suggested remedies."""
+        """Return the error with the excess in tokens, the largest section, the steps tried, and suggested remedies."""
         tool_tokens = self._base - self._codec.base(()) if self._tools else 0
         if budget is None:
             budget, required = limit, limit + excess
@@ -217,7 +219,7 @@ class _Fit:
     # ── results ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def build_fitted(self) -> FittedPrompt:
-        """Return the prompt as it is now."""
+        """Return the fitted prompt, with everything shown and everything omitted."""
         self._write_section(self._root)
         return FittedPrompt(
             tuple(self._placed),
@@ -312,18 +314,17 @@ class _Fit:
             )
 
 
-def _compute_reserve(
-    window: Section, room: int, moving_sections: Sequence[Section], shrunk_sections: Sequence[Section]
-) -> int:
-    """Return the tokens that a window keeps free for sections that change each turn (`moving_sections`), such as recalls.
+def _compute_reserve(window: Section, room: int, moving: Sequence[Section], shrunk: Sequence[Section]) -> int:
+    """Return the tokens that a window keeps free for the sections that change each turn, such as recalls.
 
-    Otherwise the window would move whenever they grow. `room` are the tokens it may have, `shrunk_sections` the sections that
-    were shrunk before it. This is the number of tokens they may still grow by, limited so that the window keeps half of
-    the tokens it shares with them: a ceiling far above the actual use does not justify dropping history.
+    Otherwise the window would move whenever these `moving` sections grow. `room` are the tokens that the window may
+    have, `shrunk` the sections that were shrunk before it. The reserve is the number of tokens by which moving sections
+    may still grow, limited so that the window keeps half of the tokens it shares with them: a ceiling far above the
+    actual use does not justify dropping history.
     """
     moving_tokens = growth = 0
-    for section in moving_sections:
-        if section is window or section in shrunk_sections or _is_inside_moving(section):
+    for section in moving:
+        if section is window or section in shrunk or _is_inside_moving(section):
             continue
         moving_tokens += section.tokens
         growth += max(0, (section.max_tokens or 0) - section.tokens)
@@ -331,7 +332,7 @@ def _compute_reserve(
 
 
 def _is_inside_moving(section: Section) -> bool:
-    """Return whether a section around this one moves and has a cap, too."""
+    """Return whether a section around this one moves and has a cap, and so counts the tokens of this one already."""
     return any(outer.moves and outer.max_tokens is not None for outer in section.ancestors())
 
 
@@ -352,7 +353,10 @@ def _suggest_options(area: Section, excess: int) -> Iterator[str]:
         own_tokens = _count_own_tokens(section)
         if section.parent is None:
             if own_tokens >= excess:
-                yield f"let messages directly in {section.path} shrink, by truncate or omit: they take {own_tokens} tokens"
+                yield (
+                    f"let messages directly in {section.path} shrink, by truncate or omit: "
+                    f"they take {own_tokens} tokens"
+                )
         elif own_tokens and section.tokens >= excess and not _can_shrink(section):
             yield f"give {section.path} a priority and a strategy: it takes {section.tokens} tokens"
 

@@ -14,12 +14,12 @@ LOWEST_RANK = "ranked lowest, and there was no room for it"
 
 
 class Leaf:
-    """A unit of the prompt: its content, the part of it that is shown, and the reason for any omission.
+    """A unit of the prompt (a message group or a composed message): the part that is shown, and why not all of it.
 
     A prompt has thousands of these, most of which never change, so default values are kept on the class.
     """
 
-    #: Messages as they are now, and what each costs; None while they are those of the node.
+    #: Messages as they are shown now, and the cost of each; None while they are those of the node.
     messages: tuple[PromptMessage, ...] | None = None
     costs: tuple[int, ...] | None = None
     #: Cost of each message of a node with several, with nothing left out.
@@ -48,14 +48,14 @@ class Leaf:
     def write(
         self, messages: tuple[PromptMessage, ...], costs: tuple[int, ...], rule: str, reason: str
     ) -> None:
-        """Show it as other messages, which are shorter."""
+        """Show the unit as other, shorter messages, and note the rule that made them."""
         change = sum(costs) - self.tokens
         self.messages, self.costs, self.tokens = messages, costs, sum(costs)
         self.rule, self.reason = rule, reason
         self.section.add_tokens(change)
 
     def omit(self, rule: str, reason: str) -> None:
-        """Leave it out."""
+        """Leave the unit out."""
         omit_leaves((self,), rule, reason)
 
 
@@ -91,14 +91,14 @@ class Section:
         self.parent = parent
         self.parts: list[Section | Leaf] = []
         self.tokens = 0
-        #: Units at one end that could not be shown whatever else is left out: never counted.
+        #: Units at one end that could not be shown even if everything else were left out, so they are never counted.
         self.uncounted_groups: tuple[MessageGroup, ...] = ()
         self.moves: bool = scope.moves or (parent is not None and parent.moves)
         #: Tokens it may have at most, by a ceiling or its own cap.
         self.max_tokens = cap
-        #: Tokens it is not shrunk below; applies only once all its content is within the allowed tokens.
+        #: Tokens it is not shrunk below; 0 until the sections inside it have been shrunk to their own limits.
         self.floor = 0
-        #: The current summary: its text, how many units it replaces, the leaf that shows it, whether it is a new one.
+        #: The current summary: its text, whether the text is new, how many units it replaces, the leaf that shows it.
         self.summary_text = ""
         self.has_new_summary = False
         self.covered_count = 0
@@ -140,7 +140,7 @@ class Section:
         yield self
 
     def count_spare_tokens(self) -> int:
-        """Return how many tokens less it may cost under its own floor and those around it."""
+        """Return how many tokens it can lose before its own floor or one around it is reached."""
         spare_tokens = self.tokens
         section: Section | None = self
         while section is not None:
@@ -182,8 +182,8 @@ def _build_section(
 ) -> Section:
     """Return a scope as a section with its content and cost.
 
-    `room` is the most it could cost. With `plain`, no section around it has a strategy: only then may the content that
-    cannot fit stay uncounted.
+    `room` is the most it could cost. `plain` says that no section around it has a strategy: another strategy might
+    need the content that cannot fit here, so only then it stays uncounted.
     """
     strategy = scope.strategy
     cap = strategy.tokens if isinstance(strategy, Truncate) else None
@@ -254,7 +254,7 @@ def _build_composed_leaf(node: ComposedMessage, section: Section, codec: Codec, 
     """Return a composed message, without the pieces whose stated costs show that they cannot fit."""
     pieces = node.pieces
     if bound is not None and len(pieces) > 1:
-        # Stated tokens are upper bounds: half as many again leave no piece out that could fit.
+        # Stated tokens are upper bounds, so pieces that seem to need half as many again may still fit.
         room = int(max(bound, section.scope.floor) * 1.5)
         indexes: list[int] = []
         for index in sort_by_rank(pieces):

@@ -1,9 +1,10 @@
-"""A request as the log of renders keeps it, and as it reads later.
+"""A request as the log of renders keeps it, and as it is written again later.
 
 Text written by the caller, the system text and the tools are kept as they were sent, in the privacy mode of the
-session; text of the log is kept by reference. So the request can be written again word for word, and erasing an entry
-leaves no trace of it: erasing in the session's own fork tree deletes the kept requests, and of text from other trees
-only references are kept, surrounded only by our own framing text.
+session; text of the log is kept by reference. So the request can be written again word for word.
+
+Erasing an entry leaves no trace of its text: an erasure in the session's own fork tree deletes the kept requests, and
+of text from other trees only references are kept, between our own framing words.
 """
 
 from __future__ import annotations
@@ -53,9 +54,10 @@ def foreign_sources(manifest: Manifest, own_logs: AbstractSet[str]) -> list[str]
 def keep_request(
     manifest: Manifest, own_logs: AbstractSet[str], redactor: Redactor, actors: Mapping[str, str]
 ) -> Manifest:
-    """Return a manifest as it may be kept.
+    """Return a manifest as the privacy mode and the rules on text of other logs let it be kept.
 
-    `own_logs` are the logs whose erasures delete it, `actors` the speakers of entries of other logs, by id of the entry.
+    `own_logs` are the logs whose erasures delete the request, `actors` the speakers of entries of other logs, by the
+    id of the entry.
     """
     messages: list[Sent] = []
     # The hash of the payload is kept only if the request can be written again word for word.
@@ -86,7 +88,7 @@ def drop_own_words(manifest: Manifest) -> Manifest:
 
 
 def _blank_text(text: str, _next_entry_id: str) -> tuple[Segment, ...]:
-    """Keep nothing of a text but whether it ends a line."""
+    """Return a line break for a text with one, else a blank: nothing else of the text is kept."""
     return ("\n" if "\n" in text else " ",)
 
 
@@ -115,9 +117,10 @@ def _keep_foreign(sent: Sent, actors: Mapping[str, str]) -> Sent:
     """Keep a message that shows other logs: only references and our own framing text, and no hash of the text."""
 
     def keep_frame(text: str, next_entry_id: str) -> tuple[Segment, ...]:
-        """Return what to keep of the text before a quotation of the entry `next_entry_id`.
+        """Return the part to keep of the text before a quotation of the entry `next_entry_id`.
 
-        Our framing words, with the speaker's name as a reference; a blank if any of it may come from an entry.
+        That is our framing words, with the speaker's name as a reference. A blank is kept instead if any other text is
+        among them, since it may come from an entry.
         """
         before, name, after = _split_at_speaker(text, actors.get(next_entry_id, ""))
         is_framing = _FRAME.fullmatch(before) and _FRAME.fullmatch(after)

@@ -85,7 +85,7 @@ def write_manifest(
     omissions: Sequence[Omission] = (),
     steps: Sequence[Step] = (),
 ) -> Manifest:
-    """Return the manifest of a prompt as it was laid out and given to a codec; `add_candidates` adds the candidates.
+    """Return the manifest of a prompt as it was laid out and given to a codec, without the candidates of recalls.
 
     `entries` are those whose text is shown, by id; the text of an entry missing there is kept verbatim.
     """
@@ -114,7 +114,8 @@ def write_manifest(
 def add_candidates(manifest: Manifest, recalls: Sequence[Ledger]) -> Manifest:
     """Return a manifest with the candidates of the recalls that these ledgers are of.
 
-    They take longer than all the rest: hundreds, and the ledger of a recall is written when it is first read.
+    The candidates are added separately because there are hundreds, and a recall's ledger is written only when it is
+    first read.
     """
     shown_ids = {source for message in manifest.messages for source in message.sources}
     candidates: list[Verdict] = []
@@ -143,7 +144,7 @@ def fingerprint_message(message: PromptMessage) -> str:
 
 
 def _round_scores(verdict: Verdict) -> Verdict:
-    """Return a verdict as it is stored."""
+    """Return a verdict with rounded scores and the version of its id, as it is stored."""
     return replace(
         verdict,
         version=version_of_id(verdict.id),
@@ -186,7 +187,7 @@ def _build_sent(placement: PlacedMessage, entries: Mapping[str, Quotable]) -> Se
 def _build_part(
     part: Part, known_ids: Sequence[str], pieces: Sequence[Piece], entries: Mapping[str, Quotable]
 ) -> Whole | Written:
-    """Return a part as that of an entry if it is one unchanged (`Whole`), else its texts as quotations (`Written`)."""
+    """Return a part by reference if an entry has the same part (`Whole`), else its texts as quotations (`Written`)."""
     for source in known_ids:
         parts = entries[source].parts
         if part in parts:
@@ -208,7 +209,10 @@ def _build_part(
 
 
 def _quote_pieces(text: str, pieces: Sequence[Piece], entries: Mapping[str, Quotable]) -> tuple[Segment, ...]:
-    """Quote a text written from pieces: each piece from its own entries, a cut piece from the text in between."""
+    """Quote a text written from pieces: each piece from its own entries, a cut piece from the text in between.
+
+    A piece that is not found in the text was cut: its entries are looked up in the text before the next piece.
+    """
     segments: list[Segment] = []
     position = 0
     skipped_ids: list[str] = []
@@ -310,7 +314,10 @@ def _find_whole_text(
 
 
 def _quote_fragments(text: str, texts: Sequence[_EntryText]) -> Iterator[Segment]:
-    """Yield the spans of a text that shows some texts in part, with marks of a cut in between."""
+    """Yield quotations for the spans of a text that occur in some texts, and literal text for all others.
+
+    The text is split at the marks of a cut; each fragment is looked up as a whole before it is matched by its spans.
+    """
     if not texts or not text:
         yield text
         return
@@ -336,8 +343,8 @@ def _find_fragment(
 ) -> tuple[str, Quote, str, tuple[int, int]] | None:
     """Find a fragment in one of the texts, perhaps after a lead and before a closing mark.
 
-    The search begins in the text reached so far, from `first_offset` on, and continues in the next three. The last item of the
-    result is the new position.
+    The search begins in the text `first_number`, where the last fragment was found, at `first_offset`, and continues in
+    the next three texts. The last item of the result is the position after the fragment: a text and an offset.
     """
     leads = islice(_LEAD.finditer(fragment, 0, 300), 8)  # no text before a quotation is longer
     starts = [0, *[lead.end() for lead in leads]]
@@ -355,7 +362,7 @@ def _find_fragment(
 
 
 def _index_grams(texts: Sequence[_EntryText]) -> dict[str, tuple[_EntryText, int]]:
-    """Return where each run of `_GRAM` characters begins first, of those at multiples of that number."""
+    """Return the first position of each run of `_GRAM` characters; only runs at multiples of `_GRAM` are indexed."""
     grams: dict[str, tuple[_EntryText, int]] = {}
     for entry_text in texts:
         for offset in range(0, len(entry_text.text) - _GRAM + 1, _GRAM):
@@ -364,7 +371,7 @@ def _index_grams(texts: Sequence[_EntryText]) -> dict[str, tuple[_EntryText, int
 
 
 def _quote_longest_matches(fragment: str, grams: Mapping[str, tuple[_EntryText, int]]) -> Iterator[Segment]:
-    """Yield a fragment as the longest spans that begin where it meets one of the texts."""
+    """Yield a fragment as quotations of the longest spans it shares with the texts, and the literal text between."""
     yielded_end = position = 0
     while position <= len(fragment) - _GRAM:
         match = grams.get(fragment[position : position + _GRAM])
@@ -413,7 +420,7 @@ def _common_prefix_length(left: str, left_start: int, right: str, right_start: i
 def revive_messages(manifest: Manifest, entries: Mapping[str, Quotable]) -> tuple[PromptMessage, ...]:
     """Return the messages that were given to the codec; `entries` has every entry that the manifest quotes.
 
-    `ValidationError` when one does not read as it did.
+    `ValidationError` when the text of a message differs from the text that was sent.
     """
     messages: list[PromptMessage] = []
     for number, sent in enumerate(manifest.messages):

@@ -217,16 +217,14 @@ def _plan_within(
 ) -> PlanSteps[ChatPlan]:
     """Choose and write a prompt whose messages, each counted alone, have at most `limit` tokens.
 
-    Shown are the leading system messages (`kept_choices`), the newest messages, and answers from the past before the question.
+    Shown are the leading system messages (`kept`), the newest messages, and answers from the past before the question.
     """
     frame = chat_messages.ChatFrame(counter)
     leading_candidates = [
         build_window_candidate(unit, frame, material.labels) for unit in material.leading_units
     ]
     newest = [build_window_candidate(unit, frame, material.labels) for unit in material.other_units]
-    kept_choices = [
-        Choice(candidate, True, "keep", "a leading system message") for candidate in leading_candidates
-    ]
+    kept = [Choice(candidate, True, "keep", "a leading system message") for candidate in leading_candidates]
     remaining = limit - sum(candidate.tokens for candidate in leading_candidates)
     if leading_candidates or newest:
         remaining -= chat_messages.PRIMER
@@ -236,7 +234,7 @@ def _plan_within(
         turn_tokens = sum(candidate.tokens for candidate in newest[turn_start:])
     if turn_start is not None and _belongs_in_front(newest[turn_start], turn_tokens, remaining):
         question = newest.pop(turn_start)
-        kept_choices.append(Choice(question, True, "keep", "what the newest turn began with"))
+        kept.append(Choice(question, True, "keep", "what the newest turn began with"))
         remaining -= question.tokens
         turn_tokens = remaining // 2
     selection = _Chosen(_show_cut(choose_newest_suffix(newest, remaining), remaining))
@@ -248,11 +246,11 @@ def _plan_within(
             counter,
             text_frame,
             newest,
-            kept_choices,
+            kept,
             remaining,
             turn_tokens,
         )
-    choices = [*kept_choices, *selection.window_choices]
+    choices = [*kept, *selection.window_choices]
     items = [item for choice in choices if choice.included for item in render_choice(choice, counter, frame)]
     if items and items[-1].truncated and not items[-1].token_count:
         raise _too_much(request.budget, max(request.budget + 1, limit - remaining + newest[-1].tokens))
@@ -288,14 +286,14 @@ def _choose_past(
     counter: TokenCounter,
     text_frame: Frame,
     newest: Sequence[Candidate],
-    kept_choices: Sequence[Choice],
+    kept: Sequence[Choice],
     remaining: int,
     turn_tokens: int,
 ) -> PlanSteps[_Chosen]:
     """Choose answers from the past within their share, then the newest messages in the remaining tokens.
 
-    `kept_choices` are shown in any case, `remaining` are the tokens left beside them. `turn_tokens` are those of the newest turn
-    if it calls tools: it is not cut for the past.
+    `kept` are shown in any case, `remaining` are the tokens beside them. `turn_tokens` are those of the newest turn if
+    it calls tools: the turn is not cut for the past.
     """
     has_summary = any(candidate.unit.entries[0].kind is Kind.SUMMARY for candidate in newest)
     share = RECALL_SHARE - SUMMARIES_SHARE if has_summary else RECALL_SHARE
@@ -307,7 +305,7 @@ def _choose_past(
     if unused_tokens < 0:  # the newest messages leave tokens because the next one does not fit
         included_tokens = sum(choice.candidate.tokens for choice in newest_choices if choice.included)
         past_budget = max(past_budget, remaining - included_tokens)
-    shown_ids = _included_ids([*kept_choices, *newest_choices])
+    shown_ids = _included_ids([*kept, *newest_choices])
     answers = [
         candidate for candidate in candidates.past if shown_ids.isdisjoint(_ids_of_candidate(candidate))
     ]

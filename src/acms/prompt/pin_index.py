@@ -154,13 +154,14 @@ def add_pin(index: Json, where: str, pin: Pin, *, now: int) -> Json:
     if is_new and len(pins) > MOST_PINS:
         raise _too_large(f"{len(pins)} pins, the limit is {MOST_PINS}", old_index, where)
     size = _json_size(new_index)
+    # An index that is too large already accepts changes that make it no larger.
     if size > INDEX_BYTES and size > _json_size(old_index):
         raise _too_large(f"{size} bytes of JSON, the limit is {INDEX_BYTES}", old_index, where)
     return new_index
 
 
 def remove_pin(index: Json, where: str, key: str, *, now: int) -> Json:
-    """Return an index without a pin; as it was when it has none of that key."""
+    """Return an index without a pin; the index itself if it has no pin of that key."""
     old_index = _open_index(index, where)
     pins = dict(_pins_of_index(old_index))
     if key not in pins:
@@ -175,7 +176,7 @@ def _next_timestamp(old_index: Mapping[str, Json], now: int) -> int:
 
 
 def pin_of_key(index: Json, where: str, key: str) -> Pin:
-    """Return a pin that is there."""
+    """Return the pin of a key; `KeyError` if the key is not pinned."""
     stored = _pins_of_index(_open_index(index, where))[key]
     return Pin(key, _metadata_from_json(stored, key, where))
 

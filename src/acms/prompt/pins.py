@@ -230,8 +230,8 @@ class PinnedKV:
     async def render(self, request: object = None) -> Scope:
         """Read the pins and their values, and return them as a scope; an empty one where nothing is pinned.
 
-        Tells `PinsLoaded`, and `PinsSkipped` where there is something to tell, when the request has a `tell`. One read
-        of the index, then all values at once.
+        The index is read first, then all values at once. If the request has a `tell`, it gets the event `PinsLoaded`,
+        and `PinsSkipped` if pins were skipped.
         """
         pins = tuple(await self._registry.list())
         shown_pins, pins_beyond = pins[: self._max_pins], pins[self._max_pins :]

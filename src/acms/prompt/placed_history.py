@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from acms.model import Entry, Role
-from acms.plan.nodes import ComposedMessage, MessageGroup, Omission
+from acms.plan.nodes import ComposedMessage, MessageGroup, Node, Omission, Scope
 from acms.prompt import cache_window
 from acms.prompt.cache_window import CacheWindow
 from acms.prompt.resolve import LogRead
@@ -50,6 +50,17 @@ class PlacedHistory(NamedTuple):
     older: tuple[MessageGroup, ...] = ()
     #: Messages that are shown cut, by id: tokens of the whole, and of what is shown.
     cut_tokens: Mapping[str, tuple[int, int]] = MappingProxyType({})
+
+    def wrap_blocks(self) -> tuple[Node, ...]:
+        """Return the nodes with each recalled block in a scope of its own, which names it in the ledger."""
+        number = 0
+        nodes: list[Node] = []
+        for node in self.nodes:
+            if isinstance(node, ComposedMessage):
+                number += 1
+                node = Scope(id="recall" if number == 1 else f"recall-{number}", children=(node,))
+            nodes.append(node)
+        return tuple(nodes)
 
     def list_cut_warnings(self) -> list[str]:
         """Return a warning for each message of the newest unit that is cut, and one if half of others is missing."""

@@ -1,4 +1,7 @@
-"""Cache windows: a log as prompts read it that change only when their start moves."""
+"""Read a log for prompts that change only when the start of their history moves.
+
+Between two moves, consecutive prompts share their beginning: a *window* (`acms.plan.prefix_cache`).
+"""
 
 from __future__ import annotations
 

@@ -34,7 +34,6 @@ from acms.observability.tracing import RenderSpan, render_span
 from acms.plan.nodes import (
     ComposedMessage,
     FittedPrompt,
-    MessageGroup,
     Node,
     Omission,
     PlacedMessage,
@@ -81,11 +80,12 @@ from acms.results import ContextItems, Ledger
 __all__ = ["Rendered", "Report", "Request"]
 
 CONDENSED = "did not fit whole: shown are its ends and, of the output of a tool, what the question names or stands out"
+"""Reason given in the ledger for a message that a stable history shows cut."""
 OTHERS_WHOLE = 2_000
 """Tokens up to which a prompt shows the other sessions of its namespace whole, and no more than a quarter of it."""
 CONDENSED_OUTPUTS = 12
 """Condensed tool outputs that a prompt could hold: several of them and the conversation fit."""
-OVERTAKEN = (
+NOT_STORED = (
     "the next request of this prompt loses the provider's cache: the record of where this one shows what was recalled "
     "could not be stored (other renders of the prompt stored theirs first)"
 )
@@ -118,9 +118,9 @@ class Report:
 
     @property
     def missed(self) -> str:
-        """Part of the predicted prefix that missed the cache, and why; "" when all was read and the reasons agree.
+        """Part of the predicted prefix that missed the cache, with the provider's reason and the predicted one.
 
-        The reason is given by the provider and by us.
+        "" when the whole prefix was read and the reasons agree.
         """
         return describe_cache_mismatch(self.predicted, self.usage, asked=self.asked)
 
@@ -326,7 +326,7 @@ class _Renderer:
         self._summaries: dict[tuple[str, str, int, int], str | None] = {}
         #: The items of each recall, by the path of its scope.
         self._items: dict[str, ContextItems] = {}
-        #: Hashes of the requests that reasoning may have answered; None if nothing before it ever changes.
+        #: Hashes of the requests that reasoning may have answered; None if nothing before the reasoning ever changes.
         self._sent_hashes: frozenset[str] | None = None
         #: Hash of this request, if the provider binds reasoning to it.
         self._request_hash = ""
@@ -367,19 +367,21 @@ class _Renderer:
         """Read, decide, write and report; `read` turns the content of a plugin into steps."""
         request = Request(render_id=self._id, budget=self._budget, codec=self._codec, tell=self._emit)
         message_limit = None
-        stable = None
+        stable_indexes = None
         if self._limit is not None:
             message_limit = max(0, self._limit - self._codec.base(self._tools))
-            stable = find_history_and_recall(steps)
+            stable_indexes = find_history_and_recall(steps)
         with span.stage("gather"):
-            others = steps if stable is None else replace_with_empty_scopes(steps, *stable)
-            resolved = await Resolver(request, message_limit, read).resolve(others)
-        if stable is None:
+            other_steps = (
+                steps if stable_indexes is None else replace_with_empty_scopes(steps, *stable_indexes)
+            )
+            resolved = await Resolver(request, message_limit, read).resolve(other_steps)
+        if stable_indexes is None:
             is_whole = not resolved.recalls and all(log.complete for log in resolved.logs)
             self._sent_hashes = None if is_whole else frozenset()
             prompt = await self._recall_and_fit(resolved.tree, resolved, span)
         else:
-            prompt = await self._render_stable_history(steps, *stable, resolved, span)
+            prompt = await self._render_stable_history(steps, *stable_indexes, resolved, span)
         await self._store_summaries(resolved, prompt.fitted)
         return self._build_rendered(resolved, prompt, previous, span)
 
@@ -395,27 +397,30 @@ class _Renderer:
     # ── the history that stays in place ─────────────────────────────────────────────────────────────────────────────
 
     async def _render_stable_history(
-        self, steps: Sequence[Step], history: int, recall: int | None, resolved: Resolved, span: RenderSpan
+        self,
+        steps: Sequence[Step],
+        history_index: int,
+        recall_index: int | None,
+        resolved: Resolved,
+        span: RenderSpan,
     ) -> _FittedPrompt:
         """Fit a prompt whose history and recall keep their positions, and store these positions."""
         names = content.name_steps(steps)
-        path = f"{resolved.tree.id}/{names[history]}"
-        stable = await self._build_stable_history(steps, history, recall, resolved)
-        logs, items = (
-            list(resolved.logs),
-            dict(self._items),
-        )  # without those of this history, for each new try
-        tries = 0
+        path = f"{resolved.tree.id}/{names[history_index]}"
+        stable_history = await self._build_stable_history(steps, history_index, recall_index, resolved)
+        # Without those of this history, which each attempt adds.
+        other_logs, other_items = list(resolved.logs), dict(self._items)
+        attempts = 0
         while True:
             with span.stage("recall"):
-                placed_history = await stable.place()
-            resolved.logs = logs if placed_history.log is None else [*logs, placed_history.log]
-            self._items = dict(items)
-            if recall is not None and stable.items is not None:
-                self._items[f"{resolved.tree.id}/{names[recall]}"] = stable.items
+                placed_history = await stable_history.place()
+            resolved.logs = other_logs if placed_history.log is None else [*other_logs, placed_history.log]
+            self._items = dict(other_items)
+            if recall_index is not None and stable_history.items is not None:
+                self._items[f"{resolved.tree.id}/{names[recall_index]}"] = stable_history.items
             scope = replace(
                 scope_at_path(resolved.tree, path),
-                children=_wrap_recalls(placed_history.nodes),
+                children=placed_history.wrap_blocks(),
                 strategy=Window(slack=0.0),
             )
             self._sent_hashes = (
@@ -423,16 +428,16 @@ class _Renderer:
             )
             tree = replace_scopes(resolved.tree, {path: scope})
             prompt = await self._recall_and_fit(tree, resolved, span)
-            committed = await stable.commit(placed_history, prompt.fitted, path, self._request_hash)
-            tries += 1
-            if committed or tries == 3:  # again if another process stored its positions meanwhile
+            committed = await stable_history.commit(placed_history, prompt.fitted, path, self._request_hash)
+            attempts += 1
+            if committed or attempts == 3:  # again if another process stored its positions meanwhile
                 break
         self._omissions += placed_history.list_older(path)
         for id, (whole, shown) in placed_history.cut_tokens.items():
             self._omissions.append(Omission((id,), path, "condensed", CONDENSED, whole - shown, gone=False))
-        self._warnings += [*stable.warnings, *placed_history.list_cut_warnings()]
+        self._warnings += [*stable_history.warnings, *placed_history.list_cut_warnings()]
         if not committed:
-            self._warnings.append(OVERTAKEN)
+            self._warnings.append(NOT_STORED)
         return prompt
 
     async def _build_stable_history(
@@ -449,10 +454,10 @@ class _Renderer:
         recall = None if recall_index is None else steps[recall_index]
         assert recall is None or isinstance(recall, Recalling)
         tree, floors = drop_earlier_sections(pair_tool_calls(resolved.tree), history.priority)
-        fitted_rest = await self._fit(tree, resolved, self._limit)
+        other_content = await self._fit(tree, resolved, self._limit)
         names_behind = set(names[history_index + 1 :])
         question_follows = False
-        for placement in fitted_rest.placed:
+        for placement in other_content.placed:
             is_behind = placement.path.split("/", 2)[1] in names_behind
             if is_behind and placement.message.role is Role.USER and not placement.pieces:
                 question_follows = True
@@ -465,7 +470,7 @@ class _Renderer:
             session=log.session,
             recall=recall,
             codec=self._codec,
-            budget=max(0, self._limit - fitted_rest.tokens - floors),
+            budget=max(0, self._limit - other_content.tokens - floors),
             condensed_tokens=self._limit // CONDENSED_OUTPUTS,
             question_follows=question_follows,
             has_tools=bool(self._tools),
@@ -496,28 +501,27 @@ class _Renderer:
         A history that fits as a whole is not cut for a recall of itself: the recall gets the remaining tokens.
         """
         recalls = resolved.recalls
-        empty = {path: Scope(id=path.rpartition("/")[2]) for path in recalls}
-        fitted = await self._fit(replace_scopes(tree, empty), resolved, self._limit)
+        empty_scopes = {path: Scope(id=path.rpartition("/")[2]) for path in recalls}
+        fitted = await self._fit(replace_scopes(tree, empty_scopes), resolved, self._limit)
         shown_ids = _visible_entry_ids(fitted.placed)
-        free_tokens: int | None = (
-            None  # tokens beside a history that is shown whole; None: only the recalls' own limits count
-        )
+        # Tokens beside a history that is shown whole; None if only the recalls' own limits count.
+        free_tokens: int | None = None
         if all(resolved.shows(step.session, shown_ids) for step in recalls.values()):
             free_tokens = None if self._limit is None else self._limit - fitted.tokens
         else:
             fitted = await self._fit(tree, resolved, self._limit)
             shown_ids = _visible_entry_ids(fitted.placed)
-        scopes = dict(empty)
+        scopes = dict(empty_scopes)
         for path, step in recalls.items():
-            if not step.tokens:  # no tokens are asked for, so no search is made
+            if not step.tokens:  # the caller allowed it no tokens, so no search is made
                 continue
-            tokens, frame = tokens_for_recall(step, self._codec, free_tokens)
+            tokens, frame_tokens = tokens_for_recall(step, self._codec, free_tokens)
             items = await self._recall(step, tokens, shown_ids)
             shown_ids.update(item.id for item in items)
             self._items[path] = items
             block = await self._write_recall(step.session, items)
-            max_tokens = tokens + frame if tokens else 0
-            scopes[path] = build_recall_scope(step, empty[path].id, max_tokens, block)
+            max_tokens = tokens + frame_tokens if tokens else 0
+            scopes[path] = build_recall_scope(step, empty_scopes[path].id, max_tokens, block)
             if free_tokens is not None and block.pieces:
                 free_tokens -= self._codec.cost(compose_message(block, block.pieces))
         return replace_scopes(tree, scopes)
@@ -545,7 +549,7 @@ class _Renderer:
             items: ContextItems = await step.session.recall_for_prompt(
                 step.query, budget=tokens, others_whole=others_whole, exclude=exclude, **options
             )
-            # Messages of the user that only repeat the query: excluded, and searched again without them.
+            # Messages of the user that only repeat the query are excluded, and the search is made again without them.
             echoes = {item.id for item in items if item.role is Role.USER and item.content.strip() == query}
             if echoes <= exclude:
                 break
@@ -558,7 +562,7 @@ class _Renderer:
         """Keep the entries of recalled items for the manifest, read again if the text of an item differs."""
         changed_ids: set[str] = set()
         for item in items:
-            # A fact may carry a note of when it ends.
+            # The text of these items may differ from the entry's: a fact may carry a note of when it ends.
             if item.truncated or item.source is Source.FACT or label_of(item.content):
                 changed_ids.add(item.id)
         if changed_ids:
@@ -567,7 +571,7 @@ class _Renderer:
                 self._entries[entry.id] = entry
         for item in items:
             if item.id not in changed_ids:
-                self._entries.setdefault(item.id, item)  # an entry that the history shows too is known whole
+                self._entries.setdefault(item.id, item)  # the history may have noted the whole entry already
 
     # ── fit ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -602,11 +606,11 @@ class _Renderer:
             count = await self._count(payload)
             if limit is None or self._budget is None or count.upper_bound <= self._budget:
                 return _FittedPrompt(fitted, placed, payload, count, marks, limit)
-            # The codec counts more than the fit did: fit again with that much less.
+            # The codec counts more than the fit did: fit again with that much less, and always with less.
             limit = min(limit, fitted.tokens) - max(1, count.upper_bound - self._budget)
 
     def _drop_repeated(self, tree: Scope, fitted: FittedPrompt, resolved: Resolved) -> Scope | None:
-        """Return the tree without what is shown twice, or None if nothing is."""
+        """Return the tree without recalled pieces and pins that are shown elsewhere too, or None if there are none."""
         without_recalls = _drop_repeated_recalls(tree, fitted.placed, resolved.recalls)
         if without_recalls is not None or not resolved.summary_runs:
             return without_recalls
@@ -654,7 +658,7 @@ class _Renderer:
         for run in resolved.summary_runs.values():
             await run.commit(fitted.summaries)
             self._warnings += run.warnings
-            if run.reason:
+            if run.reason:  # a stored summary exists, but it does not cover these messages
                 self._omissions.append(Omission((run.id,), run.path, "stale", run.reason, 0))
                 self._warnings.append(f"the stored summary {run.id!r} was not used: {run.reason}")
 
@@ -729,7 +733,7 @@ class _Renderer:
             span.step(event)
         cache = rendered.cache if rendered.compared else None
         tokens = rendered.tokens.tokens
-        event_rendered = PromptRendered(
+        rendered_event = PromptRendered(
             render_id=self._id,
             codec=self._codec.name,
             model=self._codec.model,
@@ -744,8 +748,8 @@ class _Renderer:
             use=rendered.use,
             paid=float(tokens) if cache is None else cache.paid(),
         )
-        self._emit(event_rendered)
-        span.done(event_rendered, rendered.messages)
+        self._emit(rendered_event)
+        span.done(rendered_event, rendered.messages)
 
 
 def _visible_entry_ids(placed: Iterable[PlacedMessage]) -> set[str]:
@@ -756,18 +760,6 @@ def _visible_entry_ids(placed: Iterable[PlacedMessage]) -> set[str]:
         for piece in placement.pieces:
             ids.update(piece.sources)
     return ids
-
-
-def _wrap_recalls(nodes: Sequence[MessageGroup | ComposedMessage]) -> tuple[Node, ...]:
-    """Return the nodes of a history, with each recalled block wrapped in a scope of its own."""
-    number = 0
-    wrapped_nodes: list[Node] = []
-    for node in nodes:
-        if isinstance(node, ComposedMessage):
-            number += 1
-            node = Scope(id="recall" if number == 1 else f"recall-{number}", children=(node,))
-        wrapped_nodes.append(node)
-    return tuple(wrapped_nodes)
 
 
 def _drop_repeated_recalls(

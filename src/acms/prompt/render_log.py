@@ -65,7 +65,7 @@ NEWEST = "renders"
 ROWS_BYTES = RECORD_BYTES - 2048
 """Bytes of rows in a record: the rest is for its frame."""
 ROW_BYTES = 40_000
-"""Most bytes of one row, so that a record holds several: of a larger one the candidates left out go first."""
+"""Most bytes of one row, so that a record holds several; a larger row loses the caller's text, then candidates."""
 WORK_PER_ROW = 60
 """Entries' worth of work to read one row: decides whether rows are read off the event loop."""
 
@@ -106,9 +106,9 @@ class RenderLog:
         self._head: Head | None = None
 
     async def begin(self) -> RenderLog | None:
-        """Note where the log stands, before anything is read for a render; None where nothing was written yet.
+        """Note the head of the log before anything is read for a render, and return this log of renders.
 
-        None too where that cannot be read: the render goes on and is not kept.
+        Return None if the log does not exist yet or cannot be read: the render goes on and is not kept.
         """
         try:
             if not await self._has_log():
@@ -247,7 +247,7 @@ class RenderLog:
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def page(self, limit: int, after: str | None) -> list[LoggedRender]:
-        """Return the newest renders before one, newest first, each compared with the one before it."""
+        """Return up to `limit` renders before `after`, newest first, each compared with the previous of its kind."""
         rows = await self._rows()
         start = 0 if after is None else 1 + _index_of_row(rows, after)
         stop = min(len(rows), start + limit)

@@ -1,4 +1,4 @@
-"""Resolving: the steps of a prompt as a tree of messages, once sessions are read and plugins are asked."""
+"""Resolving: turn the steps of a prompt into a tree of messages, by reading sessions and calling plugins."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from acms.prompt.summaries import SummaryRun
 
 JOINING_TOKENS = 8
-"""Tokens that a joined text may have more than its parts."""
+"""Tokens that a joined text may have more than the sum of its parts: counts of tokens are not additive."""
 MARGIN = 1.25
-"""How much more of a log is read than a budget holds by the session's own count."""
+"""Factor of the budget with which a log is read, since the session may count more tokens than the codec."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,15 +110,15 @@ class Resolved:
 
 
 class ContentBudget(NamedTuple):
-    """The size limits of a content."""
+    """The limits that the steps around a content set for it, so that no more of a log is read than can be shown."""
 
     #: Raw tokens; None without a limit.
     tokens: int | None = None
-    #: Whether something shrinks when it is too large. Required content is read whole: an error reports its size.
+    #: Whether a step around it shrinks. Required content is read whole, since the error must report its size.
     shrinks: bool = False
     #: Messages; None without a limit.
     newest: int | None = None
-    #: Share of it that a start gives up when it moves.
+    #: Share of the budget that is freed when the start of a window moves.
     slack: float = 0.0
     #: Whether its beginning stays when it is cut, so that of two messages the later one may not be shown.
     keeps_beginning: bool = False
@@ -167,7 +167,7 @@ class Resolver:
         )
 
     async def _read_step(self, step: Step, name: str, path: str, budget: ContentBudget) -> tuple[Node, ...]:
-        """Return the nodes of a step; `path` is that of its scope. A recall gets an empty scope, to be filled later."""
+        """Return the nodes of a step; `path` is that of its scope. The scope of a recall is empty, and filled later."""
         match step:
             case WrittenMessage(message):
                 return (MessageGroup((message,)),)
@@ -276,7 +276,7 @@ class Resolver:
         )
 
     async def _read_log(self, step: Log, budget: ContentBudget) -> list[MessageGroup]:
-        """Read the part of a log that could be shown, and everything that is required."""
+        """Return the part of a log that could be shown as groups, with active summaries of what is older."""
         session: Readable = step.session
         count = step.newest if budget.newest is None else budget.newest
         limit = budget.tokens if budget.shrinks and count is None else None
@@ -337,7 +337,8 @@ class Resolver:
     def _build_groups(self, span: LogSpan, session: Readable, budget: ContentBudget) -> list[MessageGroup]:
         """Return the units of a log as groups, with labels on those that may be outdated."""
         units = span.units
-        # Where the beginning stays, only the last unit counts as recent: those before it may be shown without it.
+        # A recent unit gets no label for what a later unit says. If the beginning of the content is kept, units may be
+        # shown without the later ones, so only the last unit counts as recent.
         recent_units, older_units = units, units[:0]
         if budget.keeps_beginning:
             recent_units, older_units = units[-1:], units[:-1]
@@ -411,10 +412,10 @@ def build_recall_scope(
 
 
 def lay_out_messages(placed: Sequence[PlacedMessage]) -> tuple[PlacedMessage, ...]:
-    """Return messages with the moving ones before the newest user message, each kind in its order.
+    """Return messages with the moving ones (recalled content) before the newest user message.
 
     So an answer in progress stays last, and the model's actions in a turn stay after the question. Without a user
-    message they go last. The messages of one group are never separated.
+    message the moving ones go last. The order is kept otherwise, and the messages of one group are not separated.
     """
     stable = [placement for placement in placed if not placement.moves]
     moving = [placement for placement in placed if placement.moves]
@@ -451,7 +452,7 @@ def cache_marks(
 
 
 def unused_hints(resolved: Resolved, marks: Sequence[CacheMark]) -> list[str]:
-    """Return a warning for each cache hint before which nothing is left."""
+    """Return a warning for each cache hint before which no message is shown."""
     marked_ids = {mark.id for mark in marks}
     return [
         f"the cache hint {hint.id!r} marks nothing: all before it was left out"

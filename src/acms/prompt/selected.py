@@ -69,7 +69,11 @@ class SelectedLog:
         return await self._session.context_id()
 
     async def said(self, *, budget: int | None = None, **options: Any) -> LogSpan:
-        """Return the active entries that are shown as units, oldest first; hidden entries do not use up the budget."""
+        """Return the active entries that are shown as units, oldest first; hidden entries do not use up the budget.
+
+        The session is read again with a budget that is larger by the tokens of the entries that were hidden, until no
+        more are.
+        """
         hidden_tokens = 0
         while True:
             read_budget = None if budget is None else budget + hidden_tokens

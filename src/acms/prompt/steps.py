@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from acms.recall.pipeline import LogSpan
 
 DEPTH = 100
-"""Levels of a prompt tree: functions on it recurse once for each."""
+"""Most levels of a prompt tree: functions on it recurse once for each."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
@@ -48,7 +48,7 @@ class WrittenMessage(NamedTuple):
 
 @runtime_checkable
 class Readable(Protocol):
-    """The interface a prompt reads: a session, at its head or at a version."""
+    """What a prompt reads: a session at its head, or a view of it at a version."""
 
     @property
     def session_id(self) -> str:
@@ -94,7 +94,11 @@ class Readable(Protocol):
         scale: int = 0,
         slack: float = 0.0,
     ) -> LogSpan:
-        """Return the active entries as units, oldest first: all, or the newest that fill a budget or a number."""
+        """Return the active entries as units, oldest first: all, or the newest that fill a budget or a number.
+
+        `since` are tokens of the log before the first entry to read, for a window that began at the version `began`.
+        `scale` and `slack` are those of `acms.plan.prefix_cache.window_length`.
+        """
         ...
 
     async def recall_for_prompt(
@@ -144,16 +148,17 @@ class Inside(Protocol):
 
 
 class Log(NamedTuple):
-    """Messages of a session: all of them, or the newest n."""
+    """Messages of a session."""
 
     session: Readable
+    #: Number of the newest messages to which it is limited; None for all.
     newest: int | None = None
     #: Ids of entries in front that are never left out.
     first: tuple[str, ...] = ()
 
 
 class Fixed(NamedTuple):
-    """A node of the tree as the caller made it."""
+    """A node of the prompt tree that the caller made."""
 
     node: Node
 
@@ -165,7 +170,7 @@ class Shrinking(NamedTuple):
     steps: tuple[Step, ...]
     strategy: Strategy | None
     priority: int
-    #: Only the newest messages of it, this many.
+    #: Number of its newest messages to which it is limited; None for all.
     newest: int | None = None
     floor: int = 0
     ceiling: int | None = None
@@ -178,7 +183,7 @@ class SummarisedContent(NamedTuple):
 
     steps: tuple[Step, ...]
     id: str
-    #: Where it lies, and who writes it.
+    #: The store of the summary and its summarizer, as `acms.prompt.summaries.Summaries`, which is loaded on demand.
     summaries: Any
     tokens: int
     priority: int
@@ -190,7 +195,7 @@ class Recalling(NamedTuple):
 
     session: Readable
     query: str
-    #: None: a share of the budget.
+    #: None for a share of the prompt's budget.
     tokens: int | None
     priority: int
     in_place: bool
@@ -200,7 +205,7 @@ class Recalling(NamedTuple):
 
 
 class Plugged(NamedTuple):
-    """Content that is asked for at each render."""
+    """A plugin, whose content is requested at each render."""
 
     plugin: Any
     name: str
@@ -232,7 +237,7 @@ def build_message(
 ) -> PromptMessage:
     """Return a message that keeps the rules of its role, or raise `ValidationError` with the field at fault.
 
-    Calls and reasoning belong to the assistant, results to a tool, and a tool says nothing but results.
+    Calls and reasoning belong to the assistant, results to a tool; a message of a tool holds only results and media.
     """
     parsed_role = validation.parse_choice(role, Role, "role")
     given_parts: list[Part] = list(parts or ())
@@ -270,7 +275,7 @@ _OTHERS = frozenset(
 
 
 def parse_message_mapping(value: Mapping[str, Any], field: str) -> list[PromptMessage]:
-    """Read a mapping, one of ours or a provider's own, as the messages it is; bytes in it stay where they are."""
+    """Parse a message in our form or a provider's, which may be several messages; bytes in it become data URLs."""
     if value.get("type", "message") == "message" and not isinstance(value.get("content"), list | tuple):
         return [_parse_neutral_message(value, field)]
     messages: list[PromptMessage] = []
@@ -323,7 +328,7 @@ def _parse_neutral_message(value: Mapping[str, Any], field: str) -> PromptMessag
 
 
 def _inside_field(error: ValidationError, field: str) -> ValidationError:
-    """Return an error about a field of a message as one about the message inside another field."""
+    """Return an error of a message with the path of its field: `field` holds the message."""
     problem = str(error).removeprefix(f"{error.field}: ")
     return ValidationError(problem, field=f"{field}.{error.field}", options=error.options)
 
@@ -389,7 +394,8 @@ def parse_tools(values: Sequence[object]) -> tuple[Tool, ...]:
 def message_of_entry(entry: Entry, counter: str, label: str = "") -> PromptMessage:
     """Return a message or a summary of a log as it stands in a prompt.
 
-    `counter` names the counter of its stored tokens. `label`, if it may be outdated, is written into its text.
+    `counter` names the counter of its stored tokens. `label` says that the entry may be outdated ("" if it is not), and
+    is written into its text.
     """
     if entry.kind is Kind.SUMMARY:
         text = chat_messages.wrap_text(attach_label(entry.content, label), chat_messages.SUMMARY)
@@ -501,7 +507,7 @@ def build_groups(
 
 
 def cast_to_readable(session: Readable | SessionAtService) -> Readable:
-    """Give any session the type that steps have; one at a service is never read here, but sent there."""
+    """Return a session with the type that steps have; a session at a service is never read here, but sent there."""
     return cast("Readable", session)
 
 
@@ -539,10 +545,10 @@ def _sessions_of_steps(steps: Sequence[Step]) -> Iterator[Readable]:
 
 
 def find_history_and_recall(steps: Sequence[Step]) -> tuple[int, int | None] | None:
-    """Return the index of the history that keeps its position between turns, and that of the recall beside it.
+    """Return the index of the history that keeps its position between turns, and that of its recall.
 
     None unless exactly one step shows the newest messages of a session in a window with slack. A recall with `in_place`
-    is none, since the caller chose its position.
+    is not returned, since the caller chose its position.
     """
     histories = [index for index, step in enumerate(steps) if _session_of_history(step) is not None]
     if len(histories) != 1:
@@ -675,7 +681,7 @@ def flatten_nodes(nodes: Sequence[Node]) -> list[MessageGroup]:
 
 
 def select_newest_groups(units: Sequence[MessageGroup], messages: int) -> list[MessageGroup]:
-    """Return the last units that have so many messages between them, the first one whole."""
+    """Return the last units that together have `messages` messages, or a few more: units are not divided."""
     count, start = 0, len(units)
     while start and count < messages:
         start -= 1
@@ -696,7 +702,7 @@ def find_older_summaries(
 
 
 def mark_newest_mandatory(units: Sequence[MessageGroup]) -> list[MessageGroup]:
-    """Return units of which the newest must stay, and the newest that is not a system message.
+    """Return units marked so that the newest one stays, and the newest one that is not a system message.
 
     A system message alone is no request: some providers refuse it, and no model can answer it.
     """
@@ -720,7 +726,10 @@ def mark_summaries_mandatory(
     cost: Callable[[PromptMessage], int],
     room: int | None,
 ) -> list[MessageGroup]:
-    """Return groups of which the summaries with some ids must stay: the newest that have half the room at most."""
+    """Return groups in which the newest of some summaries must stay, as far as they take half of `room` at most.
+
+    `summaries` are the ids of the summaries; with None as `room` all of them must stay.
+    """
     tokens = 0
     newest_first: list[MessageGroup] = []
     for group in reversed(groups):
@@ -756,9 +765,9 @@ def scope_at_path(tree: Scope, path: str) -> Scope:
 
 
 def drop_earlier_sections(tree: Scope, priority: int) -> tuple[Scope, int]:
-    """Return a tree without the sections that shrink before those of a priority do, and the sum of their floors.
+    """Return a tree without the content that shrinks before a priority, and the sum of the floors of that content.
 
-    A floor is the number of tokens to which a section can shrink: those must stay free for it.
+    A floor is the number of tokens to which a section can shrink, so the floors must stay free.
     """
     children: list[Node] = []
     floors = 0

@@ -48,7 +48,7 @@ def apply_strategy(
 
 
 def cut_mandatory(section: Section, excess: int, codec: Codec) -> None:
-    """Cut mandatory content, once nothing else can shrink: all of it to one size, which the smaller ones keep.
+    """Cut mandatory units once nothing else can shrink: all to one common size; units below it stay whole.
 
     The system messages that the content begins with are not cut.
     """
@@ -68,7 +68,7 @@ def cut_mandatory(section: Section, excess: int, codec: Codec) -> None:
 
 
 def _skip_instructions(leaves: Sequence[Leaf]) -> Sequence[Leaf]:
-    """Return leaves without the system messages that they begin with; the last leaf stays."""
+    """Return leaves without the system messages at their beginning; at least the last leaf is returned."""
     for index, leaf in enumerate(leaves[:-1]):
         message = leaf.node.messages[0] if isinstance(leaf.node, MessageGroup) else None
         if message is None or message.role is not Role.SYSTEM or any(map(is_summary, message.sources)):
@@ -151,7 +151,10 @@ def move_window(section: Section, excess: int, scale: int, strategy: Window) -> 
 
 
 def _find_window_start(leaves: Sequence[Leaf], room: int, scale: int, strategy: Window) -> int:
-    """Return the first leaf to be shown; older mandatory ones take room from the rest."""
+    """Return the index of the first leaf to show; mandatory leaves before it stay too, and take tokens from the others.
+
+    So the start is searched again with fewer tokens until the mandatory leaves before it are paid for.
+    """
     costs = [leaf.tokens for leaf in leaves]
     positions = [leaf.node.before if isinstance(leaf.node, MessageGroup) else 0 for leaf in leaves]
     if not any(positions):  # the caller's messages have no position in a log: their costs give one
@@ -161,7 +164,7 @@ def _find_window_start(leaves: Sequence[Leaf], room: int, scale: int, strategy: 
     while True:
         start = find_start(positions, costs, room - older_tokens, length, scale)
         if start == len(leaves) - 1 and costs[start] > room - older_tokens:
-            return len(leaves)
+            return len(leaves)  # not even the newest leaf fits; it stays only if it is mandatory
         mandatory_tokens = sum([leaf.tokens for leaf in leaves[:start] if leaf.mandatory])
         if mandatory_tokens <= older_tokens:
             return start
@@ -173,7 +176,7 @@ def summarise_section(
 ) -> Generator[NeedSummary, str | None, None]:
     """Let a summary replace the oldest units: the stored one when it is enough, else a new one that is asked for.
 
-    A summarised section shrinks further: the remaining units go, oldest first, then the summary is cut, then it goes.
+    If that is not enough, the remaining units are left out, oldest first, then the summary is cut, then left out.
     """
     leaves = list(section.leaves())
     target = section.tokens - excess
@@ -187,7 +190,8 @@ def summarise_section(
         return
     frame = codec.cost(_summary_message(strategy, ""))
     tokens_up_to = [0, *accumulate([leaf.full_tokens for leaf in leaves])]
-    # The units replaced must have at least these tokens: then, beside a summary of full size, the rest takes half.
+    # Replace so many tokens that the other units and a summary of full size take half of the target: then the next
+    # messages fit without another summary.
     min_replaced_tokens = tokens_up_to[-1] + frame + strategy.tokens - (target - target // 2)
     new_count = (
         min(replaceable_count, bisect_left(tokens_up_to, min_replaced_tokens, lo=1))
@@ -204,7 +208,7 @@ def summarise_section(
             section.has_new_summary = True
             if _apply_summary(section, leaves, target, codec, strategy):
                 return
-    _apply_summary(section, leaves, None, codec, strategy)
+    _apply_summary(section, leaves, None, codec, strategy)  # not enough, but the section becomes smaller
     if section.summary is not None:
         _shrink_summarised(section, leaves, target, codec, strategy)
 
@@ -220,7 +224,7 @@ def _count_replaceable(leaves: Sequence[Leaf], section: Section) -> int:
 def _shrink_summarised(
     section: Section, leaves: Sequence[Leaf], target: int, codec: Codec, strategy: Summarise
 ) -> None:
-    """Shrink a section that shows a summary: its oldest units go first, then the summary is cut, then it goes."""
+    """Shrink a section that shows a summary: leave out its oldest units, then cut the summary, then leave it out."""
     for leaf in leaves:
         if leaf.gone or leaf.mandatory:
             continue
@@ -327,7 +331,7 @@ def shorten_leaf(
 ) -> None:
     """Cut a unit so that the section fits, or as far as cutting and floors let it.
 
-    Recalled text keeps its beginning, which says who spoke; where no more is left of it, it is left out.
+    Recalled text keeps its beginning, which names the speaker; it is left out if the cut would not keep the name.
     """
     node = leaf.node
     is_recalled = isinstance(node, ComposedMessage) and node.kind == "recall"
@@ -335,7 +339,7 @@ def shorten_leaf(
         keep = KeptEnd.START
     excess = min(section.tokens - target, leaf.section.count_spare_tokens())
     room = max(leaf.tokens - excess, 0)
-    for _ in range(3):
+    for _ in range(3):  # a floor may refuse a cut that is too deep: then cut a little less
         if room >= leaf.tokens:
             return
         pieces, messages, costs = _cut_leaf(leaf, room, codec, keep)
@@ -358,7 +362,7 @@ def shorten_leaf(
 def _cut_leaf(
     leaf: Leaf, room: int, codec: Codec, keep: KeptEnd | None
 ) -> tuple[tuple[Piece, ...], tuple[PromptMessage, ...], tuple[int, ...]]:
-    """Return a unit cut to a room, of a composed message its lowest piece; always from the whole text."""
+    """Return a unit cut to `room` tokens, from its original text; of a composed message the lowest-ranked piece."""
     node = leaf.node
     if isinstance(node, MessageGroup):
         return ((), *cut_messages(node.messages, leaf.whole_costs or (leaf.full_tokens,), room, codec, keep))

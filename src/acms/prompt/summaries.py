@@ -142,11 +142,11 @@ class _LoadedContent:
     groups: Sequence[MessageGroup]
     entries: Mapping[str, Entry]
     stamp: str
-    #: The stored text and its watermark, and for how many of the groups it stands; nothing where it does not match.
+    #: The stored text, its watermark, and how many of the groups it covers; "", None and 0 if it does not match.
     text: str
     watermark: Watermark | None
     covers: int
-    #: How many more groups there are here than the scope has.
+    #: How many of the groups the scope does not have, since one group with the stored text replaces them.
     hidden: int = 0
 
 
@@ -198,10 +198,10 @@ class SummaryRun:
         return RECIPE if self.summarizer is None else model_name(self.summarizer)
 
     async def reach(self, *, stamp: str) -> int:
-        """Return how far back a log must be read for `load`: to a group with no more tokens before it.
+        """Return how far back a log must be read for `load`: to a group with at most so many tokens before it.
 
-        0 when it must be read from its beginning. `stamp` is the state of the log: another one when anything in it was
-        rewritten, the same when it has only grown.
+        0 when it must be read from its beginning. `stamp` identifies the state of the log: it changes when anything in
+        the log is rewritten, not when the log grows.
         """
         entry = await self._read_entry()
         watermark = None if entry is None else summary_coverage.parse_watermark(entry.metadata)
@@ -217,9 +217,9 @@ class SummaryRun:
     ) -> Loaded | None:
         """Return how a content is summarised: the stored text, and for how many of its groups it stands.
 
-        `groups` are the whole content, or of a log as much as `reach` says (`whole=False`). Then the stored text stands
-        in place of all that it covers; None when they do not go on from it: read the whole log and load again.
-        `entries` are those that the groups show: their markers and their privacy are heeded where they are given.
+        `groups` are the whole content, or with `whole=False` the part of a log that `reach` says. In a part, the stored
+        text replaces all that it covers; None if the part does not continue it: then read the whole log and load again.
+        `entries` are those that the groups show: the summarizer is given their markers, and their privacy is respected.
         """
         entry = await self._read_entry()
         text = self.stored_text
@@ -274,7 +274,7 @@ class SummaryRun:
             return None
 
     async def summarize(self, need: NeedSummary) -> str:
-        """Have the summarizer write a text; renders that need the same one at the same time share it."""
+        """Return a text of the summarizer; renders that need the same one at the same time share one call."""
         turns = summary_coverage.turns_of_groups(need.groups, need.existing, self._require_content().entries)
         turns_of_existing = 1 if need.existing else 0
         if len(turns) == turns_of_existing:
@@ -334,7 +334,7 @@ class SummaryRun:
                 await self.pin.pin(self.id)
 
     async def _stamp(self) -> None:
-        """Store the current state of the log with a text that still matches it, so that it need not be read whole."""
+        """Store the current state of the log with a text that still matches it: the next render reads only its end."""
         content = self._content
         if (
             content is None

@@ -162,7 +162,8 @@ def build_watermark(
 ) -> Watermark:
     """Return the watermark of a text that covers so many leading groups.
 
-    `previous` is that of the text it continues, which covered the first `covered_before` of them and for whatever was before.
+    `previous` is that of the text it continues, which covered the first `covered_before` of these groups and everything
+    before them.
     """
     count, link, start = covers, "", 0
     if previous is not None and covered_before:
@@ -204,11 +205,11 @@ def build_summary_message(text: str, role: Role) -> PromptMessage:
 def drop_repeated_pins(
     tree: Scope, fitted: FittedPrompt, stored_texts: Mapping[str, str]
 ) -> tuple[Scope, tuple[Omission, ...]] | None:
-    """Return the tree without the pins of summaries that are in the prompt anyway, and them; None when there are none.
+    """Return the tree without the pins of summaries that the prompt shows anyway, and these pins; None without any.
 
-    In one prompt a thing appears once: a pinned summary is left out when its own scope shows it, or shows all that it
-    stands for; not when that scope is left out. `stored_texts` are the texts by id: a pin that does not show the text is
-    another thing under the same name.
+    A prompt shows the same text once: a pinned summary is left out when its own scope shows the summary, or shows all
+    messages that it covers; not when that scope is left out. `stored_texts` are the summaries by id: a pin with another
+    text is another value under the same key.
     """
     scopes = _list_scopes(tree, tree.id)
     path_by_summary: dict[str, str] = {}

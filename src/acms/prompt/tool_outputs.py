@@ -26,7 +26,7 @@ class CallCutter:
 
     def __init__(self, codec: Codec, *, budget: int, condensed_tokens: int) -> None:
         self._codec = codec
-        #: Tokens that no part of a call exceeds, and those of a condensed output.
+        #: The limit for calls that are shown whole, which no part of them exceeds, and that for a condensed output.
         self._budget = budget
         self._condensed_tokens = condensed_tokens
         #: Of the calls that were cut last, by version: tokens of each message, whole and as shown.
@@ -35,7 +35,7 @@ class CallCutter:
     def cut(
         self, groups: Sequence[MessageGroup], limits: Mapping[int, int], question: str = ""
     ) -> list[MessageGroup]:
-        """Return groups with each part of a finished tool call cut to its limit, by the version of the call.
+        """Return groups with each part of a finished tool call cut to its limit; `limits` are by version of the call.
 
         Calls without a limit of their own are condensed, other messages without one are left whole. The user message
         before an output decides which parts of it are kept; `question` is the user message before all groups.
@@ -71,7 +71,7 @@ class CallCutter:
         """Return a message with each part cut to a limit; itself if nothing has to be cut."""
         known_tokens = message.tokens if message.counter == self._codec.counter.name else None
         if message.role is Role.TOOL and known_tokens is not None and known_tokens <= limit:
-            return message
+            return message  # the stored count shows that it fits, which saves counting its parts
         entry = message.sources[0] if message.sources else ""
         parts = tuple([self._cut_part(part, limit, question, entry) for part in message.parts])
         if parts == message.parts:

@@ -16,7 +16,7 @@ MARK = "[…]"
 
 
 def shorten_text(text: str, budget: int, counter: TokenCounter, keep: KeptEnd | None = None) -> str:
-    """Return the most of a text that a budget holds, with a mark where it was cut; "" when nothing fits.
+    """Return as much of a text as a budget holds, with a mark where it was cut; "" when nothing fits.
 
     `keep` names the end that is kept: its head, its tail, or with None two thirds head and one third tail. The longest
     such text is found by bisection, so it ends on a token boundary.
@@ -34,7 +34,7 @@ def shorten_text(text: str, budget: int, counter: TokenCounter, keep: KeptEnd | 
         return ""
     if fits_budget(text, budget, counter):
         return text
-    low, high = 0, min(len(text), max(4, budget))
+    low, high = 0, min(len(text), max(4, budget))  # as a rule, so many characters fit
     while high < len(text) and counter.count(cut_to(high)) <= budget:
         low, high = high, min(len(text), high * 2)
     while low < high:

@@ -29,7 +29,7 @@ from acms.prompt.excerpts import find_own_logs
 from acms.prompt.steps import Readable
 
 FORMAT = 3
-"""Version of the record's format; a record of another version counts as none."""
+"""Version of the record's format; a record of another version is ignored."""
 
 Windows = dict[int, str]
 """Packed windows by budget, the ones stored last first."""
@@ -91,7 +91,7 @@ class WindowRecord:
         return None
 
     def _choose(self, windows: Windows) -> CacheWindow | None:
-        """Return the window of the budget, else the one that was stored last."""
+        """Return the window of the budget, else the one that was stored last; None if none is stored."""
         if not windows:
             return None
         self.made_for = self.budget if self.budget in windows else next(iter(windows))
@@ -113,7 +113,7 @@ class WindowRecord:
             await self._storage.put_record(context, self._name, data, rev=self._revision)
         except ConflictError:
             return False
-        except StorageReadOnlyError:  # as with a view
+        except StorageReadOnlyError:  # nothing can be stored, as with a view, and trying again would not help
             return True
         except Exception as error:
             log_event(logging.WARNING, "placement_not_stored", context=context, error=safe_error(error))
@@ -121,7 +121,9 @@ class WindowRecord:
                 "the next request of this prompt loses the provider's cache: the record of where this one shows what "
                 f"was recalled could not be stored ({safe_error(error)})"
             )
-            if replaces and self._revision:
+            if (
+                replaces and self._revision
+            ):  # the stored window must not be continued: this request did not show it
                 data = write_windows(other_windows) if other_windows else {}
                 with suppress(Exception):
                     await self._storage.put_record(context, self._name, data, rev=self._revision)
@@ -153,7 +155,10 @@ def write_windows(windows: Windows) -> dict[str, Json]:
 async def load_window_entries(
     session: Readable, window: CacheWindow, context: Context
 ) -> dict[str, Entry] | None:
-    """Return the entries that a window shows, redacted, by id; None if it can no longer go on."""
+    """Return the entries that a window shows, redacted, by id; None if the window can no longer be continued.
+
+    That is the case if an entry it shows was erased, replaced or retracted, or has another label now.
+    """
     storage = session.storage
     head = await storage.head(context.id)
     if head.epoch != window.generation:
