@@ -93,7 +93,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, request: Recal
     before it is the same from turn to turn. `TokenBudgetExceededError` when not even the newest unit fits.
     """
     from acms.recall.candidates import (
-        Terms,
+        Conditions,
         collect_candidates,
         collect_fact_candidates,
         merge_candidate_sets,
@@ -106,7 +106,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, request: Recal
         span = await _gather_turn(reader, context, at, frame, request.budget)
         leading_units = await load_instructions(reader.storage, reader.redactor, span)
         leading_versions = {entry.version for unit in leading_units for entry in unit.entries}
-        units = (*span.older, *span.units)
+        units = (*span.older_summaries, *span.units)
         other_units = [unit for unit in units if unit.entries[0].version not in leading_versions]
         ranked: Ranked | None = None
         candidates: CandidateSet | None = None
@@ -124,9 +124,9 @@ async def chat_plan(reader: Reader, context: str, at: int | None, request: Recal
             known_facts = await gather_known_facts(reader, ranked, request)
             if fits:  # the facts of this log are left out: the messages they were made from are shown
                 known_facts = replace(
-                    known_facts, known=[fact for fact in known_facts.known if fact.context != context]
+                    known_facts, known=[fact for fact in known_facts.indexes if fact.context != context]
                 )
-            terms = Terms(
+            conditions = Conditions(
                 answers_only=True,
                 shown=leading_versions,
                 episode=False,
@@ -134,14 +134,14 @@ async def chat_plan(reader: Reader, context: str, at: int | None, request: Recal
                 profile=known_facts.stale,
                 labels=ranked.labels(request.moment),
             )
-            collect = partial(collect_candidates, ranked.corpus, ranked.ranking, terms, reader.frame)
+            collect = partial(collect_candidates, ranked.corpus, ranked.ranking, conditions, reader.frame)
             messages = await off_loop(collect, size)
-            facts = collect_fact_candidates(known_facts.known, terms, reader.frame)
+            facts = collect_fact_candidates(known_facts.indexes, conditions, reader.frame)
             candidates = merge_candidate_sets(facts, messages)
         moment = request.moment or span.newest
         labels = await load_labels(reader.indexes, context, span.version, moment)
         shown = labels.by_id(other_units, leading_units)
-        material = Material(span, leading_units, other_units, ranked, candidates, known_facts.known, shown)
+        material = Material(span, leading_units, other_units, ranked, candidates, known_facts.indexes, shown)
         try:
             steps = plan_chat(material, request, reader.counter, reader.frame)
             return await run_plan(steps, reader, request.budget)
@@ -385,7 +385,7 @@ def _explain_choices(
             request.budget,
             ranked.warnings,
             material.facts,
-            asks=repeats,
+            newest_is_query=repeats,
         )
     span = material.span
     return ContextItems(

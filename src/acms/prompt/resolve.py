@@ -242,7 +242,7 @@ class Resolver:
     def _window_length(self, step: Shrinking) -> int:
         """Return the tokens of the log between two moves of a window, as measured when its sessions were read."""
         sessions = [inner.session for inner in step.steps if isinstance(inner, Log)]
-        lengths = [log.span.length for log in self._resolved.logs if log.view in sessions]
+        lengths = [log.span.window_length for log in self._resolved.logs if log.view in sessions]
         return max(lengths, default=0)
 
     async def _build_summarised_scope(
@@ -349,7 +349,7 @@ class Resolver:
         """Return the ids of the summaries that were read, and of the messages that a compaction kept beside them."""
         ids: set[str] = set()
         for log in self._resolved.logs:
-            ids |= log.span.stays
+            ids |= log.span.kept_ids
             for unit in log.span.units:
                 ids.update(entry.id for entry in unit.entries if entry.kind is Kind.SUMMARY)
         return ids

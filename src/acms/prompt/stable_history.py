@@ -665,7 +665,7 @@ class StableHistory:
         """Read the newest messages that could fit the budget, and the summaries of older ones."""
         span, groups = await self._gather_turn()
         labels = span.labels.by_id(span.units)
-        units = [*span.older, *span.units]
+        units = [*span.older_summaries, *span.units]
         sealed_summary = content.find_sealed_compaction(self.session, span.replacements, self.codec.vendors)
         if sealed_summary is not None:
             units = content.substitute_summary(units, sealed_summary)
