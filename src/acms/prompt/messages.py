@@ -124,7 +124,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, request: Recal
             known_facts = await gather_known_facts(reader, ranked, request)
             if fits:  # the facts of this log are left out: the messages they were made from are shown
                 known_facts = replace(
-                    known_facts, known=[fact for fact in known_facts.indexes if fact.context != context]
+                    known_facts, indexes=[fact for fact in known_facts.indexes if fact.context != context]
                 )
             conditions = Conditions(
                 answers_only=True,

@@ -40,7 +40,7 @@ async def gather_window(
     )  # where content was erased a summary is all there is
     span = await gather_newest(storage, context, at, frame, budget, redactor, replacements)
     length = _measure_window(span, scale, slack)
-    span = replace(span, length=length)
+    span = replace(span, window_length=length)
     if replacements is latest or not span.units:
         return span
     tokens = count_tokens_before(span.units[-1])
@@ -93,7 +93,7 @@ async def _apply_summaries(
         span,
         replacements=replacements,
         units=[*kept_older_units, *unsummarised_units],
-        stays=_entry_ids(kept_units),
+        kept_ids=_entry_ids(kept_units),
     )
 
 
