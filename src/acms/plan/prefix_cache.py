@@ -28,9 +28,9 @@ def grid_step(budget: int, share: float) -> int:
 
     Only the three highest bits of the number are kept, so that nearly equal budgets have the same grid.
     """
-    most = max(1, int(budget * share))
-    lowest_kept_bit = 1 << max(0, most.bit_length() - 3)
-    return most // lowest_kept_bit * lowest_kept_bit
+    step = max(1, int(budget * share))
+    lowest_kept_bit = 1 << max(0, step.bit_length() - 3)
+    return step // lowest_kept_bit * lowest_kept_bit
 
 
 def window_length(budget: int, slack: float, tokens: int = 0, messages: int = 0) -> int:

@@ -73,8 +73,8 @@ class Conditions:
     shown: Collection[int] = ()
     #: Whether the newest unit is the query itself.
     newest_is_query: bool = False
-    #: Messages with outdated statements, known from this log and from the namespace's profile: these are shown only in
-    #: the current episode.
+    #: Messages with outdated statements, by facts of this log, and by facts of the namespace's profile. Such messages
+    #: are shown only in the current episode.
     stale: Stale = NONE
     profile: Stale = NONE
     #: Labels of messages and summaries that may be outdated.
@@ -96,7 +96,7 @@ def group_at_index(corpus: Corpus, position: int) -> tuple[EntryGroup[IndexedEnt
         return unit, ""
     for member in members:
         if snapshot.tool_call_state([member]).are_included and _is_summarised(corpus, member):
-            # A summary stands for the call, so the answer is shown alone.
+            # A summary covers the call, so the answer is shown without it.
             return EntryGroup((snapshot.doc(document)._replace(group=None),)), ""
     return unit, NO_CALL
 
@@ -116,7 +116,7 @@ def find_newest_group(corpus: Corpus) -> EntryGroup[IndexedEntry] | None:
 
 
 def _find_group_before(corpus: Corpus, end: int) -> tuple[EntryGroup[IndexedEntry], int] | None:
-    """Return the newest unit of the queried log that can be shown and ends before a position, and where it ends."""
+    """Return the newest unit of the queried log that can be shown and ends before `end`, and where it ends."""
     for position in range(end - 1, corpus.start - 1, -1):
         unit, hidden_reason = group_at_index(corpus, position)
         if not hidden_reason and unit.entries[-1].version == corpus.document(position) + 1:

@@ -126,7 +126,7 @@ class _QueuedEntry:
     version: int
     draft: Draft
     learn: Learn
-    #: Done when waiting for it is no longer useful; created by the first waiter.
+    #: Completed when its vectors are made or have failed; created by the first call that waits for them.
     done_future: asyncio.Future[None] | None = None
 
 
@@ -173,7 +173,7 @@ class Embedding:
         self._queue_task: asyncio.Task[None] | None = None
         self._backlog_task: asyncio.Task[None] | None = None
         self._healing: dict[str, asyncio.Task[None]] = {}
-        #: By log that is healed for the first time: done when that has ended, or is known to take long.
+        #: By log that is healed for the first time: completed when the healing has ended, or is known to take long.
         self._first_healings: dict[str, asyncio.Future[None]] = {}
         #: Version of each log up to which no vector is missing, and the entries queued or being embedded.
         self._complete_versions: dict[str, int] = {}
@@ -237,6 +237,7 @@ class Embedding:
             return "pending"
         size = sum([ENTRY + len(draft.content) for _, draft in drafts])
         is_full = self._queued_size > 0 and self._queued_size + size > QUEUED
+        # The store is asked later for an overflowed log, and then finds its newer entries too.
         if is_full or context in self._overflowed_logs:
             if len(self._overflowed_logs) < LOGS:
                 self._overflowed_logs.add(context)
@@ -468,7 +469,9 @@ class Embedding:
                 if not missing:
                     self._mark_complete(context, version)
                     return
-                if len(missing) == limit:  # this will take long
+                if (
+                    len(missing) == limit
+                ):  # more than a batch is missing, which takes long: recalls do not wait for it
                     self._release_first(context)
                 skipped_keys = self._entries_in_progress | refused_keys
                 versions = [key[1] for key in missing if key not in skipped_keys]

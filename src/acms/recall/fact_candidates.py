@@ -48,7 +48,7 @@ class FactIndex:
         Facts that have ended at `moment` are hidden unless `include_ended`.
         """
         self.context = context
-        #: Of the facts alone.
+        #: The corpus of the facts alone; `ranking` has that of the messages.
         self.corpus = corpus
         self._times = times
         self._moment = moment

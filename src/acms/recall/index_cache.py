@@ -39,7 +39,7 @@ CACHED = 4_096
 
 
 class Profiles:
-    """Which context holds the facts of a namespace: an id is cached for good, an absence for two seconds."""
+    """Find the profile of a namespace, the context that holds its facts; an absence is cached for two seconds."""
 
     def __init__(self, storage: StorageBackend) -> None:
         self._storage = storage
@@ -88,7 +88,7 @@ def record_new_profile(handle: StorageBackend) -> None:
 
 
 SMALL = 256
-"""Logs with fewer messages are read again each time: they are not cached."""
+"""Logs with fewer messages are not cached: reading them again takes little."""
 THREAD_ABOVE = 4_096
 """Adding more index records or vectors than this is done off the event loop."""
 FLUSH = 64

@@ -253,6 +253,7 @@ class NamespaceIndex:
             return True
         if not spaces:
             return False
+        # The list is replaced whenever vectors are added.
         has_new_vectors = self._indexes.pending_vectors(request.via) is not log.pending_vectors
         has_unread_spaces = not log.read_up_to.keys() >= set(spaces)
         return has_new_vectors or has_unread_spaces
@@ -265,7 +266,9 @@ class NamespaceIndex:
             head = await indexes.storage.head(via)
             log = self._logs.get(request.owner)
             if log is None or log.epoch != head.epoch:
-                log = _LogState(-1, request.first, head.epoch)
+                log = _LogState(
+                    -1, request.first, head.epoch
+                )  # its number is assigned once all reads succeeded
             last = head.version if is_own_log else request.last
             start = log.last + 1
             records: IndexRecords = ([], [])

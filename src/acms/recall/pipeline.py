@@ -194,7 +194,9 @@ async def gather_newest(
     average_cost = 1.0
     if head.messages:
         average_cost = max(1.0, head.tokens / head.messages + frame.cost(Role.USER, ()))
-    size = int(budget / average_cost * 1.05) + 4
+    size = (
+        int(budget / average_cost * 1.05) + 4
+    )  # a little more than the average, so that one read is often enough
 
     def has_enough(units: Sequence[EntryGroup[Entry]]) -> bool:
         return cost_of(units, frame) > budget
@@ -332,7 +334,7 @@ def list_cut_warnings(items: Sequence[ContextItem]) -> list[str]:
 
 
 def cut_warning(id: str, *, summary: bool) -> str:
-    """Return the warning that something was cut which had to be shown."""
+    """Return the warning that an entry was cut although it had to be shown."""
     return f"{'a summary' if summary else 'the latest message'} was cut to fit ({id})"
 
 
@@ -397,6 +399,7 @@ async def _catch_up_index(
     if context is not None:
         head = await reader.storage.head(context)
         if reader.embedding is not None and await reader.embedding.ready(context, head.version):
+            # Vectors were stored while this call waited: the newer head says so to the index.
             head = await reader.storage.head(context)
         version, non_messages = version_of(head, at), head.version - head.messages
         if namespace is None:
@@ -429,7 +432,7 @@ async def rank_log(
 ) -> Ranked:
     """Bring the index of a log up to date, and rank the log's active entries at a version for a query.
 
-    `size` is the number of candidates. `asked` may extend the search to the namespace, and filter the candidates.
+    `size` is the number of candidates. `request` may extend the search to the namespace, and filter the candidates.
     """
     from acms.recall.companions import add_companions
     from acms.recall.filter_evaluation import evaluate_filter
@@ -457,7 +460,9 @@ async def rank_log(
 
     ranking = await asyncio.to_thread(rank) if len(corpus) > THREAD_ABOVE else rank()
     without_vector = round((1 - ranking.coverage) * corpus.texts)
-    if embedding is not None and vector is None:
+    if (
+        embedding is not None and vector is None
+    ):  # nothing was compared by meaning, whatever vectors are stored
         ranking.coverage = 0.0
     elif without_vector:
         warnings.append(
@@ -516,7 +521,7 @@ async def run_recall(reader: Reader, context: str | None, at: int | None, reques
 def _limit_candidates(ranked: Ranked, request: Recall, frame: Frame) -> Ranked:
     """Reduce or extend the ranked candidates to what the request needs, and decide whether other sessions count.
 
-    Other sessions are excluded if they are not about the query, unless they are so short that all of them is shown.
+    Other sessions are excluded if they are not about the query, unless they are so short that they are shown whole.
     """
     import numpy as np
 
@@ -526,9 +531,9 @@ def _limit_candidates(ranked: Ranked, request: Recall, frame: Frame) -> Ranked:
     corpus, ranking = ranked.corpus, ranked.ranking
     if not request.only_relevant and _estimate_tokens(corpus, len(corpus), frame) <= request.budget:
         ranking.include_all()
-    elif not request.exclude:
+    elif not request.exclude:  # excluded entries are still among the candidates, and would use up the limit
         ranking.limit_candidates(2 * request.budget)  # twice what the budget holds is enough to choose from
-    if not corpus.start:
+    if not corpus.start:  # no other session is searched
         return ranked
     is_unrelated = request.only_on_topic and not concerns_others(
         corpus, ranking.query, ranking.scores, ranking.positions
@@ -693,6 +698,7 @@ def build_recall_result(
 
 def tier_of_ranking(ranking: Ranking) -> str:
     """Return the ranking tier: "words", or the name of the model that compared meanings."""
+    # A space is named model/dimension/format/recipe; the name of a model may contain slashes.
     space = ranking.query.space
     return "words" if space is None or not ranking.coverage else space.rsplit("/", 3)[0]
 

@@ -143,8 +143,8 @@ SUMMARIES_SHARE = 0.25
 """Share of the tokens left by the latest message that is reserved for summaries of omitted ones (decision 0061)."""
 LEAST_BUDGET = 6
 """Tokens below which nothing is shown: they hold no more than a speaker's name and a cut mark."""
-LEAST = 48
-"""Tokens that an excerpt is worth."""
+MIN_EXCERPT_TOKENS = 48
+"""Fewest tokens that are worth an excerpt."""
 
 
 class Candidate(NamedTuple):
@@ -216,7 +216,7 @@ def build_candidate(
 
 
 def append_label(candidate: Candidate, label: str) -> Candidate:
-    """Return a candidate of one entry with a label beside its text; unchanged without one."""
+    """Return a candidate with a label beside its text; unchanged without a label, or if it has several entries."""
     if not label or len(candidate.costs) > 1:
         return candidate
     tokens = candidate.tokens + LABEL_TOKENS
@@ -280,7 +280,7 @@ def _reserve_summary_tokens(candidates: Sequence[Candidate], available: int) -> 
     reserved_tokens: dict[int, int] = {}
     for index in summaries:
         shortest = _fit_summary_level(candidates[index], 0).tokens
-        reserved_tokens[index] = min(remaining, shortest) if remaining >= LEAST else 0
+        reserved_tokens[index] = min(remaining, shortest) if remaining >= MIN_EXCERPT_TOKENS else 0
         remaining -= reserved_tokens[index]
     return reserved_tokens
 
@@ -297,7 +297,7 @@ def _choose_summary(candidate: Candidate, budget: int) -> Choice:
         )
         return Choice(fitted_candidate, True, "summary", reason, budget)
     reason = f"{description}, {fitted_candidate.tokens} in its shortest text, {budget} are left"
-    is_worth_cutting = budget >= LEAST
+    is_worth_cutting = budget >= MIN_EXCERPT_TOKENS
     rule = "cut" if is_worth_cutting else "budget"
     return Choice(fitted_candidate, is_worth_cutting, rule, reason, budget)
 
@@ -387,7 +387,7 @@ def _find_missing_entries(choices: Sequence[Choice], rows: Rows) -> list[str]:
 
 
 def _leave_out(choice: Choice) -> Choice:
-    """Return a choice that is not included because the whole budget is too small."""
+    """Return a choice as not included, because the whole budget is too small to show anything."""
     reason = f"a budget below {LEAST_BUDGET} tokens shows nothing"
     return choice._replace(included=False, rule="budget", reason=reason)
 
@@ -497,7 +497,7 @@ def _excerpt_item(
 ) -> ContextItem:
     """Cut an item to the sentences that share the most words with the query, within a budget.
 
-    Each is shown with the object, section or function it stands in; all in the order of the text.
+    Each sentence is shown with the object, section or function around it, in the order of the text.
     """
     framing = frame.cost(item.role, (), _speaker_of_item(item))
     query_terms = set(content_terms(split_words(query)))
@@ -623,9 +623,8 @@ def cut_group(
 ) -> list[ContextItem]:
     """Cut the items of one unit to a budget: the longest ones to an equal length.
 
-    Of an output of a tool, what matches the query stays.
-
-    A unit that still does not fit becomes empty items that cost nothing, so that all of them stay and are flagged.
+    The parts of a tool's output that match the query are kept. A unit that still does not fit becomes empty items that
+    cost nothing: each entry stays in the result, marked as truncated.
     """
     most_per_item = find_level([item.token_count for item in items], budget)
     cut_items = [_cut_part(item, most_per_item, counter, frame, query) for item in items]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from acms.recall.planner import LEAST, Candidate, Choice
+from acms.recall.planner import MIN_EXCERPT_TOKENS, Candidate, Choice
 from acms.results import ContextItem
 
 NEIGHBOURS = 0.07
@@ -78,11 +78,12 @@ def divide_budget(
         external.spend(latest, latest.tokens)
     newest_first = sorted(range(len(current) - 1), key=lambda index: -current[index].unit.version)
     marked_first = sorted(newest_first, key=lambda index: not current[index].markers)
-    episode_tokens = min(remaining, int(budget * floor) - (budget - remaining))
+    # The share of the current episode, less the tokens of the latest message.
+    reserved_tokens = min(remaining, int(budget * floor) - (budget - remaining))
     for index in marked_first:
-        if current[index].tokens <= external.limit(current[index], episode_tokens):
+        if current[index].tokens <= external.limit(current[index], reserved_tokens):
             tokens = choose_from_episode(index, "within its reserved share")
-            episode_tokens -= tokens
+            reserved_tokens -= tokens
             remaining -= tokens
     unchosen_indexes = [index for index in range(len(current)) if index not in episode_choices]
     competing_indexes = [index for index in unchosen_indexes if current[index].relevance > 0]
@@ -245,7 +246,7 @@ def _choose_candidate(
     tokens = candidate.tokens
     is_tool_group = len(candidate.costs) > 1
     if is_tool_group and not all_fit:
-        min_excerpt_tokens = min(candidate.costs) + LEAST
+        min_excerpt_tokens = min(candidate.costs) + MIN_EXCERPT_TOKENS
         limit = min(remaining, max(budget // 8, min_excerpt_tokens))
         if tokens > limit >= min_excerpt_tokens:
             reason = f"what answers in a tool call of {tokens} tokens"
@@ -253,9 +254,11 @@ def _choose_candidate(
     if tokens <= remaining:
         return _make_choice((candidate, True, "score", _inclusion_reason(candidate), 0))
     is_large = tokens > budget / 2
-    if may_excerpt and not is_tool_group and is_large and remaining >= LEAST:
+    if may_excerpt and not is_tool_group and is_large and remaining >= MIN_EXCERPT_TOKENS:
         reason = f"an excerpt of {tokens} tokens, relevant to the query"
-        return Choice(candidate, True, "excerpt", reason, min(remaining, max(budget // 3, LEAST)))
+        return Choice(
+            candidate, True, "excerpt", reason, min(remaining, max(budget // 3, MIN_EXCERPT_TOKENS))
+        )
     return _too_large(candidate, remaining)
 
 
@@ -281,7 +284,7 @@ def _too_large(candidate: Candidate, remaining: int) -> Choice:
 def warn_of_marked_messages(
     choices: Sequence[Choice], items: Sequence[ContextItem], budget: int
 ) -> list[str]:
-    """Return a warning if marked messages that answer did not fit, with their tokens and those that are left."""
+    """Return a warning if relevant marked messages did not fit: their tokens, and the tokens left of the budget."""
     omitted_candidates = [
         choice.candidate for choice in choices if choice.rule == "budget" and choice.candidate.markers
     ]

@@ -32,7 +32,7 @@ async def record_citations(storage: StorageBackend, context: str, ids: Sequence[
             raise EntryNotFoundError(f"there is no entry {id!r}")
     if not ids or not isinstance(storage, HasRecords):
         return
-    for retries_left in reversed(range(16)):
+    for retries_left in reversed(range(16)):  # other answers may be counted at the same time
         record = await storage.record(context, RECORD)
         citations: list[Citation] = []
         revision = 0

@@ -19,7 +19,7 @@ from acms.results import ContextItem, resolve_speaker
 PER_MESSAGE = 4
 PER_CALL = 8
 PER_MEDIUM = 1_445
-"""The most that an image is likely to cost, and what a file is taken to cost, where they state nothing."""
+"""Tokens charged for an image or a file that states none: the most that an image is likely to cost."""
 PRIMER = 3
 """Tokens every reply is primed with."""
 
@@ -148,7 +148,7 @@ def _append_answers(
 
 
 def _append_to_last_message(messages: ChatMessages, outputs: list[str], id: str) -> None:
-    """Add the outputs of an entry as text to the last message, unless that has media."""
+    """Add the outputs of an entry as text to the last message, unless its content is a list of text and media."""
     if not outputs or not messages or isinstance(messages[-1]["content"], list):
         return
     messages[-1]["content"] = "\n".join([messages[-1]["content"] or "", *outputs])

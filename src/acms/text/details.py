@@ -1,4 +1,4 @@
-"""Details: the strings of a text that cannot be guessed again: paths, ids, numbers, dates, names, quotations.
+"""Details: the strings of a text that a reader cannot reconstruct: paths, ids, numbers, dates, names, quotations.
 
 A sentence can be said in other words; `ORD-4312` cannot. Words are looked at one by one and remembered, so that plain
 chatter costs a look-up a word; every repetition in a pattern is possessive or bounded, so that time grows with the
@@ -177,7 +177,7 @@ def _scan_words(text: str, words: list[str]) -> tuple[list[_FoundDetail], list[t
                 unit = _UNIT.match(text, end)
                 if unit is not None:
                     found_details.append((start, unit.end(), "number"))
-                elif end - start > 1:
+                elif end - start > 1:  # a single digit without a unit is no detail
                     found_details.append((start, end, "number"))
             elif kind == "date":
                 found_details.append((start, _end_of_date(text, end), kind))

@@ -111,6 +111,7 @@ def extract_summary(turns: Sequence[Turn], max_tokens: int, count: Callable[[str
     cost = cache(count)
     split = _split_sentences(lines, cost)
     tokens_of_all = sum([sentence.tokens * sentence.occurrences for sentence in split.sentences])
+    # The tokens of sentences do not add up to those of the text, so the text is counted if it is near the limit.
     may_fit_whole = tokens_of_all <= 1.1 * max_tokens
     if may_fit_whole:
         whole_summary = format_summary(_collect_all_pieces(lines, split))

@@ -65,9 +65,8 @@ def _find_blocks(text: str, marks: re.Pattern[str]) -> Iterator[tuple[int, int]]
             if depth == 0:
                 yield start, end
                 start = end = -1
-    if (
-        depth and end > start
-    ):  # one of the opening marks is never closed: the block ends at the last closing mark
+    # If an opening mark is never closed, the block ends at the last closing mark.
+    if depth and end > start:
         yield start, end
 
 
@@ -120,6 +119,7 @@ def _flag_transcript(paragraphs: list[str], speakers: Collection[str]) -> list[b
     first, last = spoken_indexes[0], spoken_indexes[-1]
     fences = sum(len(_FENCE.findall(paragraph)) for paragraph in paragraphs[first : last + 1])
     for following in paragraphs[last + 1 :]:
+        # A code block without its end, or a paragraph that ends with a colon, goes on in the next paragraph.
         is_open = fences % 2 == 1 or paragraphs[last].rstrip().endswith(":")
         if not is_open and not _LIST.match(following):
             break
@@ -137,9 +137,8 @@ def _begins_with_speaker(paragraph: str, speakers: Collection[str]) -> bool:
 def _flag_known_paragraphs(paragraphs: list[str], known: Collection[str], is_rendered: list[bool]) -> None:
     """Set the flags in `is_rendered` of all paragraphs of known texts; a known text may have several paragraphs."""
     known_texts = {_normalize_gaps(content) for content in known}
-    sizes_by_first: dict[
-        str, set[int]
-    ] = {}  # numbers of paragraphs of the known texts, by their first paragraph
+    # Numbers of paragraphs of the known texts, by their first paragraph.
+    sizes_by_first: dict[str, set[int]] = {}
     for content in known_texts:
         parts = _GAP.split(content)
         sizes_by_first.setdefault(parts[0], set()).add(len(parts))
@@ -214,7 +213,7 @@ def detect_markers(
 
     The delimited blocks of `messages()` are not searched: they repeat earlier entries.
     """
-    if patterns is _DEFAULT and ":" not in content:
+    if patterns is _DEFAULT and ":" not in content:  # each default pattern ends with a colon
         return ()
     compiled = _compile_patterns(patterns)
     markers = tuple(marker for marker, pattern in compiled if pattern.search(content))

@@ -104,6 +104,7 @@ def extract_validity(text: str, said_at: datetime) -> Timed:
         if lead["until"]:
             if end is not None:
                 return unchanged
+            # "Through May" includes May; "until May" ends when May begins.
             end = _resolve_end(date_match, said_at, inclusive=lead["until"].casefold() == "through")
             if end is None:
                 return unchanged
@@ -149,7 +150,7 @@ def parse_date_bound(text: str, said_at: datetime, *, end: bool) -> datetime | N
 
 
 def find_periods(text: str, said_at: datetime) -> list[Period]:
-    """Return the days and longer periods that a text names: for each date the next and the last one it may mean."""
+    """Return the days and longer periods that a text names: for each date the next and the previous one it may mean."""
     periods: list[Period] = []
     for match in _DATE.finditer(text):
         for prefer_past in (False, True):

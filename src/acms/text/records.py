@@ -73,9 +73,8 @@ def _split_line(line: str, offset: int) -> list[Record]:
 def _split_json(line: str) -> list[Record]:
     """Return the elements of the long arrays and objects in a line; short ones stay whole."""
     cuts: list[tuple[int, int]] = [(0, 0)]
-    open_brackets: list[
-        tuple[int, list[int]]
-    ] = []  # of each open bracket: its position, and the commas directly inside
+    # Of each open bracket its position, and the commas directly inside it.
+    open_brackets: list[tuple[int, list[int]]] = []
     for match in _JSON_TOKEN.finditer(line):
         token = match[0][0]
         if token in "[{":
@@ -168,7 +167,7 @@ class Outline:
         return start, end
 
     def _find_siblings(self, index: int) -> tuple[int, int]:
-        """Return the start and end of the records around one that stand as deep, with those that enclose them.
+        """Return the start and end of the records around one at the same depth, with the records that enclose them.
 
         At the outermost depth that is its paragraph.
         """
@@ -213,7 +212,7 @@ def _is_sentence(text: str, record: Record) -> bool:
 
 
 def _find_openers(depths: Sequence[int]) -> list[int]:
-    """Return of each record the nearest before it that stands less deep, -1 if none does."""
+    """Return for each record the nearest one before it that is less deep; -1 if there is none."""
     openers: list[int] = []
     outer: list[int] = []
     for index, depth in enumerate(depths):
@@ -225,7 +224,7 @@ def _find_openers(depths: Sequence[int]) -> list[int]:
 
 
 def _find_ends(depths: Sequence[int], *, deeper_by: int) -> list[int]:
-    """Return of each record the nearest behind it that is less deep than it and so many more, else their number."""
+    """Return for each record the next one whose depth is less than its own plus `deeper_by`; else the record count."""
     ends = [len(depths)] * len(depths)
     waiting: list[int] = []
     for index, depth in enumerate(depths):

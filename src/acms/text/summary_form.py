@@ -1,6 +1,7 @@
-"""The form of an extractive summary: how it is written, and read again when it is summarised in turn.
+"""The form of an extractive summary: how it is written, and how it is parsed when it is summarised again.
 
-It has two kinds of lines, and one at its end with what else cannot be guessed again, each with a few words around it:
+It has lines of marked messages and lines of sentences. A last line lists the details (names, ids, numbers) that are in
+neither, each with a few words around it:
 
     - user (decision): "a marked message, verbatim"
     - user (constraint, 2 lines): "another one:
@@ -30,7 +31,7 @@ LEAST = 48
 """Tokens a summary may always have: less says nothing."""
 
 CHANGE = "change"
-"""What marks the line that says which file a call changed, and how."""
+"""Marker of a line that says which file a tool call changed, and how."""
 _DETAILS = "Details: "
 _BREAK = "\n"
 _LINE = re.compile(r"- ([^\n]{1,64}?): ")
@@ -62,9 +63,9 @@ class Piece(NamedTuple):
     line: Line
     text: str
     tokens: int
-    #: The lowest goes first when the whole is over the limit.
+    #: Importance: the pieces with the lowest values are left out when the summary is over the limit.
     keep: float
-    #: Whether it goes to the list of details; whether it is a marked message, verbatim.
+    #: Whether it belongs to the list of details, and whether it is a marked message, kept verbatim.
     is_detail: bool = False
     is_marked: bool = False
 
