@@ -393,7 +393,7 @@ def explained_prompt(*, older: bool = True) -> tuple[Ledger, list[Entry]]:
     manifest = make_manifest(
         placed,
         log,
-        left=left,
+        omissions=left,
         recalls=(recalled,) if older else (),
         reads=(Read(LOG, 11, 8, (("c_parent", 4),)),),
     )

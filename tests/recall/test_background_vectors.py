@@ -208,7 +208,7 @@ async def test_what_finds_no_room_in_the_queue_is_asked_of_the_store(
         assert await ingest_and_wait(session, *(f"message m{n}" for n in range(8))) == "queued"
         assert await ingest_and_wait(session, *(f"message n{n}" for n in range(30))) == "pending"
         assert session._shared.embedding is not None
-        assert session._shared.embedding._size <= 9 * module.ENTRY
+        assert session._shared.embedding._queued_size <= 9 * module.ENTRY
         assert embedder.gate is not None
         embedder.gate.set()
         async with asyncio.timeout(300):

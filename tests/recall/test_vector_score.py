@@ -75,7 +75,7 @@ def test_the_meaning_of_an_entry_is_that_of_its_nearest_vector(random: Random, s
         else:
             assert np.isnan([found.cosines[place], again[place]]).all()
     assert found.exact
-    assert found.known == len(expected)
+    assert found.known_count == len(expected)
 
 
 def test_spaces_are_never_compared() -> None:

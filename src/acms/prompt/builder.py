@@ -45,11 +45,11 @@ from acms.prompt.steps import (
     Hint,
     Inside,
     Log,
-    Plugged,
+    PluginStep,
     Readable,
-    Recalling,
+    RecallStep,
     SessionAtService,
-    Shrinking,
+    ShrinkingContent,
     Step,
     SummarisedContent,
     WrittenMessage,
@@ -288,7 +288,7 @@ class Builder(Recipe):
         cap, field = (tokens, "tokens") if budget is None else (budget, "budget")
         if cap is not None:
             cap = validation.validate_integer(cap, field, most=validation.BUDGET)
-        step = Recalling(
+        step = RecallStep(
             session=_validate_session(self._unwrap(session)),
             query=query,
             tokens=cap,
@@ -356,7 +356,7 @@ class Builder(Recipe):
         name = validation.validate_name(name, "name")
         if "/" in name:
             raise ValidationError("must not contain a slash", field="name")
-        if any(isinstance(step, Shrinking) and step.name == name for step in self.steps):
+        if any(isinstance(step, ShrinkingContent) and step.name == name for step in self.steps):
             raise ValidationError(f"there is a section {name!r} already", field="name")
         prompt, steps = self._read_content(content, "content")
         strategy: Strategy | None = None
@@ -364,7 +364,9 @@ class Builder(Recipe):
             strategy, priority = Truncate(), _validate_priority(priority)
         if share is not None:
             share = validation.validate_fraction(share, "share")
-        step = Shrinking(name, steps, strategy, priority or 0, floor=floor, ceiling=ceiling, share=share)
+        step = ShrinkingContent(
+            name, steps, strategy, priority or 0, floor=floor, ceiling=ceiling, share=share
+        )
         return prompt._with_steps(step)
 
     # ── composition ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -387,7 +389,7 @@ class Builder(Recipe):
         if isinstance(plugin, type | Builder) or not callable(getattr(plugin, "render", None)):
             raise ValidationError("must be an object with an async method render(request)", field="plugin")
         return self._with_steps(
-            Plugged(plugin, getattr(plugin, "name", None) or type(plugin).__name__.lower())
+            PluginStep(plugin, getattr(plugin, "name", None) or type(plugin).__name__.lower())
         )
 
     def raw(self, node: Node | PromptMessage) -> Self:
@@ -490,7 +492,7 @@ class Builder(Recipe):
                 options=("call recall on the prompt itself",),
             )
         return prompt._with_steps(
-            Shrinking(name, steps, strategy, _validate_priority(priority), newest=newest)
+            ShrinkingContent(name, steps, strategy, _validate_priority(priority), newest=newest)
         )
 
     def _read_content(self, content: object, field: str) -> tuple[Self, tuple[Step, ...]]:
@@ -537,7 +539,7 @@ class Prompt(Builder):
             self.codec,
             budget,
             tools=self.offered,
-            read=lambda content: self._read_content(content, "plugin")[1],
+            read_content=lambda content: self._read_content(content, "plugin")[1],
             after=after,
             listeners=[listener for listener in (self._on_event, on_event) if listener is not None],
         )

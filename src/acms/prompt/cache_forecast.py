@@ -23,8 +23,8 @@ def find_hoisted_roles(
     user_message = PromptMessage(role=Role.USER, parts=(Text("a"),))
     hoisted_roles: set[Role] = set()
     for role in LEADING:
-        first = normal((user_message, PromptMessage(role=role, parts=(Text("b"),))))[0]
-        if first.role is not Role.USER:
+        first_message = normal((user_message, PromptMessage(role=role, parts=(Text("b"),))))[0]
+        if first_message.role is not Role.USER:
             hoisted_roles.add(role)
     return frozenset(hoisted_roles)
 
@@ -84,12 +84,15 @@ def _count_tokens(messages: Sequence[Sent]) -> int:
     return sum([sent.tokens for sent in messages])
 
 
-def count_shared_messages(old: Sequence[Sent], new: Sequence[Sent]) -> int:
+def count_shared_messages(old_messages: Sequence[Sent], new_messages: Sequence[Sent]) -> int:
     """Return how many messages two prompts begin with in common."""
-    shared = 0
-    while shared < min(len(old), len(new)) and old[shared].hash == new[shared].hash:
-        shared += 1
-    return shared
+    count = 0
+    while (
+        count < min(len(old_messages), len(new_messages))
+        and old_messages[count].hash == new_messages[count].hash
+    ):
+        count += 1
+    return count
 
 
 def _find_preamble_change(current: Manifest, previous: Manifest, key: str) -> tuple[Changed, str] | None:
@@ -121,10 +124,10 @@ def _change_at(sent_as_read: Sequence[tuple[int, Sent]], index: int, current: Ma
     return Change(index=message_index, role=sent.role, path=sent.path)
 
 
-def _changed_part(old: Sequence[Sent], new: Sequence[Sent], index: int) -> Changed:
+def _changed_part(old_messages: Sequence[Sent], new_messages: Sequence[Sent], index: int) -> Changed:
     """Return the part of the request that the first difference is in."""
-    only_system_before = all(sent.role in LEADING for sent in old[:index])
-    differing = [*old[index : index + 1], *new[index : index + 1]]
+    only_system_before = all(sent.role in LEADING for sent in old_messages[:index])
+    differing = [*old_messages[index : index + 1], *new_messages[index : index + 1]]
     in_system = any(sent.role in LEADING for sent in differing)
     return Changed.SYSTEM if only_system_before and in_system else Changed.MESSAGES
 
@@ -218,10 +221,10 @@ def _count_marked_messages(
     return max((end for end in ends if end <= max_messages), default=None)
 
 
-def _describe_tools_change(old: Manifest, new: Manifest) -> str:
+def _describe_tools_change(previous: Manifest, current: Manifest) -> str:
     """Describe in words how the tools of two prompts differ."""
-    old_tools = {tool.name: tool for tool in old.tools}
-    new_tools = {tool.name: tool for tool in new.tools}
+    old_tools = {tool.name: tool for tool in previous.tools}
+    new_tools = {tool.name: tool for tool in current.tools}
     changes = [f"{name} is new" for name in new_tools if name not in old_tools]
     changes += [f"{name} is gone" for name in old_tools if name not in new_tools]
     changes += [
@@ -230,28 +233,28 @@ def _describe_tools_change(old: Manifest, new: Manifest) -> str:
     return f"tools come first, and {', '.join(changes) or 'their order changed'}"
 
 
-def _explain_first_change(old: Sequence[Sent], new: Sequence[Sent], index: int) -> str:
+def _explain_first_change(old_messages: Sequence[Sent], new_messages: Sequence[Sent], index: int) -> str:
     """Describe in words the first difference between two prompts."""
-    if index == len(old):
-        added_count = len(new) - index
+    if index == len(old_messages):
+        added_count = len(new_messages) - index
         if not added_count:
             return "nothing changed"
         count = "one message" if added_count == 1 else f"{added_count} messages"
         return f"the earlier prompt is the beginning of this one, {count} more"
-    old_sent = old[index]
-    if index == len(new):
+    old_sent = old_messages[index]
+    if index == len(new_messages):
         return f"this prompt ends where the earlier one went on with {old_sent.path}"
-    new_sent = new[index]
+    new_sent = new_messages[index]
     if old_sent.moves:
         return f"what was recalled stood here: {old_sent.path} is chosen anew every turn"
     if old_sent.path != new_sent.path:
-        is_later = any(later_sent.hash == new_sent.hash for later_sent in old[index:])
+        is_later = any(later_sent.hash == new_sent.hash for later_sent in old_messages[index:])
         return f"{old_sent.path} is gone" if is_later else f"{new_sent.path} stands where {old_sent.path} was"
     if "pieces" in (old_sent.rendition, new_sent.rendition):
         return f"{new_sent.path}: {_describe_pieces_change(old_sent, new_sent)}"
     if "summary" in (old_sent.rendition, new_sent.rendition) or not (new_sent.first and old_sent.first):
         return f"{new_sent.path}: {_describe_text_change(old_sent, new_sent)}"
-    return _describe_history_change(old, new, index)
+    return _describe_history_change(old_messages, new_messages, index)
 
 
 def _describe_pieces_change(old_sent: Sent, new_sent: Sent) -> str:
@@ -283,25 +286,25 @@ def _describe_text_change(old_sent: Sent, new_sent: Sent) -> str:
     )
 
 
-def _describe_history_change(old: Sequence[Sent], new: Sequence[Sent], index: int) -> str:
+def _describe_history_change(old_messages: Sequence[Sent], new_messages: Sequence[Sent], index: int) -> str:
     """Describe the change of a history whose messages have versions."""
-    old_sent, new_sent = old[index], new[index]
+    old_sent, new_sent = old_messages[index], new_messages[index]
     path = new_sent.path
-    following = new[index + 1] if index + 1 < len(new) else None
+    following = new_messages[index + 1] if index + 1 < len(new_messages) else None
     # An edit or a summary has a later version than the message after it.
     if following is not None and following.path == path and new_sent.first > following.first > old_sent.first:
         replacement = "a summary" if all(map(is_summary, new_sent.sources)) else "an edit"
         replaced_versions = _format_versions(old_sent.first, following.first - 1)
         return f"{path}: {replacement}, v{new_sent.first}, stands for {replaced_versions}"
-    if any(other.hash == new_sent.hash for other in old[index:]):
+    if any(other.hash == new_sent.hash for other in old_messages[index:]):
         left_versions = _format_versions(old_sent.first, max(old_sent.first, new_sent.first - 1))
-        is_inside = index > 0 and old[index - 1].path == old_sent.path
+        is_inside = index > 0 and old_messages[index - 1].path == old_sent.path
         return (
             f"{path}: {left_versions} left"
             if is_inside
             else f"the start of {path} moved: {left_versions} left"
         )
-    if any(other.hash == old_sent.hash for other in new[index:]):
+    if any(other.hash == old_sent.hash for other in new_messages[index:]):
         added_versions = _format_versions(new_sent.first, max(new_sent.first, old_sent.first - 1))
         return f"{path}: {added_versions} came in before v{old_sent.first}"
     if new_sent.first != old_sent.first:

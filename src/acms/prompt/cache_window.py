@@ -73,16 +73,16 @@ class CacheWindow(NamedTuple):
     """A run of requests that share a beginning: where their history starts, and the blocks among it."""
 
     #: Tokens of the log before the first message shown, and the version of that message.
-    start: int
-    first: int
+    start_tokens: int
+    first_version: int
     #: Version of the log when the window began: earlier reasoning was produced under another prefix.
-    began: int
+    began_at: int
     #: Erasure generation of the log then.
     generation: int
     #: Hashes of the requests rendered in it: reasoning is sent again only behind one of them.
-    sent: tuple[str, ...] = ()
+    request_hashes: tuple[str, ...] = ()
     #: Entries in front: system messages, a question, and summaries with the tokens of the text shown (0 for a message).
-    lead: tuple[tuple[str, int], ...] = ()
+    front_entries: tuple[tuple[str, int], ...] = ()
     blocks: tuple[Block, ...] = ()
     #: Labels of messages and summaries of the history that may be outdated, by id.
     labels: tuple[tuple[str, str], ...] = ()
@@ -92,7 +92,7 @@ class CacheWindow(NamedTuple):
     @property
     def ids(self) -> list[str]:
         """Ids of the entries that the front and the blocks show."""
-        ids = [id for id, _ in self.lead]
+        ids = [id for id, _ in self.front_entries]
         for block in self.blocks:
             for piece in block.pieces:
                 ids += piece.sources
@@ -101,12 +101,12 @@ class CacheWindow(NamedTuple):
     def pack(self) -> str:
         """Serialize as compressed text: the same ids and field names repeat many times."""
         fields: dict[str, Json] = {
-            "start": self.start,
-            "first": self.first,
-            "began": self.began,
+            "start": self.start_tokens,
+            "first": self.first_version,
+            "began": self.began_at,
             "generation": self.generation,
-            "sent": self.sent,
-            "lead": self.lead,
+            "sent": self.request_hashes,
+            "lead": self.front_entries,
             "labels": self.labels,
             "outputs": self.outputs,
             "blocks": [block._asdict() for block in self.blocks],
@@ -118,24 +118,24 @@ class CacheWindow(NamedTuple):
         """Parse the result of `pack`."""
         fields = json.loads(zlib.decompress(b64decode(text)))
         return cls(
-            start=fields["start"],
-            first=fields["first"],
-            began=fields["began"],
+            start_tokens=fields["start"],
+            first_version=fields["first"],
+            began_at=fields["began"],
             generation=fields["generation"],
-            sent=tuple(fields["sent"]),
-            lead=tuple(map(tuple, fields["lead"])),
+            request_hashes=tuple(fields["sent"]),
+            front_entries=tuple(map(tuple, fields["lead"])),
             labels=tuple(map(tuple, fields.get("labels", ()))),
             outputs=tuple(map(tuple, fields.get("outputs", ()))),
             blocks=tuple(map(_block_from_json, fields["blocks"])),
         )
 
-    def inherit(self, fork: int) -> CacheWindow | None:
+    def inherit(self, fork_version: int) -> CacheWindow | None:
         """Return the part that a fork at a version continues, or None if the window began later."""
-        if self.began > fork:
+        if self.began_at > fork_version:
             return None
         return self._replace(
-            blocks=tuple(block for block in self.blocks if block.after <= fork),
-            outputs=tuple(output for output in self.outputs if output[0] <= fork),
+            blocks=tuple(block for block in self.blocks if block.after <= fork_version),
+            outputs=tuple(output for output in self.outputs if output[0] <= fork_version),
         )
 
 
@@ -163,14 +163,14 @@ def is_window_valid(
     cannot find. `entries` are those of this log that the window shows in front and in blocks. An automatic summary
     takes effect with the next window; the messages a summary covers are recalled in their original wording.
     """
-    for entry in log_replacements.after(window.began):
-        if not is_automatic_summary(entry) and _changes_history(entry, window.first):
+    for entry in log_replacements.after(window.began_at):
+        if not is_automatic_summary(entry) and _changes_history(entry, window.first_version):
             return False
     log_replacements, recall_replacements = (
-        log_replacements.asked(window.began),
-        recall_replacements.asked(window.began),
+        log_replacements.asked(window.began_at),
+        recall_replacements.asked(window.began_at),
     )
-    front_ids = {id for id, _ in window.lead}
+    front_ids = {id for id, _ in window.front_entries}
     for entry in entries:
         replacements = log_replacements if entry.id in front_ids else recall_replacements
         if replacements.replaced_by(entry.version) is not None:
@@ -493,9 +493,9 @@ def drop_lost_entries(
         pieces = [piece for piece in block.pieces if lost_ids.isdisjoint(piece.sources)]
         blocks.append(block._replace(pieces=tuple(pieces)))
     return window._replace(
-        start=window.start if first_group is None else first_group.before,
-        first=window.first if first_group is None else first_group.first,
-        lead=tuple([entry for entry in window.lead if entry[0] not in lost_ids]),
+        start_tokens=window.start_tokens if first_group is None else first_group.before,
+        first_version=window.first_version if first_group is None else first_group.first,
+        front_entries=tuple([entry for entry in window.front_entries if entry[0] not in lost_ids]),
         blocks=tuple(blocks),
     )
 

@@ -10,7 +10,7 @@ from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolRe
 from acms.plan.nodes import ComposedMessage, MessageGroup, Node, Scope
 from acms.ports import Codec
 from acms.prompt import steps as contents
-from acms.prompt.steps import Fixed, Hint, Inside, Log, Readable, SessionAtService, Step, WrittenMessage
+from acms.prompt.steps import FixedNode, Hint, Inside, Log, Readable, SessionAtService, Step, WrittenMessage
 from acms.prompt_types import PromptMessage, Tool
 
 Content: TypeAlias = Union[
@@ -67,7 +67,7 @@ def _parse_content(content: object, field: str, nested: list[Recipe], depth: int
     if isinstance(content, PromptMessage):
         return [WrittenMessage(contents.validate_message(content, field))]
     if isinstance(content, Scope | MessageGroup | ComposedMessage):
-        return [Fixed(content)]
+        return [FixedNode(content)]
     if isinstance(content, PARTS):
         return _parse_content([content], field, nested)
     if isinstance(content, Mapping):

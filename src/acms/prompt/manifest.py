@@ -192,8 +192,8 @@ class Manifest:
             "left": [_omission_to_json(left, words) for left in self.left],
             "steps": list(map(list, self.steps)),
             "redactions": [
-                [index_by_entry[redacted.entry], redacted.mode.value, dict(redacted.kinds)]
-                for redacted in self.redactions
+                [index_by_entry[redaction.entry], redaction.mode.value, dict(redaction.kinds)]
+                for redaction in self.redactions
             ],
             "payload": self.payload,
             "words": list(words),
@@ -298,22 +298,22 @@ def _omission_to_json(omission: Omission, words: dict[str, int]) -> list[Json]:
 # ── parsing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _parse_manifest(written: Mapping[str, Json]) -> Manifest:
+def _parse_manifest(document: Mapping[str, Json]) -> Manifest:
     """Parse a JSON object in which rows name entries and repeated words by their index in two tables."""
-    entries = list(map(_require_text, written.get("entries", ())))
-    words = list(map(_require_text, written.get("words", ())))
+    entries = list(map(_require_text, document.get("entries", ())))
+    words = list(map(_require_text, document.get("words", ())))
 
     def parse_rows(name: str, parse: Callable[..., Any], *tables: list[str]) -> tuple[Any, ...]:
-        return tuple([parse(row, *tables) for row in written.get(name, ())])
+        return tuple([parse(row, *tables) for row in document.get(name, ())])
 
     return Manifest(
-        codec=_require_text(written["codec"]),
-        model=_require_text(written["model"]),
-        counter=_require_text(written.get("counter", "")),
-        budget=_require_optional_number(written.get("budget")),
-        limit=_require_optional_number(written.get("limit")),
-        tokens=_require_number(written["tokens"]),
-        upper_bound=_require_number(written["upper_bound"]),
+        codec=_require_text(document["codec"]),
+        model=_require_text(document["model"]),
+        counter=_require_text(document.get("counter", "")),
+        budget=_require_optional_number(document.get("budget")),
+        limit=_require_optional_number(document.get("limit")),
+        tokens=_require_number(document["tokens"]),
+        upper_bound=_require_number(document["upper_bound"]),
         tools=parse_rows("tools", _parse_tool),
         marks=parse_rows("marks", _parse_mark),
         messages=parse_rows("messages", _parse_sent, entries, words),
@@ -322,19 +322,19 @@ def _parse_manifest(written: Mapping[str, Json]) -> Manifest:
         left=parse_rows("left", _parse_omission, words),
         steps=parse_rows("steps", _parse_step),
         redactions=parse_rows("redactions", _parse_redacted, entries),
-        payload=_require_text(written.get("payload", "")),
-        max_tokens=_require_optional_number(written.get("max_tokens")),
+        payload=_require_text(document.get("payload", "")),
+        max_tokens=_require_optional_number(document.get("max_tokens")),
     )
 
 
-def _parse_tool(written: Mapping[str, Json]) -> Tool:
-    if not isinstance(written["parameters"], dict):
+def _parse_tool(document: Mapping[str, Json]) -> Tool:
+    if not isinstance(document["parameters"], dict):
         raise TypeError("a tool without parameters")
     return Tool(
-        name=_require_text(written["name"]),
-        description=_require_text(written["description"]),
-        parameters=written["parameters"],
-        strict=bool(written["strict"]),
+        name=_require_text(document["name"]),
+        description=_require_text(document["description"]),
+        parameters=document["parameters"],
+        strict=bool(document["strict"]),
     )
 
 
@@ -367,13 +367,13 @@ def _parse_sent(row: Mapping[str, Json], entries: list[str], words: list[str]) -
     )
 
 
-def _parse_part(written: Json, entries: list[str]) -> Whole | Written:
+def _parse_part(document: Json, entries: list[str]) -> Whole | Written:
     """Parse the result of `_part_to_json`."""
-    if isinstance(written, list):
-        entry, part = written
+    if isinstance(document, list):
+        entry, part = document
         return Whole(entries[entry], _require_number(part))
     fields: list[tuple[str, tuple[Segment, ...] | int | None]] = []
-    for name, value in written.items():
+    for name, value in document.items():
         if name == "type":
             continue
         if isinstance(value, list):
@@ -382,7 +382,7 @@ def _parse_part(written: Json, entries: list[str]) -> Whole | Written:
             fields.append((name, value))
         else:
             raise TypeError(f"{type(value).__name__} in {name} of a part")
-    return Written(written.get("type", "text"), tuple(sorted(fields)))
+    return Written(document.get("type", "text"), tuple(sorted(fields)))
 
 
 def _parse_segment(segment: Json, entries: list[str]) -> Segment:

@@ -255,10 +255,10 @@ def _json_size(index: Json) -> int:
     return len(json.dumps(index, ensure_ascii=False, separators=(",", ":")).encode())
 
 
-def _too_large(excess: str, old_index: Json, where: str) -> ValidationError:
+def _too_large(problem: str, old_index: Json, where: str) -> ValidationError:
     last_keys = ", ".join(repr(pin.key) for pin in parse_pins(old_index, where)[-3:])
     return ValidationError(
-        f"{where!r} would have {excess}",
+        f"{where!r} would have {problem}",
         field="key",
         options=(
             f"unpin what comes last: {last_keys}",

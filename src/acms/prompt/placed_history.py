@@ -67,15 +67,19 @@ class PlacedHistory(NamedTuple):
         newest = next((node for node in reversed(self.nodes) if isinstance(node, MessageGroup)), None)
         newest_ids = set[str]() if newest is None else cache_window.visible_ids([newest])
         warnings = [
-            f"newest tool call: {shown:,} of {whole:,} tokens of {id} are shown"
-            for id, (whole, shown) in self.cut_tokens.items()
+            f"newest tool call: {shown_tokens:,} of {whole_tokens:,} tokens of {id} are shown"
+            for id, (whole_tokens, shown_tokens) in self.cut_tokens.items()
             if id in newest_ids
         ]
         older_counts = [tokens for id, tokens in self.cut_tokens.items() if id not in newest_ids]
-        whole, shown = sum(tokens[0] for tokens in older_counts), sum(tokens[1] for tokens in older_counts)
-        if shown < whole / 2:
+        whole_tokens, shown_tokens = (
+            sum(tokens[0] for tokens in older_counts),
+            sum(tokens[1] for tokens in older_counts),
+        )
+        if shown_tokens < whole_tokens / 2:
             warnings.append(
-                f"older messages are cut: {shown:,} of {whole:,} tokens of {len(older_counts):,} are shown"
+                f"older messages are cut: {shown_tokens:,} of {whole_tokens:,} tokens of "
+                f"{len(older_counts):,} are shown"
             )
         return warnings
 

@@ -65,8 +65,8 @@ from acms.prompt.stable_history import StableHistory
 from acms.prompt.steps import (
     Log,
     Readable,
-    Recalling,
-    Shrinking,
+    RecallStep,
+    ShrinkingContent,
     Step,
     drop_earlier_sections,
     find_history_and_recall,
@@ -251,7 +251,7 @@ async def render_steps(
     budget: int | None,
     *,
     tools: Sequence[Tool],
-    read: Callable[[object], Sequence[Step]],
+    read_content: Callable[[object], Sequence[Step]],
     after: Rendered | Manifest | None,
     listeners: Sequence[Callable[[Event], object]],
 ) -> Rendered:
@@ -278,7 +278,7 @@ async def render_steps(
     renderer = _Renderer(codec, budget, tools, listeners)
     with render_span(codec=codec.name, model=codec.model, budget=budget) as span:
         try:
-            rendered = await renderer.render(steps, read, previous, span)
+            rendered = await renderer.render(steps, read_content, previous, span)
         except Exception as error:
             renderer.emit_failure(error)
             raise
@@ -287,7 +287,7 @@ async def render_steps(
     return rendered
 
 
-class _FittedPrompt(NamedTuple):
+class _SentPrompt(NamedTuple):
     """A prompt as it is sent."""
 
     fitted: FittedPrompt
@@ -360,11 +360,11 @@ class _Renderer:
     async def render(
         self,
         steps: Sequence[Step],
-        read: Callable[[object], Sequence[Step]],
+        read_content: Callable[[object], Sequence[Step]],
         previous: Manifest | None,
         span: RenderSpan,
     ) -> Rendered:
-        """Read, decide, write and report; `read` turns the content of a plugin into steps."""
+        """Read, decide, write and report; `read_content` turns the content of a plugin into steps."""
         request = Request(render_id=self._id, budget=self._budget, codec=self._codec, tell=self._emit)
         message_limit = None
         stable_indexes = None
@@ -375,7 +375,7 @@ class _Renderer:
             other_steps = (
                 steps if stable_indexes is None else replace_with_empty_scopes(steps, *stable_indexes)
             )
-            resolved = await Resolver(request, message_limit, read).resolve(other_steps)
+            resolved = await Resolver(request, message_limit, read_content).resolve(other_steps)
         if stable_indexes is None:
             is_whole = not resolved.recalls and all(log.complete for log in resolved.logs)
             self._sent_hashes = None if is_whole else frozenset()
@@ -385,7 +385,7 @@ class _Renderer:
         await self._store_summaries(resolved, prompt.fitted)
         return self._build_rendered(resolved, prompt, previous, span)
 
-    async def _recall_and_fit(self, tree: Scope, resolved: Resolved, span: RenderSpan) -> _FittedPrompt:
+    async def _recall_and_fit(self, tree: Scope, resolved: Resolved, span: RenderSpan) -> _SentPrompt:
         """Make the recalls that are chosen again each turn, and fit the whole."""
         tree = pair_tool_calls(tree)
         if resolved.recalls:
@@ -403,7 +403,7 @@ class _Renderer:
         recall_index: int | None,
         resolved: Resolved,
         span: RenderSpan,
-    ) -> _FittedPrompt:
+    ) -> _SentPrompt:
         """Fit a prompt whose history and recall keep their positions, and store these positions."""
         names = content.name_steps(steps)
         path = f"{resolved.tree.id}/{names[history_index]}"
@@ -424,7 +424,9 @@ class _Renderer:
                 strategy=Window(slack=0.0),
             )
             self._sent_hashes = (
-                frozenset() if placed_history.window is None else frozenset(placed_history.window.sent)
+                frozenset()
+                if placed_history.window is None
+                else frozenset(placed_history.window.request_hashes)
             )
             tree = replace_scopes(resolved.tree, {path: scope})
             prompt = await self._recall_and_fit(tree, resolved, span)
@@ -433,8 +435,10 @@ class _Renderer:
             if committed or attempts == 3:  # again if another process stored its positions meanwhile
                 break
         self._omissions += placed_history.list_older(path)
-        for id, (whole, shown) in placed_history.cut_tokens.items():
-            self._omissions.append(Omission((id,), path, "condensed", CONDENSED, whole - shown, gone=False))
+        for id, (whole_tokens, shown_tokens) in placed_history.cut_tokens.items():
+            self._omissions.append(
+                Omission((id,), path, "condensed", CONDENSED, whole_tokens - shown_tokens, gone=False)
+            )
         self._warnings += [*stable_history.warnings, *placed_history.list_cut_warnings()]
         if not committed:
             self._warnings.append(NOT_STORED)
@@ -448,11 +452,11 @@ class _Renderer:
         assert self._limit is not None
         names = content.name_steps(steps)
         history = steps[history_index]
-        assert isinstance(history, Shrinking)
+        assert isinstance(history, ShrinkingContent)
         (log,) = history.steps
         assert isinstance(log, Log)
         recall = None if recall_index is None else steps[recall_index]
-        assert recall is None or isinstance(recall, Recalling)
+        assert recall is None or isinstance(recall, RecallStep)
         tree, floors = drop_earlier_sections(pair_tool_calls(resolved.tree), history.priority)
         other_content = await self._fit(tree, resolved, self._limit)
         names_behind = set(names[history_index + 1 :])
@@ -481,7 +485,7 @@ class _Renderer:
             first=log.first,
         )
 
-    def _name_record(self, history_name: str, log: Log, recall: Recalling | None) -> str:
+    def _name_record(self, history_name: str, log: Log, recall: RecallStep | None) -> str:
         """Return a hash of the properties shared by prompts whose recalls have the same positions."""
         shape: list[Json] = [self._codec.name, self._codec.model, history_name]
         if recall is not None:
@@ -537,7 +541,7 @@ class _Renderer:
         )
         return excerpts.write_block(pieces, self._codec)
 
-    async def _recall(self, step: Recalling, tokens: int, shown_ids: Collection[str]) -> ContextItems:
+    async def _recall(self, step: RecallStep, tokens: int, shown_ids: Collection[str]) -> ContextItems:
         """Recall from the past; a user message that repeats the query is no answer, nor are messages next to it."""
         options = dict(step.options)
         exclude = {*options.pop("exclude"), *shown_ids}
@@ -589,7 +593,7 @@ class _Renderer:
             fitted: FittedPrompt = end.value
             return fitted
 
-    async def _fit_and_count(self, tree: Scope, resolved: Resolved) -> _FittedPrompt:
+    async def _fit_and_count(self, tree: Scope, resolved: Resolved) -> _SentPrompt:
         """Fit, lay out, write and count, until the request is within the budget and shows nothing twice."""
         limit = self._limit
         while True:
@@ -605,7 +609,7 @@ class _Renderer:
             )
             count = await self._count(payload)
             if limit is None or self._budget is None or count.upper_bound <= self._budget:
-                return _FittedPrompt(fitted, placed, payload, count, marks, limit)
+                return _SentPrompt(fitted, placed, payload, count, marks, limit)
             # The codec counts more than the fit did: fit again with that much less, and always with less.
             limit = min(limit, fitted.tokens) - max(1, count.upper_bound - self._budget)
 
@@ -614,8 +618,8 @@ class _Renderer:
         without_recalls = _drop_repeated_recalls(tree, fitted.placed, resolved.recalls)
         if without_recalls is not None or not resolved.summary_runs:
             return without_recalls
-        stored = {id: run.stored_text for id, run in resolved.summary_runs.items()}
-        without_pins = summary_coverage.drop_repeated_pins(tree, fitted, stored)
+        stored_texts = {id: run.stored_text for id, run in resolved.summary_runs.items()}
+        without_pins = summary_coverage.drop_repeated_pins(tree, fitted, stored_texts)
         if without_pins is None:
             return None
         smaller_tree, omissions = without_pins
@@ -665,7 +669,7 @@ class _Renderer:
     # ── results ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _build_rendered(
-        self, resolved: Resolved, prompt: _FittedPrompt, previous: Manifest | None, span: RenderSpan
+        self, resolved: Resolved, prompt: _SentPrompt, previous: Manifest | None, span: RenderSpan
     ) -> Rendered:
         """Return the result of a render, with its warnings and how to write its manifest, and emit its events."""
         fitted, codec = prompt.fitted, self._codec
@@ -763,7 +767,7 @@ def _visible_entry_ids(placed: Iterable[PlacedMessage]) -> set[str]:
 
 
 def _drop_repeated_recalls(
-    tree: Scope, placed: Sequence[PlacedMessage], recalls: Mapping[str, Recalling]
+    tree: Scope, placed: Sequence[PlacedMessage], recalls: Mapping[str, RecallStep]
 ) -> Scope | None:
     """Return the tree without recalled pieces that the history shows too, or None if there are none.
 

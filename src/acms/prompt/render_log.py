@@ -276,8 +276,10 @@ class RenderLog:
         verdicts = list(ledger_of_manifest(lambda: manifest).candidates.values())
         left_ids = [verdict.id for verdict in verdicts if not verdict.included and verdict.version]
         previous_ids = () if previous is None else _unpack_manifest(previous.outline).entries
-        stored = await self._storage.get(list(dict.fromkeys([*manifest.entries, *left_ids, *previous_ids])))
-        live = [entry for entry in stored if entry is not None and entry.state is State.LIVE]
+        rows_of_entries = await self._storage.get(
+            list(dict.fromkeys([*manifest.entries, *left_ids, *previous_ids]))
+        )
+        live = [entry for entry in rows_of_entries if entry is not None and entry.state is State.LIVE]
         entries = {entry.id: entry for entry in self._redactor.redact_entries(live)}
         previews = {id: preview_text(entries[id].content, 160) for id in left_ids if id in entries}
         extra_fields = {"verdicts": verdicts, "previews": previews}
@@ -528,7 +530,7 @@ def _build_details(
         blocks=blocks,
         removed=removed_blocks,
         steps=[step._asdict() for step in manifest.steps],
-        redactions={redacted.entry: dict(redacted.kinds) for redacted in manifest.redactions},
+        redactions={redaction.entry: dict(redaction.kinds) for redaction in manifest.redactions},
     )
 
 

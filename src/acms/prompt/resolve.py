@@ -30,13 +30,13 @@ from acms.prompt import steps as content
 from acms.prompt.fit_state import smallest_limit
 from acms.prompt.manifest import Read
 from acms.prompt.steps import (
-    Fixed,
+    FixedNode,
     Hint,
     Log,
-    Plugged,
+    PluginStep,
     Readable,
-    Recalling,
-    Shrinking,
+    RecallStep,
+    ShrinkingContent,
     Step,
     SummarisedContent,
     WrittenMessage,
@@ -91,7 +91,7 @@ class Resolved:
 
     tree: Scope
     #: Recalls to be made, by the path of their scope.
-    recalls: dict[str, Recalling] = field(default_factory=dict)
+    recalls: dict[str, RecallStep] = field(default_factory=dict)
     #: Cache hints, each with how many scopes of the tree are before it.
     hints: list[tuple[Hint, int]] = field(default_factory=list)
     #: Logs that were read.
@@ -127,11 +127,13 @@ class ContentBudget(NamedTuple):
 class Resolver:
     """Reads the data that the steps of one render need; every render has its own."""
 
-    def __init__(self, request: Request, limit: int | None, read: Callable[[object], Sequence[Step]]) -> None:
+    def __init__(
+        self, request: Request, limit: int | None, read_content: Callable[[object], Sequence[Step]]
+    ) -> None:
         self._request = request
         self._codec = request.codec
         self._limit = limit
-        self._read = read
+        self._read_plugin_content = read_content
         self._resolved = Resolved(Scope(id="prompt"))
 
     async def resolve(self, steps: Sequence[Step]) -> Resolved:
@@ -171,15 +173,15 @@ class Resolver:
         match step:
             case WrittenMessage(message):
                 return (MessageGroup((message,)),)
-            case Fixed(node):
+            case FixedNode(node):
                 return (node,)
             case Log():
                 return tuple(await self._read_log(step, budget))
-            case Shrinking():
+            case ShrinkingContent():
                 return (await self._build_shrinking_scope(step, name, path, budget),)
-            case Plugged():
+            case PluginStep():
                 return (await self._call_plugin(step, name, path, budget),)
-            case Recalling():
+            case RecallStep():
                 if step.tokens is None:
                     step = step._replace(tokens=recall_tokens(self._request.budget))
                 self._resolved.recalls[path] = step
@@ -189,21 +191,21 @@ class Resolver:
             case Hint():
                 return ()
 
-    async def _call_plugin(self, step: Plugged, name: str, path: str, budget: ContentBudget) -> Scope:
+    async def _call_plugin(self, step: PluginStep, name: str, path: str, budget: ContentBudget) -> Scope:
         """Ask a plugin for its content and read it as a scope; `path` names the plugins that led to it."""
         if path.count("/") > content.DEPTH:
             raise ValidationError(f"plugins ask for plugins more than {content.DEPTH} deep", field="plugin")
         awaitable = step.plugin.render(self._request)
         if not isawaitable(awaitable):
             raise ValidationError(f"{name!r} must have an async method render", field="plugin")
-        steps = self._read(await awaitable)
+        steps = self._read_plugin_content(await awaitable)
         first = steps[0] if len(steps) == 1 else None
-        if isinstance(first, Fixed) and isinstance(first.node, Scope):
+        if isinstance(first, FixedNode) and isinstance(first.node, Scope):
             return first.node
         return Scope(id=name, children=await self._read_content(steps, path, budget))
 
     async def _build_shrinking_scope(
-        self, step: Shrinking, name: str, path: str, budget: ContentBudget
+        self, step: ShrinkingContent, name: str, path: str, budget: ContentBudget
     ) -> Scope:
         """Read a content that shrinks, no more of it than its limits can show, and return it as a scope."""
         strategy, ceiling = step.strategy, step.ceiling
@@ -239,7 +241,7 @@ class Resolver:
             floor=step.floor if ceiling is None else min(step.floor, ceiling),
         )
 
-    def _window_length(self, step: Shrinking) -> int:
+    def _window_length(self, step: ShrinkingContent) -> int:
         """Return the tokens of the log between two moves of a window, as measured when its sessions were read."""
         sessions = [inner.session for inner in step.steps if isinstance(inner, Log)]
         lengths = [log.span.window_length for log in self._resolved.logs if log.view in sessions]
@@ -383,7 +385,7 @@ def _rename_duplicate_scopes(nodes: Sequence[Node]) -> tuple[Node, ...]:
     return tuple(renamed_nodes)
 
 
-def tokens_for_recall(step: Recalling, codec: Codec, max_tokens: int | None = None) -> tuple[int, int]:
+def tokens_for_recall(step: RecallStep, codec: Codec, max_tokens: int | None = None) -> tuple[int, int]:
     """Return the tokens that recalled text may fill, and those of the message around it.
 
     `max_tokens` are the tokens that both may have together; None is no limit.
@@ -396,7 +398,7 @@ def tokens_for_recall(step: Recalling, codec: Codec, max_tokens: int | None = No
 
 
 def build_recall_scope(
-    step: Recalling, name: str, tokens: int, block: ComposedMessage | None = None
+    step: RecallStep, name: str, tokens: int, block: ComposedMessage | None = None
 ) -> Scope:
     """Return the scope of a recall with the block of its pieces, or an empty one before the recall is made.
 

@@ -25,7 +25,7 @@ from acms.prompt.cache_window import Block, CacheWindow
 from acms.prompt.fit_state import compose_message
 from acms.prompt.placed_history import HistoryRead, PlacedHistory, label_in_front
 from acms.prompt.resolve import MARGIN, LogRead
-from acms.prompt.steps import Readable, Recalling
+from acms.prompt.steps import Readable, RecallStep
 from acms.prompt.tool_outputs import CallCutter
 from acms.prompt.window_record import WindowRecord, load_window_entries
 from acms.recall.pipeline import LogSpan, load_instructions
@@ -53,7 +53,7 @@ class StableHistory:
     """The history and the recall of one render."""
 
     session: Readable
-    recall: Recalling | None
+    recall: RecallStep | None
     codec: Codec
     #: Raw tokens for history and recall together.
     budget: int
@@ -137,9 +137,9 @@ class StableHistory:
             return False
         if lost_ids:
             window = cache_window.drop_lost_entries(window, placed.nodes, lost_ids)
-        if request_hash and request_hash not in window.sent:
+        if request_hash and request_hash not in window.request_hashes:
             # The hashes of 400 requests are enough for any turn, and small in the record.
-            window = window._replace(sent=(*window.sent, request_hash)[-400:])
+            window = window._replace(request_hashes=(*window.request_hashes, request_hash)[-400:])
         if window == self._previous:
             return True
         is_stored = await self._record.store(self._context.id, window, replaces=self._began)
@@ -164,7 +164,7 @@ class StableHistory:
             placed = await self._continue(window, history)
             if placed is not None and self._shows_enough(placed, window):
                 return placed
-            previous_groups = cache_window.strip_old_reasoning(history.groups, window.began)
+            previous_groups = cache_window.strip_old_reasoning(history.groups, window.began_at)
         self._began = True
         return await self._begin(previous_groups)
 
@@ -179,7 +179,7 @@ class StableHistory:
         """Add the content of the newest turn after the content already shown; None if it does not fit."""
         if not self._has_same_labels(window, history):
             return None
-        whole_groups = cache_window.strip_old_reasoning(history.groups, window.began)
+        whole_groups = cache_window.strip_old_reasoning(history.groups, window.began_at)
         cut_result = self._cut_new_outputs(window, history, whole_groups)
         if cut_result is None:
             return None
@@ -229,7 +229,7 @@ class StableHistory:
         if is_same_question and self._record.made_for < 0.8 * self._record.budget:
             return False  # its recall left out answers that the larger budget has tokens for
         cost = self._cost(placed.nodes)
-        hidden_tokens = window.start
+        hidden_tokens = window.start_tokens
         whole_history_fits = 0 < hidden_tokens <= self.budget - cost
         return cost >= self.budget * MIN_FILLED_SHARE and not whole_history_fits
 
@@ -266,9 +266,7 @@ class StableHistory:
         if sum(costs[start:]) > budget / 2:  # the next turn will not fit in any case
             fill_budget = budget
         start, pieces = self._extend_back(groups, costs, start, fill_budget, pieces)
-        if (
-            start > turn_start
-        ):  # the turn is too long to be shown whole: each earlier call of it gets one line
+        if start > turn_start:  # the turn is not shown whole: each earlier call of it gets one line
             history = with_question
             recalled_ids = {id for piece in pieces for id in piece.sources}
             calls = excerpts.write_short_calls(whole_groups[turn_start:start], counter, calls_budget)
@@ -297,11 +295,11 @@ class StableHistory:
         outputs = [(group.first, limits[group.first]) for group in groups if group.first in limits]
         head = await self.session.storage.head(span.context)
         return CacheWindow(
-            start=groups[0].before if starts_later else 0,
-            first=groups[0].first if starts_later else 0,
-            began=span.version,
+            start_tokens=groups[0].before if starts_later else 0,
+            first_version=groups[0].first if starts_later else 0,
+            began_at=span.version,
             generation=head.epoch,
-            lead=history.front_entries,
+            front_entries=history.front_entries,
             blocks=blocks,
             labels=tuple(sorted(history.collect_labels(self.entries).items())),
             outputs=tuple(sorted(outputs)),
@@ -358,7 +356,7 @@ class StableHistory:
         new_indexes = [
             index
             for index, group in enumerate(groups)
-            if group.first in limits and group.first not in known_limits and group.first > window.began
+            if group.first in limits and group.first not in known_limits and group.first > window.began_at
         ]
         if not new_indexes:
             return condensed_groups, limits
@@ -497,7 +495,7 @@ class StableHistory:
         if previous is not None:
             new_cost = 0
             for group, cost in zip(groups, costs, strict=True):
-                if group.first > previous.began:
+                if group.first > previous.began_at:
                     new_cost += cost
             turns = max(1, len(previous.blocks))
             if new_cost <= turns * (self.budget * (1 - NEWEST_SHARE) - self._recall_budget):
@@ -622,10 +620,10 @@ class StableHistory:
         cut_tokens: dict[str, tuple[int, int]] = {}
         for group in history.groups:
             cut_tokens.update(self._cutter.last_cuts.get(group.first, {}))
-        from_start = not window.first
+        from_start = not window.first_version
         span = replace(history.span, whole=history.span.whole and from_start)
         is_complete = history.is_complete and from_start
-        log = LogRead(self.session, span, is_complete, self._context.lineage, window.first)
+        log = LogRead(self.session, span, is_complete, self._context.lineage, window.first_version)
         nodes = (*front, *cache_window.interleave_blocks(groups, blocks))
         return PlacedHistory(nodes, window if self._is_stored else None, log, cut_tokens=cut_tokens)
 
@@ -646,20 +644,20 @@ class StableHistory:
 
     async def _read_window(self, window: CacheWindow) -> HistoryRead:
         """Read the part of the log that a window shows."""
-        span = await self.session.said(since=window.start, began=window.began)
-        front = [self._build_front_group(self.entries[id], tokens, span) for id, tokens in window.lead]
-        front_entries = [self.entries[id] for id, _ in window.lead]
+        span = await self.session.said(since=window.start_tokens, began=window.began_at)
+        front_entries = [self.entries[id] for id, _ in window.front_entries]
+        front = [self._build_front_group(self.entries[id], size, span) for id, size in window.front_entries]
         sealed_summary = next((entry for entry in front_entries if is_sealed(entry)), None)
         units = span.units
         if sealed_summary is not None:
             units = content.substitute_summary(units, sealed_summary)
         labels = span.labels.by_id(units)
         groups = self._build_groups([unit for unit in units if unit.entries[0] != sealed_summary], labels)
-        if window.first:  # an edit has the position of the next message, as have groups before it
-            starts = (index for index, group in enumerate(groups) if group.first == window.first)
+        if window.first_version:  # an edit has the position of the next message, as have groups before it
+            starts = (index for index, group in enumerate(groups) if group.first == window.first_version)
             groups = groups[next(starts, len(groups)) :]
             groups = [group for group in groups if not any(map(is_summary, group.messages[0].sources))]
-        return HistoryRead(span, groups, front, window.lead, not window.first, labels)
+        return HistoryRead(span, groups, front, window.front_entries, not window.first_version, labels)
 
     async def _read_newest(self) -> HistoryRead:
         """Read the newest messages that could fit the budget, and the summaries of older ones."""

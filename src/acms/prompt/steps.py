@@ -157,13 +157,13 @@ class Log(NamedTuple):
     first: tuple[str, ...] = ()
 
 
-class Fixed(NamedTuple):
+class FixedNode(NamedTuple):
     """A node of the prompt tree that the caller made."""
 
     node: Node
 
 
-class Shrinking(NamedTuple):
+class ShrinkingContent(NamedTuple):
     """A content with a way to make it smaller."""
 
     name: str
@@ -190,7 +190,7 @@ class SummarisedContent(NamedTuple):
     role: Role
 
 
-class Recalling(NamedTuple):
+class RecallStep(NamedTuple):
     """A recall from a session's past for a query."""
 
     session: Readable
@@ -204,7 +204,7 @@ class Recalling(NamedTuple):
     options: Mapping[str, Any]
 
 
-class Plugged(NamedTuple):
+class PluginStep(NamedTuple):
     """A plugin, whose content is requested at each render."""
 
     plugin: Any
@@ -219,7 +219,9 @@ class Hint(NamedTuple):
     ttl: int | None
 
 
-Step: TypeAlias = WrittenMessage | Log | Fixed | Shrinking | SummarisedContent | Recalling | Plugged | Hint
+Step: TypeAlias = (
+    WrittenMessage | Log | FixedNode | ShrinkingContent | SummarisedContent | RecallStep | PluginStep | Hint
+)
 
 
 # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -535,9 +537,9 @@ def render_logs(steps: Sequence[Step]) -> Iterator[RenderLog]:
 def _sessions_of_steps(steps: Sequence[Step]) -> Iterator[Readable]:
     """Yield the session of each step that reads one, also of steps inside steps."""
     for step in steps:
-        if isinstance(step, Log | Recalling):
+        if isinstance(step, Log | RecallStep):
             yield step.session
-        elif isinstance(step, Shrinking | SummarisedContent):
+        elif isinstance(step, ShrinkingContent | SummarisedContent):
             yield from _sessions_of_steps(step.steps)
 
 
@@ -556,14 +558,14 @@ def find_history_and_recall(steps: Sequence[Step]) -> tuple[int, int | None] | N
     session = _session_of_history(steps[histories[0]])
     assert session is not None
     for index, step in enumerate(steps):
-        if isinstance(step, Recalling) and not step.in_place and _is_same_session(step.session, session):
+        if isinstance(step, RecallStep) and not step.in_place and _is_same_session(step.session, session):
             return histories[0], index
     return histories[0], None
 
 
 def _session_of_history(step: Step) -> Readable | None:
     """Return the session if a step shows its newest messages and nothing else."""
-    if not isinstance(step, Shrinking) or step.newest is not None or len(step.steps) != 1:
+    if not isinstance(step, ShrinkingContent) or step.newest is not None or len(step.steps) != 1:
         return None
     strategy, log = step.strategy, step.steps[0]
     if not isinstance(strategy, Window) or not strategy.slack:
@@ -583,21 +585,21 @@ def replace_with_empty_scopes(steps: Sequence[Step], history: int, recall: int |
     """Return the steps with empty scopes of the same names where a history and its recall are."""
     names = name_steps(steps)
     step = steps[history]
-    assert isinstance(step, Shrinking)
+    assert isinstance(step, ShrinkingContent)
     new_steps = list(steps)
-    new_steps[history] = Fixed(Scope(id=names[history], priority=step.priority))
+    new_steps[history] = FixedNode(Scope(id=names[history], priority=step.priority))
     if recall is not None:
-        new_steps[recall] = Fixed(Scope(id=names[recall]))
+        new_steps[recall] = FixedNode(Scope(id=names[recall]))
     return new_steps
 
 
 def has_moving_content(step: Step) -> bool:
     """Return whether a step contains content that changes from turn to turn, which is recalled content."""
-    if isinstance(step, Recalling):
+    if isinstance(step, RecallStep):
         return True
-    if isinstance(step, Shrinking | SummarisedContent):
+    if isinstance(step, ShrinkingContent | SummarisedContent):
         return any(map(has_moving_content, step.steps))
-    return isinstance(step, Fixed) and _has_moving_node(step.node)
+    return isinstance(step, FixedNode) and _has_moving_node(step.node)
 
 
 def depth_of_steps(steps: Sequence[Step]) -> int:
@@ -613,9 +615,9 @@ def depth_of_steps(steps: Sequence[Step]) -> int:
 def _list_children(parent: Step | Node) -> Sequence[Step | Node]:
     """Return the steps or nodes directly inside a step or a scope."""
     match parent:
-        case Shrinking() | SummarisedContent():
+        case ShrinkingContent() | SummarisedContent():
             return parent.steps
-        case Fixed(node):
+        case FixedNode(node):
             return (node,)
         case Scope():
             return parent.children
@@ -655,13 +657,13 @@ def _base_name_of_step(step: Step) -> str:
             return message.role.value
         case Log():
             return "session"
-        case Fixed(node):
+        case FixedNode(node):
             return node.id if isinstance(node, Scope) else "raw"
-        case Shrinking(name) | Plugged(name=name):
+        case ShrinkingContent(name) | PluginStep(name=name):
             return name
         case SummarisedContent():
             return "summary"
-        case Recalling():
+        case RecallStep():
             return "recall"
         case Hint():
             return "hint"

@@ -28,7 +28,7 @@ from acms.ports import KVMemory, Summarizer, TokenCounter
 from acms.prompt import steps as contents
 from acms.prompt import summary_coverage
 from acms.prompt.content import steps_of
-from acms.prompt.steps import Fixed, Log, Readable, Step, WrittenMessage
+from acms.prompt.steps import FixedNode, Log, Readable, Step, WrittenMessage
 from acms.prompt.summary_coverage import Match, Watermark
 from acms.providers.tokens import default_counter
 from acms.recall.pipeline import LogSpan, count_tokens_before
@@ -403,7 +403,7 @@ async def _groups_of_steps(steps: Sequence[Step]) -> list[MessageGroup]:
             groups.append(MessageGroup((step.message,)))
         elif isinstance(step, Log):
             groups += contents.build_groups((await step.session.said()).units, step.session.counter.name)
-        elif isinstance(step, Fixed):
+        elif isinstance(step, FixedNode):
             groups += contents.flatten_nodes([step.node])
         else:
             raise ValidationError(

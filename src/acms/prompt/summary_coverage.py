@@ -186,9 +186,9 @@ def find_resume_offset(watermark: Watermark | None, *, model: str, stamp: str) -
     return watermark.before
 
 
-def covers_more_groups(new: Watermark, stored: Watermark | None) -> bool:
+def covers_more_groups(candidate: Watermark, existing: Watermark | None) -> bool:
     """Return whether a text replaces one that another process stored meanwhile: the one covering more stays."""
-    return stored is None or new.atoms > stored.atoms
+    return existing is None or candidate.atoms > existing.atoms
 
 
 def role_of_summary(requested_role: Role, groups: Iterable[MessageGroup], *, whole: bool) -> Role:

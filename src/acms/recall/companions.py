@@ -27,7 +27,7 @@ RELATED = 2.0
 A recall in chats shows 4.1 unrelated messages with this limit and 5.6 without. Of 48 corrections that share no word
 with what they correct, it misses one more (14 instead of 13).
 """
-SPREAD = 0.125
+MIN_SPREAD = 0.125
 """Least standard deviation, as a share of the way from the mean cosine to 1. Near-identical messages have none."""
 COMPARED = 64
 """Later statements whose vectors are compared with that of a leader, of those that share the rarest words."""
@@ -180,7 +180,7 @@ def _add_meaning(corpus: Corpus, ranking: Ranking, leader: int, nearness: Floats
     if not has_vector[: 1 + len(likely_positions)].all() or len(sample_cosines) == 0:
         return nearness
     mean = float(sample_cosines.mean())
-    deviation = max(float(sample_cosines.std()), (1 - mean) * SPREAD, 1e-3)
+    deviation = max(float(sample_cosines.std()), (1 - mean) * MIN_SPREAD, 1e-3)
     deviations = (likely_cosines - mean) / deviation
     is_related = (nearness[likely_positions] > 0) | (deviations >= RELATED)
     total_nearness = nearness.copy()

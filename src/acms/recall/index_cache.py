@@ -551,14 +551,14 @@ class Indexes:
 
     def _evict(self, used_log: _LogIndex) -> None:
         """Evict the least recently used logs above the limit; all segments are measured only if it may be exceeded."""
-        self._count(used_log.segments)
+        self._count_bytes(used_log.segments)
         while len(self._logs) > 1 and self._counted_bytes > self.max_bytes:
             self._counted_bytes = sum(segment.counted_bytes for segment in self._segments.values())
-            self._count(self._segments.values())
+            self._count_bytes(self._segments.values())
             if self._counted_bytes > self.max_bytes:
                 self._logs.popitem(last=False)
 
-    def _count(self, segments: Iterable[Segment]) -> None:
+    def _count_bytes(self, segments: Iterable[Segment]) -> None:
         for segment in segments:
             size = segment.bytes
             self._counted_bytes += size - segment.counted_bytes

@@ -604,15 +604,15 @@ def _choose_whole_sentences(
     if budget <= 0:
         return []
     snippet_tokens: dict[int, int] = {}
-    worth: dict[int, float] = {}
+    worth_by_number: dict[int, float] = {}
     for snippet in snippets:
         number = snippet.sentence.number
-        worth[number] = worth.get(number, 0.0) + snippet.worth
+        worth_by_number[number] = worth_by_number.get(number, 0.0) + snippet.worth
         if snippet.is_valuable:
             snippet_tokens[number] = snippet_tokens.get(number, 0) + snippet.tokens
 
     def worth_by_size(sentence: _Sentence) -> float:
-        return (worth[sentence.number] + sentence.centrality) / max(1, sentence.line_tokens)
+        return (worth_by_number[sentence.number] + sentence.centrality) / max(1, sentence.line_tokens)
 
     chosen: list[_Sentence] = []
     with_snippets = [sentence for sentence in sentences if sentence.number in snippet_tokens]
