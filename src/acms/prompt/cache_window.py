@@ -166,10 +166,8 @@ def is_window_valid(
     for entry in log_replacements.after(window.began_at):
         if not is_automatic_summary(entry) and _changes_history(entry, window.first_version):
             return False
-    log_replacements, recall_replacements = (
-        log_replacements.asked(window.began_at),
-        recall_replacements.asked(window.began_at),
-    )
+    log_replacements = log_replacements.asked(window.began_at)
+    recall_replacements = recall_replacements.asked(window.began_at)
     front_ids = {id for id, _ in window.front_entries}
     for entry in entries:
         replacements = log_replacements if entry.id in front_ids else recall_replacements
@@ -180,11 +178,11 @@ def is_window_valid(
     return True
 
 
-def _changes_history(entry: Entry, first: int) -> bool:
+def _changes_history(entry: Entry, first_version: int) -> bool:
     """Return whether an entry changes the history from a version on; facts replace facts, which are not part of it."""
     if entry.kind is Kind.SUMMARY:
         return True
-    return entry.kind is not Kind.FACT and any(last >= first for _, last in entry.replaces)
+    return entry.kind is not Kind.FACT and any(last >= first_version for _, last in entry.replaces)
 
 
 def group_foreign_ids(window: CacheWindow, lineage: Container[str]) -> dict[str, list[str]]:

@@ -77,7 +77,7 @@ class Material:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
+class _Selection:
     """The decisions about the newest messages, and the recalled items shown with them."""
 
     window_choices: list[Choice]
@@ -140,13 +140,15 @@ async def chat_plan(reader: Reader, context: str, at: int | None, request: Recal
             candidates = merge_candidate_sets(facts, messages)
         moment = request.moment or span.newest
         labels = await load_labels(reader.indexes, context, span.version, moment)
-        shown = labels.by_id(other_units, leading_units)
-        material = Material(span, leading_units, other_units, ranked, candidates, known_facts.indexes, shown)
+        labels_by_id = labels.by_id(other_units, leading_units)
+        material = Material(
+            span, leading_units, other_units, ranked, candidates, known_facts.indexes, labels_by_id
+        )
         try:
             steps = plan_chat(material, request, reader.counter, reader.frame)
             return await run_plan(steps, reader, request.budget)
         except Gone as gone:
-            assert ranked is not None  # else nothing is asked for
+            assert ranked is not None  # without a ranking the plan requests no entries
             remove_gone_content(reader, gone, ranked, known_facts)
 
 
@@ -237,7 +239,7 @@ def _plan_within(
         kept.append(Choice(question, True, "keep", "what the newest turn began with"))
         remaining -= question.tokens
         turn_tokens = remaining // 2
-    selection = _Chosen(_show_cut(choose_newest_suffix(newest, remaining), remaining))
+    selection = _Selection(_show_cut(choose_newest_suffix(newest, remaining), remaining))
     if material.candidates is not None:
         selection = yield from _choose_past(
             material,
@@ -252,7 +254,7 @@ def _plan_within(
         )
     choices = [*kept, *selection.window_choices]
     items = [item for choice in choices if choice.included for item in render_choice(choice, counter, frame)]
-    if items and items[-1].truncated and not items[-1].token_count:
+    if items and items[-1].truncated and not items[-1].token_count:  # the newest message was cut to nothing
         raise _too_much(request.budget, max(request.budget + 1, limit - remaining + newest[-1].tokens))
     messages, tokens = _write_messages(items, selection.items, counter)
     return ChatPlan(messages, tokens, _explain_choices(material, request, selection, choices, items))
@@ -289,7 +291,7 @@ def _choose_past(
     kept: Sequence[Choice],
     remaining: int,
     turn_tokens: int,
-) -> PlanSteps[_Chosen]:
+) -> PlanSteps[_Selection]:
     """Choose answers from the past within their share, then the newest messages in the remaining tokens.
 
     `kept` are shown in any case, `remaining` are the tokens beside them. `turn_tokens` are those of the newest turn if
@@ -324,7 +326,7 @@ def _choose_past(
         remaining -= overhead + sum(item.token_count for item in past_items)
     window = _show_cut(choose_newest_suffix(newest, remaining), remaining, {item.id for item in past_items})
     shown_ids = _included_ids(window)
-    return _Chosen(
+    return _Selection(
         window,
         [item for item in past_items if item.id not in shown_ids],
         [choice for choice in past_choices if shown_ids.isdisjoint(_ids_of_candidate(choice.candidate))],
@@ -358,7 +360,7 @@ def _show_cut(
 def _explain_choices(
     material: Material,
     request: Recall,
-    selection: _Chosen,
+    selection: _Selection,
     choices: Sequence[Choice],
     items: Sequence[ContextItem],
 ) -> ContextItems:

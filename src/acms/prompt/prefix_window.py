@@ -35,15 +35,15 @@ async def gather_window(
     head = await storage.head(context)
     version = version_of(head, at)
     latest = await replacements_at(storage, context, head, version)
-    replacements = (
-        latest if head.epoch else latest.asked(0)
-    )  # where content was erased a summary is all there is
+    # Without automatic summaries at first; after an erasure a summary may be all that is left, so they take effect.
+    replacements = latest if head.epoch else latest.asked(0)
     span = await gather_newest(storage, context, at, frame, budget, redactor, replacements)
     length = _measure_window(span, scale, slack)
     span = replace(span, window_length=length)
     if replacements is latest or not span.units:
         return span
     tokens = count_tokens_before(span.units[-1])
+    # With the default slack, two windows fill a budget: a shorter log is shown whole, without summaries.
     if span.whole and tokens < 2 * length:
         return span
     began = window_start(tokens, length)

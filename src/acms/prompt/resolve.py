@@ -201,7 +201,7 @@ class Resolver:
         steps = self._read_plugin_content(await awaitable)
         first = steps[0] if len(steps) == 1 else None
         if isinstance(first, FixedNode) and isinstance(first.node, Scope):
-            return first.node
+            return first.node  # a single scope keeps its own name, priority and strategy
         return Scope(id=name, children=await self._read_content(steps, path, budget))
 
     async def _build_shrinking_scope(
@@ -284,7 +284,7 @@ class Resolver:
         limit = budget.tokens if budget.shrinks and count is None else None
         span = await self._gather(session, limit, count, budget)
         units = span.units
-        if limit is not None:
+        if limit is not None:  # only the end of the log was read: add the summaries of what is older
             older_units = content.find_older_summaries(units, span.replacements)
             units = [
                 *(EntryGroup(tuple(session.redactor.redact_entries(unit.entries))) for unit in older_units),

@@ -50,7 +50,7 @@ MAX_RECALL_TOKENS = 6_000
 
 @dataclass(kw_only=True, eq=False)
 class StableHistory:
-    """The history and the recall of one render."""
+    """The history and recalled passages of one render: `place` chooses them, `commit` stores their positions."""
 
     session: Readable
     recall: RecallStep | None
@@ -124,9 +124,8 @@ class StableHistory:
         """Store the positions; return False if the history must be placed again.
 
         It must if another process stored other positions meanwhile, or if the fit left out entries of a continued
-        window: a new window then begins.
-        `request_hash` is "" if the provider does not bind reasoning to a request. A store that cannot be written costs
-        the next request its cache, not this one.
+        window. `request_hash` is "" if the provider does not bind reasoning to a request. A store that cannot be
+        written costs the next request its cache, not this one.
         """
         window = placed.window
         if window is None or self._context is None or self._record is None:
@@ -237,7 +236,10 @@ class StableHistory:
         return self.budget - self._cost(self._lay_out(window, history).nodes)
 
     async def _begin(self, previous_groups: Sequence[MessageGroup]) -> PlacedHistory:
-        """Begin a window with the newest messages and a recall; `previous_groups` are those of the last window."""
+        """Begin a window with the newest messages and a recall; `previous_groups` are those of the last window.
+
+        The newest turn comes first, then the recall; the tokens it leaves show older messages, or a line for each call.
+        """
         history = await self._with_instructions(await self._read_newest())
         whole_groups = cache_window.strip_old_reasoning(history.groups, history.span.version)
         groups, limits = self._cut_outputs(history, whole_groups)

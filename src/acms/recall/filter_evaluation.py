@@ -54,9 +54,9 @@ async def _load_filter_fields(storage: StorageBackend, corpus: Corpus, positions
             missing.setdefault(owner, {})[version] = _SegmentPosition(segment, position)
     page_size = 4_096  # entries
     for owner, places in missing.items():
-        first, last = min(places), max(places)
-        for start in range(first, last + 1, page_size):
-            end = min(last, start + page_size - 1)
+        first_version, last_version = min(places), max(places)
+        for start in range(first_version, last_version + 1, page_size):
+            end = min(last_version, start + page_size - 1)
             for entry in await storage.read(owner, after=start - 1, before=end + 1, deleted=True):
                 place = places.get(entry.version)
                 if place is not None:

@@ -382,17 +382,17 @@ class Indexes:
 
         lineage: list[tuple[str, int, int | None]] = []
         segments: list[Segment] = []
-        first = 1
+        first_version = 1
         for owner, last in (*ancestors, (context, None)):
             segment = self._segments.get(owner)
-            if segment is None or segment.epoch != epoch or segment.base != first - 1:
-                segment = Segment(first - 1)
+            if segment is None or segment.epoch != epoch or segment.base != first_version - 1:
+                segment = Segment(first_version - 1)
                 segment.epoch = epoch
                 if not is_small:
                     self._segments[owner] = segment
-            lineage.append((owner, first, last))
+            lineage.append((owner, first_version, last))
             segments.append(segment)
-            first = (last or 0) + 1
+            first_version = (last or 0) + 1
         return _LogIndex(epoch, tuple(lineage), segments)
 
     async def _catch_up(

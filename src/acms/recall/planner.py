@@ -549,9 +549,9 @@ def _excerpt_group(
     return rendered if remaining >= 0 else cut_group(rendered, budget, counter, frame, query)
 
 
-def _restore_result_part(item: ContextItem, whole: ContextItem) -> ContextItem:
+def _restore_result_part(item: ContextItem, original: ContextItem) -> ContextItem:
     """Return a cut item with the tool result part of the whole item, shortened: it names the call it answers."""
-    for part in whole.parts:
+    for part in original.parts:
         if isinstance(part, ToolResult):
             return replace(item, parts=(replace(part, output=item.content),))
     return replace(item, parts=())

@@ -198,7 +198,7 @@ def _choose_by_score(
     all_fit = sum([candidate.tokens for candidate in candidates]) <= remaining
     choices: dict[int, Choice] = {}  # by index
     ranks = {False: 0, True: 0}  # candidates considered so far, of other text and of external text
-    postponed_candidates: dict[int, _Postponed] = {}  # by index
+    postponed_candidates: dict[int, _PostponedCandidate] = {}  # by index
     for index in order:
         candidate = candidates[index]
         may_excerpt = ranks[candidate.external] < 3  # only the best are worth an excerpt
@@ -210,7 +210,7 @@ def _choose_by_score(
             remaining -= tokens
             external.spend(candidate, tokens)
         elif candidate.external:
-            postponed_candidates[index] = _Postponed(may_excerpt, candidate.tokens <= remaining)
+            postponed_candidates[index] = _PostponedCandidate(may_excerpt, candidate.tokens <= remaining)
             continue
         elif candidate.relevance > 0:
             external.is_enforced = True
@@ -227,7 +227,7 @@ def _choose_by_score(
     return [choices[index] for index in range(len(candidates))], remaining
 
 
-class _Postponed(NamedTuple):
+class _PostponedCandidate(NamedTuple):
     """An external candidate that did not fit the limit of external text."""
 
     #: Whether an excerpt of it may be shown.

@@ -30,9 +30,9 @@ class Shows(Protocol):
         ...
 
 
-def texts_of(shown: object) -> dict[str, str] | None:
+def texts_of(source: object) -> dict[str, str] | None:
     """Return what some items or a prompt show of each entry; None where nothing was given."""
-    return dict(shown.entry_texts()) if isinstance(shown, Shows) else None
+    return dict(source.entry_texts()) if isinstance(source, Shows) else None
 
 
 def find_cited_ids(answer: object, shown: Mapping[str, str] | None) -> tuple[str, ...]:
