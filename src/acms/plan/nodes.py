@@ -187,7 +187,7 @@ class FittedPrompt(NamedTuple):
     placed: tuple[PlacedMessage, ...]
     #: Raw tokens of the whole request, base included.
     tokens: int
-    left: tuple[Omission, ...]
+    omissions: tuple[Omission, ...]
     steps: tuple[Step, ...]
     #: Stored summaries to be written once the prompt is rendered: (id, text, groups it replaces).
     summaries: tuple[tuple[str, str, int], ...] = ()

@@ -274,7 +274,7 @@ class _Pairing:
                 ]
             for call in reversed(calls):  # of two calls with one id in a message, the first is answered first
                 self._open_calls.setdefault(call.id, []).append(call)
-            if without_results.parts or without_results is message:
+            if without_results.parts or without_results is message:  # a message of results only is dropped
                 draft.messages.append(_DraftMessage(without_results, calls, self._number))
         return draft
 

@@ -202,9 +202,8 @@ def is_label_current(shown_text: str | None, period: Period, entry: Entry, momen
     """
     if entry.kind is Kind.FACT and moment is not None and period.over(moment):
         return False
-    if (
-        shown_text is None or entry.group is not None or label_of(entry.content)
-    ):  # its own text looks like a label
+    own_text_has_label = bool(label_of(entry.content))
+    if shown_text is None or entry.group is not None or own_text_has_label:
         return True
     if entry.kind is Kind.FACT:
         return period.doubt in shown_text and bool(period.doubt) == (DOUBT in shown_text)
@@ -471,7 +470,7 @@ def visible_ids(groups: Iterable[MessageGroup]) -> frozenset[str]:
 def list_lost_entries(fitted: FittedPrompt, path: str) -> set[str]:
     """Return the ids of the entries that a fit left out of the history at a path of the prompt tree."""
     lost_ids: set[str] = set()
-    for omission in fitted.left:
+    for omission in fitted.omissions:
         if omission.gone and f"{omission.path}/".startswith(f"{path}/"):
             lost_ids.update(omission.ids)
     return lost_ids

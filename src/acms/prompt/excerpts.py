@@ -130,7 +130,7 @@ def _write_paragraph(item: ContextItem, session: str | None) -> str:
 
 
 def _add_result(call: Piece, item: ContextItem) -> Piece:
-    """Return a tool call with one more of its results behind an arrow: in its line if both are one line."""
+    """Return a tool call with one more of its results behind an arrow, on the same line if both are one line."""
     result = chat_messages.escape_closing_mark(format_paragraph("", item.content), chat_messages.RECALLED)
     label = "(external text) " if is_external(item) else ""
     is_one_line = "\n" not in call.text + result and ARROW not in call.text

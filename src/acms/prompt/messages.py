@@ -110,7 +110,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, request: Recal
         other_units = [unit for unit in units if unit.entries[0].version not in leading_versions]
         ranked: Ranked | None = None
         candidates: CandidateSet | None = None
-        known_facts = KnownFacts()
+        facts = KnownFacts()
         cost = await off_loop(partial(cost_of, span.units, frame), len(span.units) * EACH)
         fits = span.whole and cost + chat_messages.PRIMER <= request.budget
         needs_recall = not fits
@@ -118,38 +118,34 @@ async def chat_plan(reader: Reader, context: str, at: int | None, request: Recal
             needs_recall = await reader.indexes.profiles.find(request.profile) is not None
         if needs_recall:
             size = CANDIDATES + len(other_units)  # the shown messages are ranked too, but are no candidates
-            ranked = await rank_log(
-                reader, context, span.version, request.query, size, request.markers, request.weights
-            )
-            known_facts = await gather_known_facts(reader, ranked, request)
+            markers, weights = request.markers, request.weights
+            ranked = await rank_log(reader, context, span.version, request.query, size, markers, weights)
+            facts = await gather_known_facts(reader, ranked, request)
             if fits:  # the facts of this log are left out: the messages they were made from are shown
-                known_facts = replace(
-                    known_facts, indexes=[fact for fact in known_facts.indexes if fact.context != context]
-                )
+                indexes = [index for index in facts.indexes if index.context != context]
+                facts = replace(facts, indexes=indexes)
             conditions = Conditions(
                 answers_only=True,
                 shown=leading_versions,
                 episode=False,
                 stale=ranked.stale,
-                profile=known_facts.stale,
+                profile=facts.stale,
                 labels=ranked.labels(request.moment),
             )
             collect = partial(collect_candidates, ranked.corpus, ranked.ranking, conditions, reader.frame)
             messages = await off_loop(collect, size)
-            facts = collect_fact_candidates(known_facts.indexes, conditions, reader.frame)
-            candidates = merge_candidate_sets(facts, messages)
+            fact_candidates = collect_fact_candidates(facts.indexes, conditions, reader.frame)
+            candidates = merge_candidate_sets(fact_candidates, messages)
         moment = request.moment or span.newest
         labels = await load_labels(reader.indexes, context, span.version, moment)
         labels_by_id = labels.by_id(other_units, leading_units)
-        material = Material(
-            span, leading_units, other_units, ranked, candidates, known_facts.indexes, labels_by_id
-        )
+        material = Material(span, leading_units, other_units, ranked, candidates, facts.indexes, labels_by_id)
         try:
             steps = plan_chat(material, request, reader.counter, reader.frame)
             return await run_plan(steps, reader, request.budget)
         except Gone as gone:
             assert ranked is not None  # without a ranking the plan requests no entries
-            remove_gone_content(reader, gone, ranked, known_facts)
+            remove_gone_content(reader, gone, ranked, facts)
 
 
 async def _gather_turn(
@@ -341,9 +337,9 @@ def _choose_past(
 def _show_cut(
     window: list[Choice], budget: int, recalled_ids: AbstractSet[str] = frozenset()
 ) -> list[Choice]:
-    """Return the newest messages with a part of the first one that did not fit, unless an answer in it is recalled.
+    """Return the newest messages with a part of the newest one that did not fit, unless it is recalled anyway.
 
-    A question often refers to it: to a document, or to the output of a tool.
+    A question often refers to that message, such as a document or the output of a tool.
     """
     unused_tokens = budget - sum(choice.candidate.tokens for choice in window if choice.included)
     excluded_indexes = [index for index, choice in enumerate(window) if choice.rule == "budget"]

@@ -379,7 +379,7 @@ def find_truncated_pins(namespace: str, fitted: FittedPrompt) -> PinsTruncated |
     name = scope_id(namespace)
     omitted_keys: dict[str, None] = {}
     cut_keys: dict[str, None] = {}
-    for omission in fitted.left:
+    for omission in fitted.omissions:
         if omission.path.rpartition("/")[2] == name:
             keys = omitted_keys if omission.gone else cut_keys
             keys.update(dict.fromkeys(omission.ids))

@@ -345,7 +345,7 @@ class _Renderer:
             self._pin_namespaces.append(event.namespace)
 
     def emit_failure(self, error: Exception) -> None:
-        """Report that there is no prompt."""
+        """Emit the event of a render that failed."""
         self._emit(
             PromptFailed(
                 render_id=self._id,
@@ -658,7 +658,7 @@ class _Renderer:
             return self._codec.count(payload)
 
     async def _store_summaries(self, resolved: Resolved, fitted: FittedPrompt) -> None:
-        """Store the summaries that were used: there is a prompt now."""
+        """Store the summaries that the fit used, now that there is a prompt."""
         for run in resolved.summary_runs.values():
             await run.commit(fitted.summaries)
             self._warnings += run.warnings
@@ -677,7 +677,7 @@ class _Renderer:
             truncated = pin_index.find_truncated_pins(namespace, fitted)
             if truncated is not None:
                 self._emit(truncated)
-        omissions = (*fitted.left, *self._omissions)
+        omissions = (*fitted.omissions, *self._omissions)
         for log in resolved.logs:
             for unit in log.span.units:
                 self._entries.update({entry.id: entry for entry in unit.entries})

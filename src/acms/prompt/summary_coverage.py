@@ -252,7 +252,9 @@ def _is_rendered(path: str, scope: Scope, strategy: Summarise, fitted: FittedPro
         summary = build_summary_message(strategy.text, strategy.role)
         if first.messages == (summary,):  # in place of the oldest
             return placements[0].message == summary
-    return not any(omission.gone and f"{omission.path}/".startswith(f"{path}/") for omission in fitted.left)
+    return not any(
+        omission.gone and f"{omission.path}/".startswith(f"{path}/") for omission in fitted.omissions
+    )
 
 
 def _drop_pins(scope: Scope, texts: Mapping[str, str]) -> Scope:

@@ -148,9 +148,9 @@ def _text_of_message(message: PromptMessage) -> str:
 
 
 def _replace_text(message: PromptMessage, text: str) -> PromptMessage:
-    """Return a message whose first tool result, or else first text, is replaced; other texts are dropped.
+    """Return a message with another text: in its first tool result, or without results in place of all its texts.
 
-    Its stored token count is dropped too: it has to be counted again.
+    Further results stay. The stored token count is dropped: the message has to be counted again.
     """
     kind = ToolResult if _has_result(message) else Text
     parts: list[Part] = []

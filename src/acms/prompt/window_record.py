@@ -79,7 +79,7 @@ class WindowRecord:
             return window
         self._revision = 0
         for ancestor, fork in reversed(context.lineage):
-            if ancestor == context.id:
+            if ancestor == context.id:  # its own record was looked for above
                 continue
             try:
                 record = await self._storage.record(ancestor, self._name)
@@ -121,9 +121,8 @@ class WindowRecord:
                 "the next request of this prompt loses the provider's cache: the record of where this one shows what "
                 f"was recalled could not be stored ({safe_error(error)})"
             )
-            if (
-                replaces and self._revision
-            ):  # the stored window must not be continued: this request did not show it
+            # The stored window must not be continued: this request did not show it.
+            if replaces and self._revision:
                 data = write_windows(other_windows) if other_windows else {}
                 with suppress(Exception):
                     await self._storage.put_record(context, self._name, data, rev=self._revision)
@@ -191,7 +190,7 @@ async def _are_foreign_entries_valid(
         except SessionNotFoundError:
             return False
         if context.settings.get(PRIVATE) or context.namespace == UNNAMED:
-            return False
+            return False  # no other session may show a private log, or one without a namespace
         replacements = await replacements_at(storage, owner, head, head.version)
         for row in await storage.get(ids):
             if row is None or replacements.replaced_by(row.version) is not None:

@@ -335,10 +335,8 @@ def _find_superseded(
     snapshot = corpus.snapshot
     groups = snapshot.column("group")[documents].tolist()
     versions = (documents + 1).tolist()
-    for stale in (
-        conditions.profile,
-        conditions.stale,
-    ):  # the log's own statements override those of the profile
+    # The log comes last: its own statements override those of the profile.
+    for stale in (conditions.profile, conditions.stale):
         if not stale:
             continue
         for version, group, family in zip(versions, groups, families, strict=True):

@@ -336,9 +336,8 @@ class Embedding:
             self.heal(context)
             if context in self._healing:
                 await asyncio.wait([self._healing[context]])
-            if (
-                asyncio.get_running_loop().time() < self._retry_at
-            ):  # the embedder is down: recalls heal the logs later
+            is_embedder_down = asyncio.get_running_loop().time() < self._retry_at
+            if is_embedder_down:  # recalls heal the logs later
                 self._clear_backlog()
 
     def _clear_backlog(self) -> None:
@@ -469,9 +468,8 @@ class Embedding:
                 if not missing:
                     self._mark_complete(context, version)
                     return
-                if (
-                    len(missing) == limit
-                ):  # more than a batch is missing, which takes long: recalls do not wait for it
+                # More than a batch may be missing, which takes long: recalls do not wait for it.
+                if len(missing) == limit:
                     self._release_first(context)
                 skipped_keys = self._entries_in_progress | refused_keys
                 versions = [key[1] for key in missing if key not in skipped_keys]

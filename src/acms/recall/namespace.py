@@ -232,9 +232,8 @@ class NamespaceIndex:
         ]
         added_count = sum(len(update.records[0]) for update in updates)
         indexed_count = self.segment.count
-        if indexed_count and added_count > max(
-            indexed_count, REBUILD_ABOVE
-        ):  # building a new segment in one piece is faster
+        # If most entries are new, building a segment in one piece is faster.
+        if indexed_count and added_count > max(indexed_count, REBUILD_ABOVE):
             self._reset()
             await self._refresh(heads, own_head, ancestors, spaces)
         elif added_count > THREAD_ABOVE:
@@ -266,9 +265,8 @@ class NamespaceIndex:
             head = await indexes.storage.head(via)
             log = self._logs.get(request.owner)
             if log is None or log.epoch != head.epoch:
-                log = _LogState(
-                    -1, request.first, head.epoch
-                )  # its number is assigned once all reads succeeded
+                # The number -1 is replaced once all reads have succeeded.
+                log = _LogState(-1, request.first, head.epoch)
             last = head.version if is_own_log else request.last
             start = log.last + 1
             records: IndexRecords = ([], [])

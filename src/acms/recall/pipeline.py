@@ -194,9 +194,8 @@ async def gather_newest(
     average_cost = 1.0
     if head.messages:
         average_cost = max(1.0, head.tokens / head.messages + frame.cost(Role.USER, ()))
-    size = (
-        int(budget / average_cost * 1.05) + 4
-    )  # a little more than the average, so that one read is often enough
+    # A little more than the average, so that one read is often enough.
+    size = int(budget / average_cost * 1.05) + 4
 
     def has_enough(units: Sequence[EntryGroup[Entry]]) -> bool:
         return cost_of(units, frame) > budget
@@ -441,11 +440,9 @@ async def rank_log(
 
     log = await _catch_up_index(reader, context, at, None if request is None else request.namespace)
     corpus = log.corpus
-    allowed = (
-        None
-        if request is None
-        else await evaluate_filter(reader.storage, corpus, request.where, request.home)
-    )
+    allowed = None
+    if request is not None:
+        allowed = await evaluate_filter(reader.storage, corpus, request.where, request.home)
     vector, warnings = await _embed_query(reader, query, corpus)
     embedding = reader.embedding
     space = None if vector is None or embedding is None else embedding.space
@@ -460,10 +457,8 @@ async def rank_log(
 
     ranking = await asyncio.to_thread(rank) if len(corpus) > THREAD_ABOVE else rank()
     without_vector = round((1 - ranking.coverage) * corpus.texts)
-    if (
-        embedding is not None and vector is None
-    ):  # nothing was compared by meaning, whatever vectors are stored
-        ranking.coverage = 0.0
+    if embedding is not None and vector is None:
+        ranking.coverage = 0.0  # nothing was compared by meaning, whatever vectors are stored
     elif without_vector:
         warnings.append(
             f"{without_vector:,} of {corpus.texts:,} messages have no vector: ranked by words alone"
@@ -596,9 +591,8 @@ def plan_recall(
     conditions = _build_conditions(ranked, request, latest, facts)
     candidates = collect_candidates(ranked.corpus, ranked.ranking, conditions, frame)
     if facts.indexes:
-        candidates = merge_candidate_sets(
-            collect_fact_candidates(facts.indexes, conditions, frame), candidates
-        )
+        fact_candidates = collect_fact_candidates(facts.indexes, conditions, frame)
+        candidates = merge_candidate_sets(fact_candidates, candidates)
     warnings = list(ranked.warnings)
     if request.rerank:
         from acms.recall.rerank import rerank_candidates
@@ -612,23 +606,17 @@ def plan_recall(
         choices = divide_budget(
             candidates.past, candidates.current, limit, request.floor, request.external_share
         )
-        return (
-            choices if request.limit is None else limit_items(choices, request.limit, request.external_share)
-        )
+        if request.limit is None:
+            return choices
+        return limit_items(choices, request.limit, request.external_share)
 
     items, choices = yield from fit_to_budget(
         choose, request.budget, counter, frame, request.query, candidates.trims, dated=candidates.dated
     )
     warnings += warn_of_marked_messages(choices, items, request.budget)
+    asks = conditions.newest_is_query
     return build_recall_result(
-        ranked,
-        candidates,
-        items,
-        choices,
-        request.budget,
-        warnings,
-        facts.indexes,
-        newest_is_query=conditions.newest_is_query,
+        ranked, candidates, items, choices, request.budget, warnings, facts.indexes, newest_is_query=asks
     )
 
 
@@ -698,8 +686,7 @@ def build_recall_result(
 
 def tier_of_ranking(ranking: Ranking) -> str:
     """Return the ranking tier: "words", or the name of the model that compared meanings."""
-    # A space is named model/dimension/format/recipe; the name of a model may contain slashes.
-    space = ranking.query.space
+    space = ranking.query.space  # model/dimension/format/recipe
     return "words" if space is None or not ranking.coverage else space.rsplit("/", 3)[0]
 
 
@@ -748,9 +735,8 @@ async def gather_known_facts(reader: Reader, ranked: Ranked, request: Recall) ->
     profile: tuple[str, Corpus] | None = None
     fact_logs = [(ranked.context, ranked.corpus.facts, ranked.times)]
     if request.profile is not None:
-        profile_id = await reader.indexes.profiles.find(
-            request.profile, (ranked.context, ranked.non_messages)
-        )
+        log_state = (ranked.context, ranked.non_messages)
+        profile_id = await reader.indexes.profiles.find(request.profile, log_state)
         log = None
         if profile_id is not None and profile_id != ranked.context:
             log = await _load_profile_index(reader, profile_id, request.profile)

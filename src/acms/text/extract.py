@@ -181,10 +181,8 @@ def _weigh_details(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> lis
         for kind, name, start, end in details:
             number = numbers.setdefault(name, len(worth_by_number))
             if number == len(worth_by_number):
-                is_bare = kind == "number" and name.isdigit()
-                worth_by_number.append(
-                    WORTH_BY_KIND[kind] * (0.4 if is_bare else 1.0)
-                )  # a number without a unit is worth less
+                has_no_unit = kind == "number" and name.isdigit()  # such a number is worth less
+                worth_by_number.append(WORTH_BY_KIND[kind] * (0.4 if has_no_unit else 1.0))
                 occurrences_by_number.append(0)
             occurrences_by_number[number] += sentence.occurrences
             first, last = _find_context_span(text, breaks, start, end, WIDE)
