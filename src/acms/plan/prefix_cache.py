@@ -37,7 +37,8 @@ def window_length(budget: int, slack: float, tokens: int = 0, messages: int = 0)
     """Return by how many tokens a log grows before the start of its history moves; 0 if it moves every turn.
 
     `tokens` and `messages` count the whole log. Where the average message takes less than a sixtieth of the budget, the
-    window is half as long: the best slack grows with the root of the length of a turn.
+    window is half as long: the best slack grows with the root of the length of a turn. A caller that knows no average
+    passes 1 as `tokens` and gets the undivided length.
     """
     if not slack:
         return 0

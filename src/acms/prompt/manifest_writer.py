@@ -492,8 +492,8 @@ def ledger_of_manifest(
 ) -> Ledger:
     """Return the ledger of a prompt, by entry id, pin key and scope path.
 
-    The manifest is built when the ledger is first read. `recalls` answer for the other entries of their logs; for a log
-    that was only read, the ledger reports the range of versions read.
+    The manifest is built when the ledger is first read. Entries that it does not name are explained by the ledgers of
+    `recalls`, or for a log that was only read, by the range of versions that was read.
     """
     return Ledger(
         lambda: _collect_verdicts(manifest()),

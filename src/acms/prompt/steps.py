@@ -497,7 +497,7 @@ def build_groups(
         last_entry = unit.entries[-1]
         if last_entry.kind is Kind.MESSAGE and not last_entry.replaces:
             position = last_entry.total - last_entry.tokens
-        elif not position:
+        elif not position:  # no message follows it: it is at the end of the log
             position = last_entry.total
         versions = [entry.version for entry in unit.entries]
         messages: list[PromptMessage] = []

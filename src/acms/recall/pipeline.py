@@ -338,7 +338,10 @@ def cut_warning(id: str, *, summary: bool) -> str:
 
 
 def count_leading_groups(span: LogSpan, roles: Collection[Role]) -> int:
-    """Return how many units at the start of a log are of some roles; 0 if its start was not read."""
+    """Return how many units at the start of a log are of some roles; 0 if its start was not read.
+
+    The newest unit does not count: it is shown in any case.
+    """
     if not span.whole:
         return 0
     count = 0
